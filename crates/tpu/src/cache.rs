@@ -1,13 +1,13 @@
-//! Compiles kept on disk: a [`Compiler`] asks the TPU compiler once for each program, and remembers the answer.
+//! The compile cache on disk: a [`Compiler`] calls the TPU compiler once for each program, and stores the outcome.
 //!
-//! An answer is found by what decides it: the program, the options, the target, the compiler, the environment variables
-//! that the compiler reads, and what our figures count. Where in the user's source an instruction stands decides nothing, so it is left
-//! out of the key (moving a line of code costs no compile); whoever reads the optimized program, which repeats those
-//! lines, is given one compiled from exactly this program.
+//! The key of an outcome covers everything that determines it: the program, the options, the target, the compiler, the
+//! environment variables that the compiler reads, and the version of our figures. Source lines of instructions
+//! determine nothing, so the key omits them (moving a line of code costs no compile); a caller that reads the optimized
+//! program, which repeats those lines, gets one compiled from exactly this program.
 //!
-//! The disk may be full, read-only, shared by processes that run at once, or damaged, and a run may be killed at any
-//! time: a record is written beside its place and renamed, checked when it is read, and whatever goes wrong with it is
-//! a warning and costs a compile, never the answer. Records themselves are in [`super::record`].
+//! The disk may be full, read-only, shared by concurrent processes, or damaged, and a run may be killed at any time: a
+//! record is written beside its place and renamed, and verified when it is read; any fault in it is a warning and costs
+//! a compile, but never changes the outcome. The format of records is in [`super::record`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,12 +26,12 @@ use bf16scope_hlo::devices::Placement;
 use bf16scope_hlo::proto::messages::HloModuleProto;
 use bf16scope_pjrt::{ChildCompiler, ChildSpec, Pinned, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
 
-/// What the TPU compiler said of a program, and when.
+/// The TPU compiler's outcome for a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compiled {
-    /// What it came to: figures, or that the program does not fit.
+    /// The outcome: figures, or that the program does not fit.
     pub outcome: CompileOutcome,
-    /// Whether this was compiled before, by this process or another; `compile_seconds` is then what it took at the time.
+    /// Whether it was cached, by this process or another; `compile_seconds` is then the time of the original compile.
     pub is_cached: bool,
 }
 
@@ -45,58 +45,60 @@ impl Compiled {
     }
 }
 
-/// The TPU compiler, with a memory.
+/// The TPU compiler, with a cache.
 ///
-/// The library is loaded only when something must be compiled: what is remembered is there at once.
+/// The library is loaded only when something must be compiled: cached outcomes are available at once.
 #[derive(Debug)]
 pub struct Compiler {
     setup: Setup,
     cache: Option<Cache>,
-    /// Whether what is remembered is used; what is compiled is kept either way.
+    /// Whether cached outcomes are used; new ones are stored either way.
     reuse: bool,
-    /// How programs lie over cores.
+    /// The placement of programs on cores.
     placement: Placement,
-    /// Whether it may keep more precision than programs say.
+    /// Whether the compiler may keep more precision than programs specify.
     excess_precision: bool,
-    /// Where it compiles, if not in this process.
+    /// The child process for compiling, if not this process.
     child: Option<ChildCompiler>,
 }
 
 impl Compiler {
-    /// The compiler that `setup` names, with the memory in its cache directory.
+    /// The compiler in `setup`, with the cache in its cache directory.
     pub fn new(setup: &Setup) -> Compiler {
         let cache = setup.cache_dir.as_deref().map(Cache::of);
         let placement = Placement::default();
         Compiler { setup: setup.clone(), cache, reuse: true, placement, excess_precision: false, child: None }
     }
 
-    /// The same, but everything is compiled again, and then remembered.
+    /// The same, but everything is compiled again, and then stored.
     pub fn afresh(self) -> Compiler {
         Compiler { reuse: false, ..self }
     }
 
-    /// The same, but programs lie over several cores so, the first of the target: figures are one core's share.
+    /// The same, with this placement of programs on several cores, the first ones of the target: figures are one core's
+    /// share.
     pub fn over(self, placement: Placement) -> Compiler {
         Compiler { placement, ..self }
     }
 
-    /// The same, but the compiler may leave out roundings of f32 to bf16 and back, as it does for JAX and TensorFlow unless
-    /// they are told otherwise.
+    /// The same, but the compiler may drop roundings of f32 to bf16 and back, as it does by default for JAX and
+    /// TensorFlow.
     pub fn with_excess_precision(self, excess_precision: bool) -> Compiler {
         Compiler { excess_precision, ..self }
     }
 
-    /// The same, but programs are compiled in a child process: for those that bf16scope did not build, and within limits.
+    /// The same, but programs are compiled in a child process: for those that bf16scope did not build, and to enforce
+    /// limits.
     pub fn in_child(self, spec: &ChildSpec) -> Compiler {
         Compiler { child: Some(ChildCompiler::new(spec)), ..self }
     }
 
-    /// The figures of a verified program (serialized `HloModuleProto`) on one core of the target: what is remembered, or
-    /// what the compiler says now. A program that does not fit is an answer too, and is remembered. `batch` is what
-    /// `examples_per_second` counts.
+    /// The figures of a verified program (serialized `HloModuleProto`) on one core of the target, cached or compiled
+    /// now. A program that does not fit is an outcome too, and is cached. `batch` is the count for
+    /// `examples_per_second`.
     ///
     /// # Errors
-    /// As [`compile`](super::compile), except for programs that do not fit.
+    /// Those of [`compile`](super::compile), except for programs that do not fit.
     pub fn compile(&self, target: &Target, program: &[u8], batch: usize) -> Result<Compiled, TpuError> {
         let key = self.key(target, program)?;
         if let Some((header, _)) = self.recall(&key) {
@@ -106,12 +108,13 @@ impl Compiler {
         Ok(Compiled { outcome, is_cached: false })
     }
 
-    /// The figures of a verified program, and what the compiler made of it: a serialized, scheduled `HloModuleProto` whose
-    /// layouts are tiled and whose instructions carry the names and source lines of exactly this program.
+    /// The figures of a verified program, and the compiler's optimized program: a serialized, scheduled
+    /// `HloModuleProto` whose layouts are tiled and whose instructions carry the names and source lines of exactly this
+    /// program.
     ///
     /// # Errors
-    /// As [`compile`](super::compile): a program that does not fit is [`TpuError::OutOfMemory`], for then there is no
-    /// optimized one.
+    /// Those of [`compile`](super::compile); [`TpuError::OutOfMemory`] for a program that does not fit, because then
+    /// there is no optimized one.
     pub fn compile_and_read(
         &self,
         target: &Target,
@@ -124,7 +127,7 @@ impl Compiler {
                 CompileOutcome::OutOfMemory(_) | CompileOutcome::Failed(_) => {
                     return Err(refusal(header.answer, target));
                 }
-                // Compiled from a program whose source lines were others.
+                // It was compiled from a program with other source lines.
                 CompileOutcome::Fits(_) if header.program_sha256 != hex(Sha256::digest(program)) => {}
                 CompileOutcome::Fits(_) => match record::read_optimized(&path) {
                     Ok(optimized) => {
@@ -141,10 +144,10 @@ impl Compiler {
         }
     }
 
-    /// Whether the figures of a program are remembered: asking for them then takes no time.
+    /// Whether the figures of a program are cached: compiling it then takes no time.
     ///
     /// # Errors
-    /// A compiler that is not there and cannot be installed; a target that is no TPU.
+    /// A compiler that is missing and cannot be installed; a target that is not a TPU.
     pub fn remembers(&self, target: &Target, program: &[u8]) -> Result<bool, TpuError> {
         let key = self.key(target, program)?;
         Ok(self.recall(&key).is_some())
@@ -153,17 +156,17 @@ impl Compiler {
     /// The compiler's name: the pinned version, or the file of another one.
     ///
     /// # Errors
-    /// A compiler that is not there and cannot be installed.
+    /// The compiler is missing and cannot be installed.
     pub fn libtpu(&self) -> Result<String, TpuError> {
         let artifact = Pinned::TPU;
         let located = locate(PluginSpec::tpu(), &self.setup)?;
-        // A pinned library that is named by its path is the pinned library.
+        // A path may name the pinned library.
         let pinned = artifact.path_in(Path::new(""));
         let is_pinned = matches!(located.source, Source::Cache | Source::Installed) || located.path.ends_with(pinned);
         Ok(if is_pinned { artifact.version.to_string() } else { located.path.display().to_string() })
     }
 
-    /// Everything that decides the answer.
+    /// The key: everything that determines the outcome.
     fn key(&self, target: &Target, program: &[u8]) -> Result<String, TpuError> {
         let topology = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
         check_cores(target, self.placement.devices)?;
@@ -191,7 +194,7 @@ impl Compiler {
         Ok(hex(sha.finalize()))
     }
 
-    /// What is remembered under a key, and where.
+    /// The record with a key, and its path.
     fn recall(&self, key: &str) -> Option<(Header, PathBuf)> {
         let cache = self.cache.as_ref().filter(|_| self.reuse)?;
         let path = cache.path(key);
@@ -210,7 +213,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles, and remembers the answer.
+    /// Compiles, and stores the outcome.
     fn ask(
         &self,
         key: &str,
@@ -237,7 +240,7 @@ impl Compiler {
     }
 }
 
-/// The error for an answer that is no figures.
+/// The error for an outcome without figures.
 fn refusal(outcome: CompileOutcome, target: &Target) -> TpuError {
     match outcome.into_report(target) {
         Err(error) => error,
@@ -249,7 +252,7 @@ fn warn_of_damage(path: &Path, damage: &record::Damage) {
     tracing::warn!("compile cache: {}: {damage}; compiling again", path.display());
 }
 
-/// A library by its path, size and time of change: reading all of it takes longer than it saves.
+/// Identifies a library by its path, size and modification time: hashing all of it takes longer than it saves.
 fn identity(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let metadata = fs::metadata(&path).ok();
@@ -258,8 +261,8 @@ fn identity(path: &Path) -> String {
     format!("{} {n_bytes:?} {changed:?}", path.display())
 }
 
-/// The program without the files and lines that its instructions came from, and the marks of custom VJPs; `None` if it holds anything that this
-/// crate's messages do not know, for then two programs that differ could look alike.
+/// The program without the source files and lines of its instructions, and without the marks of custom VJPs; `None` if
+/// it holds fields that this crate's messages do not know, because then two different programs could look alike.
 fn without_source_lines(program: &[u8]) -> Option<Vec<u8>> {
     let mut module = HloModuleProto::decode(program).ok()?;
     if module.encode_to_vec() != program {
@@ -281,11 +284,11 @@ fn without_source_lines(program: &[u8]) -> Option<Vec<u8>> {
     Some(module.encode_to_vec())
 }
 
-/// The folder of records below the cache directory that plugins are in too.
+/// The folder of records below the cache directory, which also has the plugins.
 #[derive(Debug)]
 pub struct Cache {
     records: files::Records,
-    /// The first failure to write is said, and not the next ones.
+    /// Only the first failure to write is reported.
     has_warned: AtomicBool,
 }
 
@@ -293,13 +296,14 @@ pub struct Cache {
 const MAX_BYTES: u64 = 2 << 30;
 
 impl Cache {
-    /// The records below a cache directory, such as [`Setup::cache_dir`]. Nothing is made before something is kept.
+    /// The records below a cache directory, such as [`Setup::cache_dir`]. Directories are created only when something
+    /// is stored.
     pub fn of(cache_dir: &Path) -> Cache {
         let records = files::Records::new(cache_dir.join("compiles"), "compile", MAX_BYTES);
         Cache { records, has_warned: AtomicBool::new(false) }
     }
 
-    /// The records as files: where, how many, and to clear them.
+    /// The records as files: to locate, count and clear them.
     pub fn records(&self) -> &files::Records {
         &self.records
     }
@@ -308,7 +312,7 @@ impl Cache {
         self.records.path(key)
     }
 
-    /// Writes a record whole, or warns and goes on without.
+    /// Writes a whole record, or continues after a warning.
     fn keep(&self, header: &Header, optimized: &[u8]) {
         let written = record::bytes(header, optimized).and_then(|bytes| self.records.keep(&header.key, &bytes));
         if let Err(error) = written
@@ -365,7 +369,7 @@ mod tests {
     fn source_lines_decide_nothing_and_everything_else_does() {
         assert_eq!(without_source_lines(&program(1, "a")), without_source_lines(&program(2, "a")));
         assert_ne!(without_source_lines(&program(1, "a")), without_source_lines(&program(1, "b")));
-        // Field 99, varint 1, which no message of ours has.
+        // Field 99, varint 1, which our messages do not have.
         let mut unknown = program(1, "a");
         unknown.extend([0x98, 0x06, 0x01]);
         assert_eq!(without_source_lines(&unknown), None);
@@ -400,7 +404,7 @@ mod tests {
             damaged[at] ^= 0x10;
             fs::write(&path, &damaged).unwrap();
             let is_whole = record::read_header(&path, "k").is_ok_and(|header| header.is_some());
-            // gzip's header has bytes that mean nothing to its content: time, flags and system.
+            // gzip's header has bytes that do not affect its content: time, flags and system.
             let is_same = record::read_optimized(&path).is_ok_and(|optimized| optimized == b"an optimized program");
             let n_header = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0;
             assert!(!is_whole || (at > n_header && (is_same || record::read_optimized(&path).is_err())), "byte {at}");

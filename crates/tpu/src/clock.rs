@@ -1,9 +1,9 @@
-//! How long a step takes, by one estimate that every command shows: the cycles of its scheduled program at the clock of the
-//! core, then its collectives, one after the other.
+//! The estimated time of a step, the same for all commands: the cycles of its scheduled program at the core's clock,
+//! followed by its collectives.
 //!
-//! The compiler gives cycles for what it schedules, and [`Links`] models collectives, for which it gives none. The other
-//! figure that the compiler has, `optimal_seconds`, is the least that flops and bytes could take; it is shown beside, under its
-//! name, and never used for a rate. `docs/ESTIMATES.md` holds the estimate against published runs; [`SPREAD`] is what it found.
+//! The compiler gives cycles for the instructions it schedules, except for collectives, which [`Links`] models. The
+//! compiler's other figure, `optimal_seconds`, is a lower bound from flops and bytes; it is displayed under that name,
+//! and never used for a rate. `docs/ESTIMATES.md` compares the estimate with published runs; [`SPREAD`] is the result.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,17 +13,18 @@ use super::explain::Rates;
 use super::links::Links;
 use bf16scope_hlo::devices::Devices;
 
-/// What a step takes.
+/// The estimated time of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StepTime {
-    /// Of both, one after the other.
+    /// The sum of compute, collectives and latency.
     pub seconds: f64,
     /// Cycles at the core's clock.
     pub compute_seconds: f64,
     /// The collectives.
     pub collective_seconds: f64,
-    /// What a step and its collectives take however little they compute and send, where that is modelled: in a `plan`.
+    /// The latency of a step and its collectives, independent of their computation and bytes; modelled only in a
+    /// `plan`.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub latency_seconds: f64,
 }
@@ -33,8 +34,8 @@ fn is_nothing(seconds: &f64) -> bool {
 }
 
 impl StepTime {
-    /// Of so many cycles of a core of the target, and collectives that take so long. `None` where the target's clock is not
-    /// known here, or where there is nothing to time.
+    /// From the cycles of a core of the target, and the seconds of collectives. `None` if the target's clock is
+    /// unknown, or if there is nothing to time.
     pub fn new(target: &Target, cycles: f64, collective_seconds: Option<f64>) -> Option<StepTime> {
         // The sum of no collectives is -0.0.
         let (compute_seconds, collective_seconds) = (cycles / Rates::of(target)?.cycles, collective_seconds? + 0.0);
@@ -42,17 +43,17 @@ impl StepTime {
         (seconds > 0.0).then_some(StepTime { seconds, compute_seconds, collective_seconds, latency_seconds: 0.0 })
     }
 
-    /// The same with so much latency besides.
+    /// The same with this latency added.
     pub(super) fn with_latency(self, latency_seconds: f64) -> StepTime {
         StepTime { seconds: self.seconds + latency_seconds, latency_seconds, ..self }
     }
 }
 
-/// What steps of published runs took over what is estimated here, least and most: the error of an estimate of this kind. From
-/// the table of `docs/ESTIMATES.md`: 1 ÷ 1.02 (flax on a v3-8) to 1 ÷ 0.68 (flax on a v3-32).
+/// The ratio of published to estimated step times, least and greatest: the error of such an estimate. From the table of
+/// `docs/ESTIMATES.md`: 1 ÷ 1.02 (flax on a v3-8) to 1 ÷ 0.68 (flax on a v3-32).
 pub const SPREAD: (f64, f64) = (0.98, 1.48);
 
-/// Writes into collectives how long they take, where that can be said.
+/// Sets the time of each collective, if it is known.
 pub(super) fn time(collectives: &mut [Collective], target: &Target, devices: Devices) {
     let links = Links::of(target);
     for collective in collectives {
@@ -72,10 +73,10 @@ mod tests {
         };
         assert_eq!(of("tpu-v2", 70e6, Some(0.0)), Some((0.1, 0.1, 0.0)));
         assert_eq!(of("tpu-v3", 94e6, Some(0.025)), Some((0.125, 0.1, 0.025)));
-        // Of no collectives: `-0.0` in JSON.
+        // Without collectives: `-0.0` in JSON.
         let (_, _, none) = of("tpu-v3", 94e6, Some(std::iter::empty::<f64>().sum())).unwrap();
         assert!(none == 0.0 && none.is_sign_positive());
-        // No clock, no model of the links, nothing to do.
+        // Unknown clock, no model of the links, nothing to time.
         assert_eq!(of("tpu-v4", 94e6, Some(0.0)), None);
         assert_eq!(of("tpu-v3", 94e6, None), None);
         assert_eq!(of("tpu-v3", 0.0, Some(0.0)), None);

@@ -1,7 +1,7 @@
 //! The collectives of a program over several cores, read from the compiler's optimized program.
 //!
-//! The compiler combines what the module asks for, so these are fewer than the module's, and the dtypes are those on the
-//! wire. Source: the ops' semantics in XLA's `operation_semantics.md`.
+//! The compiler combines the module's collectives, so there are fewer of them, and the dtypes are those on the wire.
+//! Source: the ops' semantics in XLA's `operation_semantics.md`.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,34 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::devices::{Devices, participants};
 use bf16scope_hlo::proto::messages::{HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto};
 
-/// Collectives of one kind, over groups of one size, with arrays of one dtype.
+/// Collectives of one kind, with the same group size and array dtype.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Collective {
     /// Its opcode, such as `all-reduce`.
     pub op: String,
-    /// What a reduction does, as an opcode: `add`.
+    /// The operation of a reduction, as an opcode: `add`.
     pub reduction: Option<String>,
     /// The arrays' dtype.
     pub dtype: String,
-    /// How many run in one run of the program, loops counted as often as they run where that is known.
+    /// How many are executed in one run of the program, with the trip counts of loops if they are known.
     pub n: u64,
-    /// Bytes of one core's arrays in all of them: the operands, and of an all-gather what is gathered.
+    /// The total bytes of one core's arrays: the operands, or for an all-gather the gathered result.
     pub n_bytes: u64,
-    /// Devices that take part in each.
+    /// Devices in each group.
     pub participants: u64,
-    /// The compiler's cycles for them; 0 where it says none.
+    /// The compiler's cycles for them; 0 if it gives none.
     pub cycles: u64,
-    /// Seconds of all of them: by the compiler's cycles, or, where it gives none, by the model of [`Links`](super::Links).
-    /// `None` on a TPU whose links are not known here.
+    /// Their total seconds: from the compiler's cycles, or, if it gives none, from the model of
+    /// [`Links`](super::Links). `None` on a TPU with unknown links.
     #[serde(default)]
     pub seconds: Option<f64>,
-    /// Where the largest comes from: the `op_name` of its metadata.
+    /// The origin of the largest one: the `op_name` of its metadata.
     pub origin: String,
 }
 
 impl Collective {
-    /// One that adds arrays of a dtype over so many devices, of which a core has so many bytes.
+    /// One collective that adds arrays of a dtype across `participants` devices, with `n_bytes` per core.
     pub fn of_bytes(op: &str, dtype: &str, n_bytes: u64, participants: u64) -> Collective {
         Collective {
             op: op.to_string(),
@@ -62,7 +62,7 @@ impl Collective {
     }
 }
 
-/// Opcodes, without the `-start` of one that runs beside other work.
+/// Opcodes, without the suffix `-start` of asynchronous ones.
 const COLLECTIVES: [&str; 7] = [
     "all-gather",
     "all-reduce",
@@ -73,10 +73,10 @@ const COLLECTIVES: [&str; 7] = [
     "reduce-scatter",
 ];
 
-/// What tells collectives apart: opcode, reduction, dtype, size of a group.
+/// The key of a kind of collectives: opcode, reduction, dtype, group size.
 type CollectiveKind = (&'static str, Option<String>, DType, u64);
 
-/// The collectives of an optimized program, most bytes first.
+/// The collectives of an optimized program, in descending order of bytes.
 pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<Collective> {
     let n_executions = n_executions(optimized);
     let mut all: BTreeMap<CollectiveKind, (Collective, u64)> = BTreeMap::new();
@@ -86,7 +86,8 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
             let opcode = instr.opcode.strip_suffix("-start").unwrap_or(&instr.opcode);
             let Some(&op) = COLLECTIVES.iter().find(|&&op| op == opcode) else { continue };
             let participants = participants(instr, devices) as u64;
-            // Small gathers become all-reduces of arrays that are zero but for a core's own part: nothing is rounded.
+            // Small all-gathers become all-reduces of arrays that are zero except for a core's own part: nothing is
+            // rounded.
             let name = instr.metadata.as_ref().map_or("", |metadata| metadata.op_name.as_str());
             let reduction = if is_gather(name) { None } else { reduction(optimized, instr) };
             for (dtype, n_bytes) in arrays(op, computation, instr) {
@@ -121,7 +122,7 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
     all
 }
 
-/// Whether it brings parts together, by the name of the op that it was written for, whatever the compiler made of it.
+/// Whether it gathers, by the name of the op that it was written for, whatever the compiler turned it into.
 pub(super) fn is_gather(op_name: &str) -> bool {
     ["all-gather", "all_gather"].contains(&op_name.rsplit('/').next().unwrap_or_default())
 }
@@ -137,7 +138,7 @@ fn arrays(op: &str, computation: &HloComputationProto, instr: &HloInstructionPro
         *n_bytes = n_bytes.saturating_add(n_elements.saturating_mul(dtype.n_bytes() as u64));
     };
     if op == "all-gather" {
-        // The start's result is a pair: what goes in, what comes out.
+        // The start's result is a pair: inputs and outputs.
         let shape = instr.shape.as_ref();
         let result = if instr.opcode == op { shape } else { shape.and_then(|pair| pair.tuple_shapes.get(1)) };
         result.into_iter().flat_map(leaves).for_each(&mut add);
@@ -156,7 +157,7 @@ fn leaves(shape: &ShapeProto) -> Vec<&ShapeProto> {
     }
 }
 
-/// The opcode of what a reduction calls.
+/// The opcode of a reduction's computation.
 fn reduction(module: &HloModuleProto, instr: &HloInstructionProto) -> Option<String> {
     let id = instr.called_computation_ids.first()?;
     let called = module.computations.iter().find(|computation| computation.id == *id)?;

@@ -1,7 +1,8 @@
-//! Which batches fit, and which is best: a search over anything that compiles a program at a batch, and the rows it makes.
+//! Searches for batches that fit, and for the best one: calls a closure that compiles a program at a batch, and
+//! summarises the rows.
 //!
-//! [`search`] is plain logic over a closure: it knows neither compilers nor programs. A [`CompiledBatch`] is what one compile said,
-//! and [`summarize`] reads a list of them.
+//! [`search`] is plain logic over a closure, independent of compilers and programs. A [`CompiledBatch`] is the outcome
+//! of one compile, and [`summarize`] interprets a list of them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,50 +11,50 @@ use serde::{Serialize, Serializer};
 
 use super::{CompileOutcome, CompileReport, Need};
 
-/// What compiling at one batch said, as far as the search goes.
+/// The outcome of one batch, as far as the search needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trial {
-    /// It fits; examples per cycle, or any figure that is better when greater.
+    /// It fits; examples per cycle, or any figure that is better if greater.
     Fits(f64),
     /// It does not fit, so nothing larger is tried.
     OutOfMemory,
-    /// The compiler refused for another reason, which says nothing of larger batches.
+    /// The compiler refused for another reason, which does not apply to larger batches.
     Failed,
 }
 
-/// A compile that is asked for.
+/// A requested compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Examples in a batch.
     pub batch: u32,
-    /// Compiles that will probably follow.
+    /// The expected number of further compiles.
     pub n_more: u32,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// The largest batch that compiles; `None` if not even 1 does.
     pub largest: Option<u32>,
-    /// Whether the search ended there because it was told to, and larger ones may fit.
+    /// Whether the search ended at its limit, so that larger ones may fit.
     pub is_capped: bool,
-    /// Of the batches compiled, the one with the largest figure; the least of equals.
+    /// The compiled batch with the largest figure; the least among equals.
     pub best: Option<u32>,
 }
 
-/// Batches between doublings are multiples of this unless told otherwise: the TPU's registers hold 8 rows.
+/// The default multiple for batches between powers of two: the TPU's registers hold 8 rows.
 pub const MULTIPLE: u32 = 8;
 
 /// Finds the largest batch up to `max` that compiles, and the best one.
 ///
 /// From the power of two at or below `start` it doubles until one does not fit, halves if the first does not, bisects
 /// between the largest that fits and the least that does not to a `multiple`, and halves on from the best until the
-/// next smaller power of two is worse. A failure for another reason than memory is passed over once, and bounds the
-/// bisection as memory does. The search supposes that a batch fits if a larger one does; where that is not so, it still
-/// returns a batch that fits, and whose next multiple that was tried does not.
+/// next smaller power of two is worse. A failure for a reason other than memory is skipped once, and bounds the
+/// bisection as memory does. The search assumes that a batch fits if a larger one does; if that is wrong, it still
+/// returns a batch that fits and whose next tried multiple does not.
 ///
 /// # Errors
-/// The closure's, at once.
+/// An error of the closure, at once.
 pub fn search<E>(
     start: u32,
     max: u32,
@@ -104,11 +105,11 @@ pub fn search<E>(
     Ok(Found { largest, is_capped: largest == Some(max), best: best(&seen) })
 }
 
-/// The largest that fits of batches that are given, smallest first, and the best one: what cannot be built at any batch
-/// cannot be searched. Nothing larger than one that does not fit is compiled.
+/// The largest that fits among given batches, smallest first, and the best one: for modules that exist only at these
+/// batches. Nothing larger than one that does not fit is compiled.
 ///
 /// # Errors
-/// The closure's, at once.
+/// An error of the closure, at once.
 pub fn search_among<E>(batches: &[u32], mut compile: impl FnMut(Step) -> Result<Trial, E>) -> Result<Found, E> {
     let mut seen = BTreeMap::new();
     for (place, &batch) in batches.iter().enumerate() {
@@ -156,24 +157,24 @@ fn between(low: u32, high: u32, multiple: u32) -> Option<u32> {
     (low < batch && batch < high).then_some(batch)
 }
 
-/// Compiles that bisecting between two batches takes.
+/// The number of compiles for bisecting between two batches.
 fn n_bisections(low: u32, high: u32, multiple: u32) -> u32 {
     ((high - low) / multiple).checked_ilog2().unwrap_or(0)
 }
 
-/// What compiling at one batch said.
+/// The outcome of compiling at one batch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CompiledBatch {
     /// Examples in a batch.
     pub batch: u32,
-    /// Whether it was compiled before this run.
+    /// Whether it was cached.
     pub cached: bool,
-    /// What it came to.
+    /// The outcome.
     #[serde(flatten, serialize_with = "without_the_compilers_text")]
     pub outcome: CompileOutcome,
 }
 
-/// As commands print it.
+/// The form that commands print.
 fn without_the_compilers_text<S: Serializer>(outcome: &CompileOutcome, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
@@ -198,7 +199,7 @@ impl CompiledBatch {
         self.outcome.report()
     }
 
-    /// What the search goes by.
+    /// The outcome for the search.
     pub fn trial(&self) -> Trial {
         match &self.outcome {
             CompileOutcome::Fits(report) => Trial::Fits(per_mcycle(self.batch, report)),
@@ -208,7 +209,7 @@ impl CompiledBatch {
     }
 }
 
-/// Examples in a million estimated cycles. A program of no cycles has no such figure, and counts as 0.
+/// Examples per million estimated cycles. A program without cycles counts as 0.
 pub fn per_mcycle(batch: u32, report: &CompileReport) -> f64 {
     match report.cycles {
         0 => 0.0,
@@ -216,22 +217,22 @@ pub fn per_mcycle(batch: u32, report: &CompileReport) -> f64 {
     }
 }
 
-/// Beyond this many times the flops of a smaller batch, for each example, the compiler computes things twice to save
-/// memory. Other effects of a batch stay far below: ResNet-50 for v2 has 1.027 where it first rematerialises.
+/// If the flops per example exceed those of a smaller batch by this factor, the compiler rematerialises to save memory.
+/// Other effects of a batch are far smaller: ResNet-50 for v2 has 1.027 where it first rematerialises.
 pub const REMATERIALISES: f64 = 1.02;
 
-/// What a row's figures mean beside the others'.
+/// The interpretation of a row's figures beside the others'.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Examples in a million cycles.
+    /// Examples per million cycles.
     pub examples_per_mcycle: f64,
-    /// Flops for each example over the least of this and any smaller batch that fits.
+    /// Flops per example, divided by the least of this and any smaller batch that fits.
     pub flops_ratio: f64,
-    /// Whether that is beyond [`REMATERIALISES`].
+    /// Whether that exceeds [`REMATERIALISES`].
     pub rematerialises: bool,
 }
 
-/// What each row's figures mean; `None` for rows that do not fit. Rows may stand in any order.
+/// The summary of each row; `None` for rows that do not fit. Rows may be in any order.
 pub fn summarize(rows: &[CompiledBatch]) -> Vec<Option<Summary>> {
     let flops = |row: &CompiledBatch| row.report().map(|report| report.flops / f64::from(row.batch));
     let summary = |row: &CompiledBatch| {
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use crate::Hbm;
 
-    /// Batches asked for, in order, and what was found, of a compiler whose answers are known.
+    /// The requested batches, in order, and the result, for a compiler with known answers.
     fn run(start: u32, max: u32, answer: impl Fn(u32) -> Trial) -> (Vec<u32>, Found) {
         let mut asked = Vec::new();
         let found = search(start, max, MULTIPLE, |step: Step| -> Result<Trial, String> {
@@ -273,7 +274,7 @@ mod tests {
         Found { largest: Some(largest), is_capped: false, best: Some(best) }
     }
 
-    /// Fits up to a batch, and is better the nearer to another.
+    /// Fits up to a batch, and is better the nearer it is to another.
     fn fits_up_to(limit: u32, best: u32) -> impl Fn(u32) -> Trial {
         move |batch| match batch <= limit {
             true => Trial::Fits(-f64::from(batch).log2().mul_add(1.0, -f64::from(best).log2()).abs()),
@@ -286,10 +287,10 @@ mod tests {
         let (asked, result) = run(128, 8192, fits_up_to(300, 128));
         assert_eq!(result, found(296, 128));
         assert_eq!(asked, [128, 256, 512, 384, 320, 288, 304, 296, 64]);
-        // The best is far below where it started.
+        // The best is far below the start.
         let (asked, result) = run(64, 8192, fits_up_to(64, 4));
         assert_eq!((result, asked), (found(64, 4), vec![64, 128, 96, 80, 72, 32, 16, 8, 4, 2]));
-        // The start is no power of two.
+        // The start is not a power of two.
         assert_eq!(run(100, 8192, fits_up_to(70, 64)).1, found(64, 64));
     }
 
@@ -327,13 +328,13 @@ mod tests {
         assert_eq!((result, asked), (Found { is_capped: true, ..found(1, 1) }, vec![1]));
         let (asked, _) = run(u32::MAX, u32::MAX, fits_up_to(u32::MAX, u32::MAX));
         assert_eq!(asked, [1 << 31, u32::MAX]);
-        // One that is allowed and does not fit is no cap.
+        // A batch at the limit that does not fit is not a cap.
         assert_eq!(run(128, 256, fits_up_to(200, 128)).1, found(200, 128));
     }
 
     #[test]
     fn a_larger_batch_may_fit_where_a_smaller_does_not() {
-        // 384 fits although 320 does not: the result fits, and what bounds it does not.
+        // 384 fits although 320 does not: the result fits, and the batch that bounds it does not.
         let answer = |batch: u32| match batch {
             320 | 512.. => Trial::OutOfMemory,
             batch => Trial::Fits(f64::from(batch)),
@@ -386,7 +387,7 @@ mod tests {
             Ok(fits_up_to(300, 128)(step.batch))
         })
         .unwrap();
-        // Nine compiles, of which eight follow the first.
+        // Nine compiles, eight of them after the first.
         assert!((4..=9).contains(&guesses[0]), "{guesses:?}");
         assert_eq!(guesses.last(), Some(&0));
     }
@@ -445,7 +446,7 @@ mod tests {
             .collect();
         let expected = [("0.56", "1.000", false), ("0.63", "1.027", true), ("0.51", "1.384", true)];
         assert_eq!(figures, expected.map(|(a, b, c)| (a.to_string(), b.to_string(), c)));
-        // Work that does not grow with the batch weighs more on small ones: that is not computing things twice.
+        // Work that does not grow with the batch has more weight in small batches: that is not rematerialisation.
         let mut falling = resnet();
         falling.truncate(3);
         let CompileOutcome::Fits(report) = &mut falling[1].outcome else { panic!("{falling:?}") };

@@ -1,9 +1,10 @@
-//! TPUs that are not present: the [`Target`]s, and what Google's TPU compiler says of a program ([`compile`]).
+//! Compiling for TPUs that are not present: the [`Target`]s, and the figures of Google's TPU compiler for a program
+//! ([`compile`]).
 //!
-//! Every figure of a [`CompileReport`] comes from the compiler. Two things are estimated here: loops are multiplied by
-//! their trip counts, which the compiler takes as one; and collectives, of which it gives no cycles, take what [`Links`]
-//! says. How long a step takes is one estimate, [`StepTime`]. [`Compiler`] caches compiles on disk; use it for everything
-//! but a check of the compiler itself.
+//! Every figure of a [`CompileReport`] comes from the compiler, with two estimates: loops are multiplied by their trip
+//! counts, which the compiler takes as one; and collectives, for which it gives no cycles, are timed by [`Links`]. The
+//! time of a step is a single estimate, [`StepTime`]. [`Compiler`] caches compiles on disk; use it for everything but a
+//! check of the compiler itself.
 //!
 //! ```no_run
 //! use bf16scope_hlo::{Module, proto::encode};

@@ -1,9 +1,9 @@
-//! How long the collectives of a slice take: a model from the bandwidth of their links, for the compiler gives collectives
+//! A model of the time of a slice's collectives from the bandwidth of its links, because the compiler gives collectives
 //! no cycles.
 //!
-//! A chip of v2 and v3 has two cores and four links to its neighbours in a two-dimensional torus. A group's arrays go around
-//! a **ring** over its chips, both ways at once: the cores of a chip add theirs to each other first, which is not counted.
-//! A ring over n chips takes, for arrays of S bytes on a core,
+//! A chip of v2 and v3 has two cores and four links to its neighbours in a two-dimensional torus. A group's arrays go
+//! around a **ring** of its chips, in both directions at once: the cores of a chip first add their arrays, which is not
+//! counted. For arrays of S bytes per core, a ring of n chips takes
 //!
 //! | collective | seconds |
 //! | --- | --- |
@@ -12,17 +12,18 @@
 //! | all-to-all | n / 8 · S / B, at least S / B: what a core sends goes a quarter of the ring on average, half of it each way |
 //! | collective-permute, collective-broadcast | S / B |
 //!
-//! B is what leaves a chip in a second: one link on a line of chips; two where a grid has a ring both ways; four in a whole
-//! pod, whose torus has two such rings without a common link. Groups that share their chips' links, as those over the
-//! replicas of a partitioned program do, share B. Within one chip, B is the rate of a core's HBM.
+//! B is the bandwidth out of a chip in bytes per second: one link for a line of chips; two where a grid has a ring in
+//! both directions; four in a whole pod, whose torus has two such rings without a common link. Groups that share their
+//! chips' links, such as those over the replicas of a partitioned program, share B. Within one chip, B is the rate of a
+//! core's HBM.
 //!
-//! Not counted: how long a hop takes, what a collective costs to begin, and what is computed meanwhile. A real time is more
-//! than the first two leave out, and less where a collective runs beside other work.
+//! Not counted: the latency of a hop, the start of a collective, and overlapping computation. A real time is longer
+//! because of the first two, and shorter if a collective overlaps with other work.
 //!
-//! Source of the links: Jouppi et al., "A Domain-Specific Supercomputer for Training Deep Neural Networks", Communications of
-//! the ACM 63(7), 2020, which has 4 × 496 Gbit/s for v2 and 4 × 656 Gbit/s for v3 each way; the paper on TPU v4 (Jouppi et
-//! al., ISCA 2023) gives v3 70 GB/s a link, 15 % less. Of the ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce
-//! algorithms for clusters of workstations", JPDC 69(2), 2009.
+//! Source for the links: Jouppi et al., "A Domain-Specific Supercomputer for Training Deep Neural Networks",
+//! Communications of the ACM 63(7), 2020, which has 4 × 496 Gbit/s for v2 and 4 × 656 Gbit/s for v3 in each direction;
+//! the paper on TPU v4 (Jouppi et al., ISCA 2023) gives v3 70 GB/s per link, 15 % less. For the ring: Patarasuk and
+//! Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 
 use serde::Serialize;
 
@@ -31,44 +32,44 @@ use super::collectives::Collective;
 use super::explain::Rates;
 use bf16scope_hlo::devices::Devices;
 
-/// Seconds from a chip to the next: about a microsecond, by Austin et al., "How to Scale Your Model" (2025), on TPU networks. Of
-/// v2 and v3 none is published.
+/// Seconds from a chip to the next: about a microsecond, by Austin et al., "How to Scale Your Model" (2025), on TPU
+/// networks. No figure is published for v2 and v3.
 const HOP_SECONDS: f64 = 1e-6;
-/// Seconds from a step to the next at least, in which a host starts a program. An assumption, of the order of what a dispatch takes;
-/// steps in a loop on the device take less.
+/// The least time between two steps, in seconds, in which a host starts a program. An assumption, of the order of a
+/// dispatch; steps in a loop on the device take less.
 pub const STEP_START_SECONDS: f64 = 50e-6;
 
-/// What connects the chips of a slice.
+/// The interconnect of a slice's chips.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Links {
-    /// Bytes in a second over one link, one way.
+    /// Bytes per second over one link, in one direction.
     pub bytes_per_second: f64,
-    /// Bytes in a second to and from a core's HBM.
+    /// Bytes per second to and from a core's HBM.
     pub hbm_bytes_per_second: f64,
-    /// Cycles of a core in a second.
+    /// Cycles of a core per second.
     pub cycles_per_second: f64,
-    /// Cores of a chip.
+    /// Cores per chip.
     pub cores_per_chip: u64,
-    /// Cores of the slice.
+    /// Cores in the slice.
     pub n_cores: u64,
-    /// Whether it is a whole pod, whose axes are closed to rings.
+    /// Whether it is a whole pod, whose axes have wrap-around links.
     pub is_torus: bool,
     /// Whether its chips are a line.
     pub is_line: bool,
 }
 
-/// How the chips of a collective's groups lie.
+/// How a collective's groups are placed on the chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
-    /// Chips of one.
+    /// Chips per group.
     n_chips: u64,
     /// Groups that share a link.
     n_sharing: u64,
 }
 
 impl Links {
-    /// Of a slice; none of a TPU whose figures are not known here.
+    /// The links of a slice; `None` for a TPU whose figures are unknown.
     pub fn of(target: &Target) -> Option<Links> {
         let Target::Tpu { version, grid } = target else { return None };
         let (rates, figures) = (Rates::of(target)?, version.figures.as_ref()?);
@@ -83,7 +84,7 @@ impl Links {
         })
     }
 
-    /// Seconds of collectives of one kind: the compiler's cycles, or, where it gives none, the model's.
+    /// Seconds of collectives of one kind: from the compiler's cycles, or, if it gives none, from the model.
     pub fn seconds(&self, collective: &Collective, devices: Devices) -> f64 {
         if collective.cycles > 0 {
             return collective.cycles as f64 / self.cycles_per_second;
@@ -91,14 +92,14 @@ impl Links {
         self.of_bytes(&collective.op, collective.n_bytes as f64, collective.participants, devices)
     }
 
-    /// Seconds that a collective over so many devices takes with so many bytes of each, by the model.
+    /// Seconds of a collective over `participants` devices with `n_bytes` each, by the model.
     pub fn of_bytes(&self, op: &str, n_bytes: f64, participants: u64, devices: Devices) -> f64 {
         if participants < 2 {
             return 0.0;
         }
         let group = self.group(participants, devices);
         let rate = self.rate(group.n_chips) / group.n_sharing as f64;
-        // Within a chip each core is a member of its own.
+        // Within a chip, each core is a separate participant.
         let n = if group.n_chips > 1 { group.n_chips } else { participants } as f64;
         let once = n_bytes / rate;
         match op {
@@ -109,20 +110,20 @@ impl Links {
         }
     }
 
-    /// Seconds that one collective over so many devices takes however few its bytes are: hops around the rings of its chips, both ways
-    /// at once, twice of an all-reduce.
+    /// The latency in seconds of one collective over `participants` devices, however few its bytes are: hops around the
+    /// rings of its chips, in both directions at once, twice for an all-reduce.
     pub fn latency(&self, op: &str, participants: u64, devices: Devices) -> f64 {
         if participants < 2 {
             return 0.0;
         }
         let n_chips = self.group(participants, devices).n_chips as f64;
-        // A ring along each axis of a grid, one after the other, half of it each way.
+        // A ring along each axis of a grid, one after the other, half of it in each direction.
         let n_hops = if self.is_line { (n_chips - 1.0).max(0.0) } else { n_chips.sqrt().ceil() };
         let n_times = if op == "all-reduce" { 2.0 } else { 1.0 };
         n_times * n_hops * HOP_SECONDS
     }
 
-    /// Devices are numbered replica by replica, the partitions of each one after the other, and the cores of a chip too.
+    /// Devices are numbered replica by replica, the partitions of each consecutively, and so are the cores of a chip.
     fn group(&self, participants: u64, devices: Devices) -> Group {
         let partitions = devices.partitions as u64;
         let is_over_replicas = partitions > 1
@@ -132,7 +133,8 @@ impl Links {
         match is_over_replicas
             || (partitions > 1 && participants == partitions && devices.replicas as u64 == partitions)
         {
-            // One member every so many cores; where there are as many replicas as partitions, the slower of the two.
+            // One member every `n_partitions` cores; if there are as many replicas as partitions, the slower of the
+            // two.
             true => Group {
                 n_chips: participants.saturating_mul(partitions).div_ceil(self.cores_per_chip).min(participants),
                 n_sharing: partitions,
@@ -141,7 +143,7 @@ impl Links {
         }
     }
 
-    /// Bytes in a second that leave a chip for others of so many.
+    /// Bytes per second from a chip to the others in a group of `n_chips`.
     fn rate(&self, n_chips: u64) -> f64 {
         match n_chips {
             0 | 1 => self.hbm_bytes_per_second,
@@ -152,7 +154,7 @@ impl Links {
         }
     }
 
-    /// The model in words, for a screen: two lines.
+    /// A description of the model for the screen: two lines.
     pub fn said(&self) -> String {
         format!(
             "a ring over the chips of a group by links of {:.0} GB/s\neach way, without what a hop or a start takes",
@@ -173,14 +175,14 @@ mod tests {
         Devices { replicas, partitions }
     }
 
-    /// Milliseconds of a hundred megabytes.
+    /// Milliseconds for a hundred megabytes.
     fn ms(target: &str, op: &str, participants: u64, devices: Devices) -> f64 {
         (links(target).of_bytes(op, 1e8, participants, devices) * 1e6).round() / 1e3
     }
 
     #[test]
     fn an_all_reduce_is_a_ring_over_chips() {
-        // 2 · 3/4 · 1e8 / (2 · 82e9), and of v2 over 62e9.
+        // 2 · 3/4 · 1e8 / (2 · 82e9), and for v2 over 62e9.
         assert_eq!(ms("tpu-v3", "all-reduce", 8, over(8, 1)), 0.915);
         assert_eq!(ms("tpu-v2", "all-reduce", 8, over(8, 1)), 1.210);
         // More chips: nearly twice the bytes, over as many links.
@@ -188,7 +190,7 @@ mod tests {
         // A whole pod has four links that close to rings: half the time.
         assert_eq!(ms("tpu-v3:32x32", "all-reduce", 2048, over(2048, 1)), 0.609);
         assert_eq!(ms("tpu-v2:16x16", "all-reduce", 512, over(512, 1)), 0.803);
-        // Part of a pod is none.
+        // A slice of a pod has no wrap-around links.
         assert_eq!(ms("tpu-v3:32x32", "all-reduce", 512, over(512, 1)), 1.215);
         // Two chips, and two cores of one: 2 · 1/2 · 1e8 / 82e9, and / 450e9.
         assert_eq!(ms("tpu-v3", "all-reduce", 4, over(4, 1)), 1.220);
@@ -208,9 +210,9 @@ mod tests {
     #[test]
     fn groups_that_share_chips_share_their_links() {
         assert_eq!(ms("tpu-v3:4x4", "all-reduce", 32, over(32, 1)), 1.143);
-        // Two cores of a chip are two partitions, each with groups of its own over sixteen replicas.
+        // The two cores of a chip are two partitions, each in its own group over sixteen replicas.
         assert_eq!(ms("tpu-v3:4x4", "all-reduce", 16, over(16, 2)), 2.287);
-        // A replica's own two are on one chip.
+        // A replica's two partitions are on one chip.
         assert_eq!(ms("tpu-v3:4x4", "all-reduce", 2, over(16, 2)), 0.222);
     }
 

@@ -1,19 +1,19 @@
-//! How often the computations of an optimized program run, and its cycles: the compiler's figures count a loop's body once, whatever its
-//! trip count.
+//! Execution counts of an optimized program's computations, and its cycles: the compiler's figures count a loop's body
+//! once, whatever its trip count.
 //!
-//! The trip count is known of loops that count: an s32 element of the state starts at a constant, the condition compares it
-//! with a constant (`LT`), the body adds a constant. Frameworks emit scans like this, and so does `Graph::scan`. Bodies of
-//! other loops count once.
+//! The trip count is known for counting loops: an s32 element of the state starts at a constant, the condition compares
+//! it with a constant (`LT`), the body adds a constant. Frameworks emit scans like this, and so does `Graph::scan`.
+//! Bodies of other loops count once.
 
 use bf16scope_hlo::proto::messages::{HloComputationProto, HloInstructionProto, HloModuleProto};
 use std::collections::BTreeMap;
 
-/// How often each computation runs in one run of the program, by id.
+/// How often each computation is executed in one run of the program, by id.
 pub(super) fn n_executions(module: &HloModuleProto) -> BTreeMap<i64, u64> {
     let computations: BTreeMap<i64, &HloComputationProto> =
         module.computations.iter().map(|computation| (computation.id, computation)).collect();
     let mut n_executions: BTreeMap<i64, u64> = computations.keys().map(|&id| (id, 1)).collect();
-    // Callers stand after what they call, so from the back each is final before what it calls is looked at.
+    // Callers come after the computations they call, so from the back each count is final before it is used.
     for computation in module.computations.iter().rev() {
         let outer = n_executions[&computation.id];
         for instr in &computation.instructions {
@@ -35,21 +35,21 @@ pub(super) fn n_executions(module: &HloModuleProto) -> BTreeMap<i64, u64> {
 pub(super) struct Cycles {
     /// Each instruction once.
     pub(super) once: u64,
-    /// Each as often as it runs.
+    /// Each instruction, as often as it is executed.
     pub(super) all: u64,
-    /// Instructions without an estimate, each as often as it runs.
+    /// Instructions without an estimate, as often as they are executed.
     pub(super) n_unknown: u64,
 }
 
 impl Cycles {
-    /// What to multiply figures by that count each instruction once. The compiler's cost analysis does, and does not say
-    /// which part of a figure is a loop's: the loop's share of the cycles is taken for it.
+    /// The factor for figures that count each instruction once. The compiler's cost analysis does, without showing
+    /// which part of a figure belongs to a loop: the loop's share of the cycles is used instead.
     pub(super) fn share(&self) -> f64 {
         if self.all == self.once { 1.0 } else { self.all as f64 / self.once as f64 }
     }
 }
 
-/// Of an optimized program.
+/// The cycles of an optimized program.
 pub(super) fn cycles(optimized: &HloModuleProto) -> Cycles {
     let n_executions = n_executions(optimized);
     let mut cycles = Cycles { once: 0, all: 0, n_unknown: 0 };
@@ -67,7 +67,7 @@ pub(super) fn cycles(optimized: &HloModuleProto) -> Cycles {
     cycles
 }
 
-/// The trip count of a loop that counts.
+/// The trip count of a counting loop.
 fn trip_count(
     outer: &HloComputationProto,
     instr: &HloInstructionProto,
@@ -110,7 +110,7 @@ fn element(computation: &HloComputationProto, tuple: i64, index: i64) -> Option<
     tuple.operand_ids.get(usize::try_from(index).ok()?).copied()
 }
 
-/// The instruction, or what it is a copy of.
+/// The instruction, or the one that it is a copy of.
 fn without_copies(computation: &HloComputationProto, id: i64) -> Option<&HloInstructionProto> {
     let mut instr = find(computation, id)?;
     while let ("copy" | "bitcast", [operand]) = (instr.opcode.as_str(), &instr.operand_ids[..]) {
@@ -128,17 +128,17 @@ fn constant(computation: &HloComputationProto, id: i64) -> Option<i64> {
     }
 }
 
-/// What the compiler says of one instruction.
+/// The compiler's estimate for one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Estimate {
-    /// So many cycles; 0 where it says nothing.
+    /// The cycles; 0 if there are none.
     Cycles(u64),
-    /// That it does not know: the largest int64, as of a custom kernel.
+    /// Unknown to the compiler: the largest int64, for example for a custom kernel.
     Unknown,
 }
 
 impl Estimate {
-    /// The cycles that are known.
+    /// The cycles if they are known, otherwise 0.
     pub(super) fn known(self) -> u64 {
         match self {
             Estimate::Cycles(cycles) => cycles,
@@ -153,20 +153,20 @@ impl Estimate {
         }
     }
 
-    /// Of a figure as the compiler writes it. No kernel takes a quarter of the largest int64: 77 years at 940 MHz.
+    /// From the compiler's figure. No kernel takes a quarter of the largest int64: 77 years at 940 MHz.
     pub(super) fn new(cycles: u64) -> Estimate {
         if cycles > i64::MAX as u64 / 4 { Estimate::Unknown } else { Estimate::Cycles(cycles) }
     }
 }
 
-/// Cycles in one instruction's `backend_config`, which is JSON: the figure may stand in any object of it.
+/// Cycles in an instruction's `backend_config`, which is JSON: the figure may be in any object of it.
 pub(super) fn estimated_cycles(backend_config: &[u8]) -> Estimate {
     fn sum(value: &serde_json::Value) -> Estimate {
         let nothing = Estimate::Cycles(0);
         match value {
             serde_json::Value::Object(members) => members.iter().fold(nothing, |total, (name, value)| {
                 total.plus(match name.as_str() {
-                    // int64 is a string in protobuf's JSON; what is below 0 is not known either.
+                    // int64 is a string in protobuf's JSON; negative values are unknown too.
                     "estimated_cycles" => {
                         match value.as_str().and_then(|text| text.parse::<i64>().ok()).or(value.as_i64()) {
                             Some(cycles) => u64::try_from(cycles).map_or(Estimate::Unknown, Estimate::new),
@@ -240,7 +240,7 @@ ENTRY main {{
         let config = br#"{"window_config":{"estimated_cycles":"1470","x":["1"]},"list":[{"estimated_cycles":30}]}"#;
         assert_eq!(estimated_cycles(config), Estimate::Cycles(1500));
         assert_eq!(estimated_cycles(b""), Estimate::Cycles(0));
-        // A kernel of a v6e: 9,223,372,036,856,358,017 cycles were reported of its program.
+        // A kernel of a v6e: its program used to be reported with 9,223,372,036,856,358,017 cycles.
         let unknown =
             br#"{"window_config":{"estimated_cycles":"9223372036854775807"},"list":[{"estimated_cycles":30}]}"#;
         assert_eq!((estimated_cycles(unknown), estimated_cycles(unknown).known()), (Estimate::Unknown, 0));

@@ -1,8 +1,8 @@
-//! Sums over cores in floats of less than 32 bits: which layers' values they are of.
+//! Finds the layers whose values are summed across cores in floats of less than 32 bits.
 //!
-//! The compiler combines collectives, and what is combined carries the metadata of one of its parts. Each part still has a
-//! reader of its own, the `get-tuple-element` that takes its result, with the metadata of the op that was summed; where there
-//! is none, what made the operand speaks.
+//! The compiler combines collectives, and a combined one carries the metadata of one of its parts. Each part still has
+//! its own reader, the `get-tuple-element` that takes its result, with the metadata of the summed op; without one, the
+//! producer of the operand is used.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,23 @@ use bf16scope_hlo::proto::decode;
 use bf16scope_hlo::verify::verify_ids;
 use bf16scope_hlo::{CompId, Computation, DType, InstrId, Instruction, Module, Op};
 
-/// A value that cores add up in less than 32 bits.
+/// A value that is summed across cores in less than 32 bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NarrowSum {
     /// The collective's opcode, such as `all-reduce`.
     pub op: String,
-    /// What it is added in.
+    /// The dtype of the sum.
     pub dtype: String,
-    /// The scoped name of what is added, such as `bert/layer0/dense2/dot`; empty for none.
+    /// The scoped name of the summed value, such as `bert/layer0/dense2/dot`; empty if unknown.
     pub op_name: String,
-    /// The user's file and line, `net.py:12`; empty for none.
+    /// The user's file and line, `net.py:12`; empty if unknown.
     pub source: String,
     /// Bytes of one core's arrays, each counted once.
     pub n_bytes: u64,
 }
 
-/// The narrow sums of an optimized program whose ids hold, most bytes first. Those of one op and line are one.
+/// The narrow sums of an optimized program with valid ids, in descending order of bytes. Sums of one op and line are
+/// merged.
 pub fn narrow_sums(optimized: &Module) -> Vec<NarrowSum> {
     let mut origins = None;
     let mut all: BTreeMap<(String, String, String), NarrowSum> = BTreeMap::new();
@@ -63,10 +64,10 @@ pub fn narrow_sums(optimized: &Module) -> Vec<NarrowSum> {
     all
 }
 
-/// Those of an optimized program, as a compiler gives it: a serialized `HloModuleProto`.
+/// The same for the compiler's output: a serialized `HloModuleProto`.
 ///
 /// # Errors
-/// Bytes that are no module, in a sentence.
+/// The bytes are not a module; the error is a sentence.
 pub fn read_narrow_sums(optimized: &[u8]) -> Result<Vec<NarrowSum>, String> {
     let module = decode::from_bytes(optimized).map_err(|error| error.to_string())?;
     verify_ids(&module).map_err(|errors| errors.to_string())?;
@@ -77,7 +78,7 @@ fn is_narrow(dtype: DType) -> bool {
     dtype.is_float() && dtype.bits() < 32
 }
 
-/// Whether cores add something up in it.
+/// Whether a collective adds.
 fn is_sum(module: &Module, instr: &Instruction) -> bool {
     let is_reduction = ["all-reduce", "all-reduce-start", "reduce-scatter"].contains(&&*instr.op.opcode());
     let adds = |comp: &CompId| {
@@ -87,7 +88,7 @@ fn is_sum(module: &Module, instr: &Instruction) -> bool {
     is_reduction && !is_gather(&instr.metadata.op_name) && instr.op.called().first().is_some_and(adds)
 }
 
-/// What one operand of a collective is.
+/// The origin of one operand of a collective.
 fn summed<'o>(origins: &'o Origins, comp: CompId, computation: &Computation, id: InstrId, place: usize) -> &'o Origin {
     if let [_] = computation.instr(id).operands[..] {
         return origins.of_instr(comp, id);

@@ -1,4 +1,4 @@
-//! What a compile came to, in one shape for every question.
+//! The outcome of a compile, one type for every question.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CompileReport, Target, TpuError};
 
-/// What a compile came to. Serializes as records of the cache hold it, which hold no refusals.
+/// The outcome of a compile. Serializes in the form of the cache's records, which contain no refusals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompileOutcome {
@@ -14,24 +14,24 @@ pub enum CompileOutcome {
     Fits(CompileReport),
     /// It does not fit in device memory.
     OutOfMemory(Need),
-    /// The compiler refused it for another reason: its text.
+    /// The compiler refused it for another reason, with its text.
     #[serde(skip)]
     Failed(String),
 }
 
-/// Device memory that a program needs, where it does not fit.
+/// The device memory that a program needs if it does not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
-    /// Bytes needed, where the compiler's text says so. It rounds to hundredths of its unit.
+    /// Bytes needed, if the compiler's text has them. It rounds to hundredths of its unit.
     pub needed: Option<u64>,
-    /// Bytes there are for the program.
+    /// Bytes available for the program.
     pub available: Option<u64>,
     /// First line of the compiler's text.
     pub text: String,
 }
 
 impl Need {
-    /// The error that says so.
+    /// The corresponding error.
     pub fn error(&self, target: &Target) -> TpuError {
         let Need { needed, available, text } = self.clone();
         TpuError::OutOfMemory { target: target.clone(), needed, available, text }
@@ -39,10 +39,10 @@ impl Need {
 }
 
 impl CompileOutcome {
-    /// The outcome that an error is: a program that does not fit.
+    /// The outcome in an error, if it is that a program does not fit.
     ///
     /// # Errors
-    /// Any other error, as it is.
+    /// Any other error, unchanged.
     pub fn of_error(error: TpuError) -> Result<CompileOutcome, TpuError> {
         match error {
             TpuError::OutOfMemory { needed, available, text, .. } => {
@@ -72,8 +72,8 @@ impl CompileOutcome {
         }
     }
 
-    /// The same for a caller who counts another number of examples in a run. How long collectives take is not the compiler's to
-    /// say, so it is not what was kept.
+    /// The same with another number of examples in a run. The times of collectives come from our model, so the cache
+    /// does not contain them.
     pub(super) fn of_batch(self, batch: usize, target: &Target) -> CompileOutcome {
         match self {
             CompileOutcome::Fits(report) => CompileOutcome::Fits(report.timed(target, batch)),
@@ -89,7 +89,7 @@ impl fmt::Display for CompileOutcome {
         match self {
             CompileOutcome::Fits(report) => {
                 write!(f, "fits, {} of HBM", mib(report.hbm.total as f64))?;
-                // Where the target's clock is not known there is no estimate.
+                // If the target's clock is unknown, there is no estimate.
                 match report.examples_per_second {
                     rate if rate > 0.0 => write!(f, ", {rate:.0} examples/s"),
                     _ => Ok(()),
@@ -135,11 +135,12 @@ mod tests {
         ];
         assert_eq!(lines, expected);
         assert_eq!(CompileOutcome::OutOfMemory(Need::default()).to_string(), "does not fit");
-        // Of a TPU whose clock is not known.
+        // For a TPU with an unknown clock.
         assert_eq!(CompileOutcome::Fits(CompileReport::default()).to_string(), "fits, 0.0 MiB of HBM");
     }
 
-    /// Records of the cache were written so before there was this type, and what `fit --json` prints has no compiler's text.
+    /// The cache's records had this form before this type existed, and the output of `fit --json` has no compiler's
+    /// text.
     #[test]
     fn records_and_rows_keep_their_names() {
         let json = |outcome: &CompileOutcome| serde_json::to_string(outcome).unwrap();
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(json(&too_large), record);
         assert_eq!(serde_json::from_str::<CompileOutcome>(record).unwrap(), too_large);
         assert_eq!(serde_json::from_str::<CompileOutcome>(&json(&fits)).unwrap(), fits);
-        // A refusal is not kept, so no record holds one.
+        // A refusal is not cached, so it cannot be serialized.
         assert!(serde_json::to_string(&failed).is_err());
         assert!(serde_json::from_str::<CompileOutcome>(r#"{"failed":"no"}"#).is_err());
 

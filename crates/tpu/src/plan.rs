@@ -1,13 +1,14 @@
-//! Which slice to rent: what training with one global batch takes on slices of every size, from a few compiles.
+//! Which slice to rent: predicts the cost of training with one global batch on slices of every size, from a few
+//! compiles.
 //!
-//! A [`Setting`] is one way to train. Those that differ only in how many examples a core has at once are a [`Series`]: its
-//! compiled settings are points of memory and cycles over these examples, and the rest lie on straight lines between them
-//! ([`plan`]), marked as predicted, with a bound of how far they are off.
-//! [`next`] chooses what to compile next, [`front`] which settings no other beats. All of it is arithmetic over what a
-//! compiler said; nothing here compiles.
+//! A [`Setting`] is one way to train. Settings that differ only in the number of examples per core are a [`Series`]:
+//! its compiled settings are points of memory and cycles as a function of that number, and the others are predicted on
+//! straight lines between them ([`plan`]), marked as predicted, with a bound on the error. [`next`] chooses the setting
+//! to compile next, [`front`] the settings that no other dominates. All of it is arithmetic over the compiler's
+//! figures; nothing here compiles.
 //!
-//! Seconds of a step are [`StepTime`]'s, and its latency besides: a network whose step is computed in microseconds takes what
-//! starting it does.
+//! The seconds of a step are [`StepTime`]'s, with latency: a network whose step is computed in microseconds takes as
+//! long as its start.
 
 use serde::Serialize;
 
@@ -15,15 +16,15 @@ use super::links::STEP_START_SECONDS;
 use super::{Collective, CompileOutcome, CompileReport, Links, StepTime, Target};
 use bf16scope_hlo::devices::Devices;
 
-/// Settings that differ only in the size of their parts.
+/// Settings that differ only in the examples per core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Series {
     /// One board of the TPU.
     #[serde(rename = "tpu")]
     pub board: Target,
-    /// What the network computes in.
+    /// The compute precision.
     pub precision: String,
-    /// Whether the backward pass rematerialises what the target's tuning says.
+    /// Whether the backward pass rematerialises according to the target's tuning.
     pub remat: bool,
     /// Whether the state is sharded over the cores.
     pub in_parts: bool,
@@ -32,32 +33,32 @@ pub struct Series {
 /// One way to train.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// What it has in common with others.
+    /// The properties it shares with others.
     #[serde(flatten)]
     pub series: Series,
     /// The slice.
     pub target: Target,
-    /// Cores that share a batch: all of the slice.
+    /// Cores that share a batch: the whole slice.
     pub n_cores: u32,
-    /// Examples in a batch of all cores.
+    /// Examples in a global batch.
     pub batch: u32,
-    /// Micro-batches that a core's part is taken in.
+    /// Micro-batches into which a core's part is divided.
     pub accumulate: u32,
 }
 
 impl Setting {
-    /// Examples that a core has at once.
+    /// Examples per core at once.
     pub fn part(&self) -> u32 {
         self.batch / self.n_cores.max(1) / self.accumulate.max(1)
     }
 }
 
-/// A setting, and what the compiler said of it.
+/// A setting, and the compiler's outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     /// The setting.
     pub setting: Setting,
-    /// What the compiler said, or the estimate.
+    /// The outcome.
     pub outcome: CompileOutcome,
 }
 
@@ -67,29 +68,29 @@ impl Point {
     }
 }
 
-/// What a step of a setting takes.
+/// The cost of a setting's step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figures {
     /// Bytes of a core's HBM, code included.
     pub hbm: f64,
-    /// Bytes that a core has.
+    /// Bytes of HBM that a core has.
     pub limit: f64,
-    /// What the step takes.
+    /// The time of a step.
     #[serde(flatten)]
     pub step: StepTime,
 }
 
-/// How a row's figures are known.
+/// The source of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "by")]
 pub enum Known {
-    /// The compiler said them of this program.
+    /// Compiled.
     Compiled,
-    /// They lie on a line through compiled points.
+    /// Predicted on a line through compiled points.
     Predicted {
-        /// By which part of itself memory may be off at most; `None` where no bound is known.
+        /// The largest relative error of memory; `None` if no bound is known.
         hbm_error: Option<f64>,
-        /// The same of cycles.
+        /// The same for cycles.
         cycles_error: Option<f64>,
     },
 }
@@ -102,34 +103,34 @@ pub enum Fit {
     Yes,
     /// It does not.
     No,
-    /// The prediction is no further from the limit than predictions are off.
+    /// The distance of the prediction from the limit is within the prediction's error.
     Unsure,
 }
 
-/// A setting, and what is known of it.
+/// A setting, and its figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SliceRow {
-    /// The slice.
+    /// The setting.
     #[serde(flatten)]
     pub setting: Setting,
     /// Whether it fits.
     pub fits: Fit,
-    /// How that and the figures are known.
+    /// The source of the figures and of `fits`.
     pub known: Known,
-    /// `None` of what the compiler refused.
+    /// `None` if the compiler refused the program.
     pub figures: Option<Figures>,
-    /// Steps in a second.
+    /// Steps per second.
     pub steps_per_second: Option<f64>,
-    /// Examples in a second, of all cores.
+    /// Examples per second, over all cores.
     pub examples_per_second: Option<f64>,
-    /// Examples in a second and core over the most that a core of its TPU and precision does alone, without collectives, in
-    /// any row; `None` where rows of one size of part are all that is known.
+    /// Examples per second and core, divided by the greatest rate of a single core without collectives in any row with
+    /// its TPU and precision; `None` if only one part size is known.
     pub efficiency: Option<f64>,
-    /// Whether no row of its TPU that fits has as many examples in a second on as few cores.
+    /// Whether no fitting row of its TPU has as many examples per second on as few cores.
     pub is_on_front: bool,
 }
 
-/// A line through compiled points of a series: what its steps take with so many examples at once.
+/// A compiled point of a series, for interpolation: the cost of its step as a function of the examples at once.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     part: f64,
@@ -137,15 +138,15 @@ struct Sample {
     cycles: f64,
     /// Bytes that do not grow with the part: arguments and code.
     fixed: f64,
-    /// Bytes of arguments. Sharded state is less of them on more cores, which of one batch have less each: so it lies on a
-    /// line too.
+    /// Bytes of arguments. Sharded state takes less of them on more cores, which for one batch have smaller parts: so
+    /// it is on a line too.
     arguments: f64,
 }
 
 /// Points of a series without accumulation, by part.
 fn samples(series: &Series, points: &[Point], without: Option<u32>) -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
-    // Of one part that several programs have, the one that says what its cores sum.
+    // Among several programs with one part, choose one over cores, which has collectives.
     let (over_cores, alone): (Vec<&Point>, Vec<&Point>) = points.iter().partition(|point| point.setting.n_cores > 1);
     for point in over_cores.into_iter().chain(alone) {
         let Some(report) = point.report() else { continue };
@@ -165,13 +166,13 @@ fn samples(series: &Series, points: &[Point], without: Option<u32>) -> Vec<Sampl
     samples
 }
 
-/// How far beyond its largest part a line is extended, as a multiple of it: what a compiler does with larger parts (other
-/// tiles, rematerialisation) no smaller one tells, and of a part of one or two examples most is padding.
+/// How far a line is extended beyond its largest part, as a factor: smaller parts do not show how a compiler handles
+/// larger ones (other tiles, rematerialisation), and a part of one or two examples is mostly padding.
 const REACH: f64 = 2.0;
 
-/// Memory and cycles with so many examples at once: on the line through the two nearest points that enclose it, else the two
-/// nearest, up to [`REACH`]; of a single point, temporaries and cycles of smaller parts shrink as the part does, and of larger
-/// ones nothing is said.
+/// Memory and cycles for a part: on the line through the two nearest points that enclose it, otherwise through the two
+/// nearest, up to [`REACH`]; for a single point, temporaries and cycles of smaller parts are proportional, and larger
+/// parts are unknown.
 fn at(samples: &[Sample], part: f64) -> Option<(f64, f64)> {
     let (one, two) = match samples {
         [] => return None,
@@ -188,17 +189,17 @@ fn at(samples: &[Sample], part: f64) -> Option<(f64, f64)> {
     };
     let share = (part - one.part) / (two.part - one.part);
     let between = |one: f64, two: f64| one + (two - one) * share;
-    // A line down to fewer examples may cross what there is with none.
+    // A line extended to fewer examples may fall below the memory for none.
     let hbm = between(one.hbm, two.hbm).max(one.fixed.min(two.fixed));
     Some((hbm, between(one.cycles, two.cycles).max(0.0)))
 }
 
-/// Whether cycles of such a part are known by a line, or by a point of it.
+/// Whether the cycles of a part are known from a line, or from a point of it.
 fn is_line(samples: &[Sample], part: u32) -> bool {
     samples.len() > 1 || samples.iter().any(|sample| sample.part == f64::from(part))
 }
 
-/// What the arguments of a core's whole part take beyond those of one micro-batch, which is what the line is of.
+/// The memory of a core's whole part of the arguments beyond that of one micro-batch, to which the line refers.
 fn arguments_beyond(samples: &[Sample], setting: &Setting) -> f64 {
     if setting.accumulate <= 1 {
         return 0.0;
@@ -214,13 +215,13 @@ fn arguments_beyond(samples: &[Sample], setting: &Setting) -> f64 {
     (line(part * f64::from(setting.accumulate)) - line(part)).max(0.0)
 }
 
-/// No bound is less than this, of memory and of cycles: where a few compiled points lie on a line by chance, the next need not.
-/// Of ResNet-50's, BERT's and the digits' steps, predicted from three and four compiled ones, memory was off by up to 9 % and
-/// cycles by up to 8 %, where the points themselves told 0.7 % and 1.5 %.
+/// The least bound for memory and for cycles: a few compiled points may be on a line by chance. For the steps of
+/// ResNet-50, BERT and the digits, predicted from three and four compiled ones, memory was off by up to 9 % and cycles
+/// by up to 8 %, where the points themselves suggested 0.7 % and 1.5 %.
 const LEAST_BOUND: (f64, f64) = (0.1, 0.1);
 
-/// By how much memory and cycles of a part may be off that lies between compiled points: the most by which these are where they
-/// are predicted from the others, and no less than [`LEAST_BOUND`]. `None` outside, and of fewer than three points.
+/// The error bounds of memory and cycles for a part between compiled points: the largest error when each of these is
+/// predicted from the others, and at least [`LEAST_BOUND`]. `None` outside, and with fewer than three points.
 fn bounds(series: &Series, points: &[Point], samples: &[Sample], part: u32) -> Option<(f64, f64)> {
     let (least, greatest) = (samples.first()?.part, samples.last()?.part);
     let (hbm, cycles) = errors(series, points)?;
@@ -228,7 +229,7 @@ fn bounds(series: &Series, points: &[Point], samples: &[Sample], part: u32) -> O
     is_between.then(|| (hbm.max(LEAST_BOUND.0), cycles.max(LEAST_BOUND.1)))
 }
 
-/// The largest errors of memory and cycles where points that have neighbours on both sides are predicted from the others.
+/// The largest errors of memory and cycles when points with neighbours on both sides are predicted from the others.
 fn errors(series: &Series, points: &[Point]) -> Option<(f64, f64)> {
     let all = samples(series, points, None);
     let inner = all.get(1..all.len().checked_sub(1)?).filter(|inner| !inner.is_empty())?;
@@ -239,8 +240,8 @@ fn errors(series: &Series, points: &[Point]) -> Option<(f64, f64)> {
     tried.reduce(|(hbm, cycles), other| (hbm.max(other.0), cycles.max(other.1)))
 }
 
-/// The collectives of a setting, as the nearest compiled program of its series does: sums of gradients are of
-/// the same arrays whatever the batch.
+/// The collectives of a setting, from the nearest compiled program of its series: sums of gradients have the same
+/// arrays whatever the batch.
 fn collectives<'p>(setting: &Setting, points: &'p [Point]) -> Option<&'p [Collective]> {
     let is_same = |point: &&Point| point.setting.series == setting.series && point.setting.n_cores > 1;
     let same = points.iter().filter(is_same);
@@ -248,7 +249,7 @@ fn collectives<'p>(setting: &Setting, points: &'p [Point]) -> Option<&'p [Collec
     reports.min_by_key(|(distance, _)| *distance).map(|(_, report)| report.collectives.as_slice())
 }
 
-/// Seconds of collectives over all cores of a setting.
+/// Seconds of the collectives over all cores of a setting.
 fn collective_seconds(setting: &Setting, collectives: &[Collective]) -> Option<f64> {
     let links = Links::of(&setting.target)?;
     let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
@@ -256,8 +257,7 @@ fn collective_seconds(setting: &Setting, collectives: &[Collective]) -> Option<f
     Some(collectives.iter().fold(0.0, |sum, it| sum + links.of_bytes(&it.op, it.n_bytes as f64, all, devices)))
 }
 
-/// Seconds that a step of a setting takes however little it computes and sends: its start, and what its collectives take before
-/// their bytes count.
+/// The latency of a setting's step in seconds: its start, and the latency of its collectives.
 fn latency_seconds(setting: &Setting, collectives: &[Collective]) -> f64 {
     let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
     let links = Links::of(&setting.target);
@@ -268,7 +268,7 @@ fn latency_seconds(setting: &Setting, collectives: &[Collective]) -> f64 {
     collectives.iter().fold(STEP_START_SECONDS, |sum, it| sum + each(it))
 }
 
-/// Memory that accumulation adds: a sum in f32 of every gradient, which are what the cores sum.
+/// Memory that accumulation adds: an f32 sum of every gradient, which are the arrays that the cores sum.
 fn accumulators(setting: &Setting, collectives: &[Collective]) -> f64 {
     match setting.accumulate {
         0 | 1 => 0.0,
@@ -279,7 +279,7 @@ fn accumulators(setting: &Setting, collectives: &[Collective]) -> f64 {
     }
 }
 
-/// What is known of each setting.
+/// The row of each setting.
 pub fn plan(settings: &[Setting], points: &[Point]) -> Vec<SliceRow> {
     let mut rows: Vec<SliceRow> = settings.iter().map(|setting| row(setting, points)).collect();
     let per_core = |row: &SliceRow| {
@@ -358,7 +358,7 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
             (figures, known, if is_refused { Fit::No } else { fits })
         }
     };
-    // Of a small network nearly all cycles of a single point may be what does not grow.
+    // In a small network nearly all cycles of a single point may be independent of the part.
     let is_on_line = known == Known::Compiled || is_line(&samples(&setting.series, points, None), setting.part());
     let seconds = figures.map(|figures| figures.step.seconds);
     let seconds = seconds.filter(|seconds| *seconds > 0.0 && fits != Fit::No && is_on_line);
@@ -370,8 +370,8 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
     }
 }
 
-/// Where no bound is known, memory is taken to be within this much of what is predicted: half as much again, or half of it. A line
-/// is not extended further than to twice its largest part.
+/// Without a known bound, memory is assumed to be within this fraction of the prediction, above or below. A line is not
+/// extended beyond twice its largest part.
 const UNTRIED: f64 = 0.5;
 
 fn limit(point: &Point) -> Option<f64> {
@@ -382,7 +382,8 @@ fn limit(point: &Point) -> Option<f64> {
     }
 }
 
-/// Whether a step with as many examples at once or more fits, and this one, without sums of gradients beside it, does too.
+/// Whether a step with at least as many examples at once fits, and so does this one, without additional sums of
+/// gradients.
 fn is_below_one_that_fits(setting: &Setting, points: &[Point]) -> bool {
     setting.accumulate <= 1
         && points.iter().any(|point| {
@@ -398,18 +399,18 @@ fn refused(setting: &Setting, points: &[Point]) -> bool {
     })
 }
 
-/// Beyond this many times the core's memory nothing is compiled: it only takes long to be refused.
+/// Settings beyond this multiple of the core's memory are not compiled: a refusal takes long.
 const TOO_LARGE: f64 = 1.5;
 
-/// The setting to compile next, of which the most would be learned; `None` where nothing is left that could fit.
+/// The most informative setting to compile next; `None` if no remaining setting could fit.
 ///
-/// Series take turns, those with fewest points first. In each the largest part comes first: where it fits, all do, and where it
-/// does not, that is what a user wants to know; of the least most is padding, and tells nothing of the others. Then comes what is
-/// nearest to the middle, then what is farthest from all that are compiled.
+/// Series take turns, those with the fewest points first. In each, the largest part comes first: if it fits, all do,
+/// and if not, that is what a user wants to know; the smallest part is mostly padding, and is not informative. Then
+/// comes the part nearest to the middle, then the one farthest from all compiled parts.
 pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
     let of =
         |series: &Series| -> Vec<&Point> { points.iter().filter(|point| point.setting.series == *series).collect() };
-    // Programs of one core alone say nothing of what cores sum.
+    // Programs for a single core have no collectives.
     let n_points = |series: &Series| match of(series) {
         of if of.iter().any(|point| point.setting.n_cores > 1) => of.len(),
         _ => 0,
@@ -436,15 +437,15 @@ pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
         })
     };
     let candidates = settings.iter().enumerate().filter_map(|(at, setting)| Some((at, setting, value(setting)?)));
-    // Fewest points first; of those, the largest value; of equals, the first.
+    // Fewest points first; then the largest value; then the first.
     let best = candidates.min_by(|(_, one, value), (_, other, than)| {
         n_points(&one.series).cmp(&n_points(&other.series)).then(than.total_cmp(value))
     });
     best.map(|(at, ..)| at)
 }
 
-/// Of each row, whether it is on the Pareto front of its TPU: it fits, and none that fits has as few cores and more examples
-/// in a second, or fewer cores and as many.
+/// For each row, whether it is on the Pareto front of its TPU: it fits, and no fitting row has as few cores and more
+/// examples per second, or fewer cores and as many.
 pub fn front(rows: &[SliceRow]) -> Vec<bool> {
     let figures = |row: &SliceRow| row.examples_per_second.filter(|_| row.fits == Fit::Yes);
     let beats = |one: &SliceRow, other: &SliceRow| match (figures(one), figures(other)) {
@@ -457,8 +458,8 @@ pub fn front(rows: &[SliceRow]) -> Vec<bool> {
     rows.iter().map(|row| figures(row).is_some() && !rows.iter().any(|other| beats(other, row))).collect()
 }
 
-/// The same setting with the fewest micro-batches that are predicted to fit, where it does not without; `None` where it does,
-/// where nothing is known, or where not even one example at once fits.
+/// The same setting with the fewest micro-batches that are predicted to fit, if it does not fit without; `None` if it
+/// does, if nothing is known, or if not even one example at once fits.
 pub fn accumulated(setting: &Setting, points: &[Point]) -> Option<Setting> {
     if setting.accumulate != 1 || row(setting, points).fits != Fit::No {
         return None;

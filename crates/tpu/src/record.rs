@@ -1,5 +1,5 @@
-//! One record of the compile cache: a line that names the format and checks the next, a line of JSON, and the optimized
-//! program in gzip. Holds the format only; finding and writing files is [`super::cache`]'s.
+//! The format of a record in the compile cache: a line with the format's name and a checksum of the next, a line of
+//! JSON, and the gzipped optimized program. [`super::cache`] finds and writes the files.
 //!
 //! ```text
 //! bf16scope-compile 1 SHA-256-OF-THE-NEXT-LINE
@@ -20,49 +20,49 @@ use sha2::{Digest as _, Sha256};
 use super::{CompileOutcome, Target};
 use bf16scope_files as files;
 
-/// What a record holds but the optimized program.
+/// A record without the optimized program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Header {
-    /// What decides the answer, hashed; also the file's name.
+    /// The hash of everything that determines the outcome; also the file's name.
     pub(super) key: String,
     /// For people who look into the file.
     target: String,
-    /// Of the program's bytes, source lines included.
+    /// The hash of the program's bytes, including source lines.
     pub(super) program_sha256: String,
-    /// The compiler's answer.
+    /// The compiler's outcome.
     pub(super) answer: CompileOutcome,
-    /// Bytes of the optimized program, in gzip and out of it.
+    /// The size of the optimized program, compressed and uncompressed.
     n_gzip_bytes: u64,
     n_bytes: u64,
 }
 
-/// What is wrong with a record.
+/// Why a record is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
     /// It cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is no record, or another version's.
+    /// It is not a record, or belongs to another version.
     #[error("this is not a record of this version")]
     Format,
-    /// Its second line is not what the first says, or says nothing to us.
+    /// Its second line does not match the first, or cannot be parsed.
     #[error("its figures are damaged")]
     Figures,
-    /// It is another program's.
+    /// It belongs to another program.
     #[error("it is another program's: its name was changed")]
     Key,
     /// Too short or too long.
     #[error("it holds {measured} bytes of program, expected {expected}")]
     Length {
-        /// Bytes there are.
+        /// The actual bytes.
         measured: u64,
-        /// Bytes there should be.
+        /// The expected bytes.
         expected: u64,
     },
 }
 
 const MAGIC: &str = "bf16scope-compile 1 ";
-/// A header is about 1 KiB; the compiler's text in it one line.
+/// A header is about 1 KiB; it contains one line of the compiler's text.
 const MAX_LINE: u64 = 1 << 16;
 
 impl Header {
@@ -92,7 +92,7 @@ fn sum(bytes: &[u8]) -> String {
     files::hex(Sha256::digest(bytes))
 }
 
-/// What a record says; `None` where there is none.
+/// The header of a record; `None` if there is no record.
 pub(super) fn read_header(path: &Path, key: &str) -> Result<Option<Header>, Damage> {
     let file = match files::open(path) {
         Ok(file) => file,
@@ -111,7 +111,7 @@ pub(super) fn read_header(path: &Path, key: &str) -> Result<Option<Header>, Dama
     }
 }
 
-/// The header, and its bytes.
+/// The header, and its size.
 fn header_of(reader: &mut BufReader<File>) -> Result<(Header, u64), Damage> {
     let mut line = || -> Result<Vec<u8>, Damage> {
         let mut line = Vec::new();
@@ -133,7 +133,7 @@ pub(super) fn read_optimized(path: &Path) -> Result<Vec<u8>, Damage> {
     let mut reader = BufReader::new(files::open(path)?);
     let (header, _) = header_of(&mut reader)?;
     let mut optimized = Vec::new();
-    // At the end of its input the decoder compares checksum and length.
+    // At the end of its input the decoder verifies checksum and length.
     GzDecoder::new(reader).take(header.n_bytes.saturating_add(1)).read_to_end(&mut optimized)?;
     match optimized.len() as u64 == header.n_bytes {
         true => Ok(optimized),

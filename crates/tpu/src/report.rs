@@ -1,4 +1,4 @@
-//! What the TPU compiler says of a program: memory, cost, cycles; or that it does not fit.
+//! The TPU compiler's report on a program: memory, cost, cycles; or that it does not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -22,7 +22,7 @@ use bf16scope_pjrt::{Code, CompileOptions, MemoryStats, PjrtError, PjrtErrorKind
 pub struct Hbm {
     /// Arguments.
     pub arguments: i64,
-    /// Outputs, those that reuse an argument's memory included.
+    /// Outputs, including those that reuse an argument's memory.
     pub outputs: i64,
     /// Outputs that reuse an argument's memory.
     pub aliased: i64,
@@ -32,7 +32,7 @@ pub struct Hbm {
     pub code: i64,
     /// arguments + outputs − aliased + temporaries + code.
     pub total: i64,
-    /// What the core has.
+    /// The core's memory.
     pub limit: i64,
 }
 
@@ -42,54 +42,56 @@ pub struct Hbm {
 pub struct CompileReport {
     /// Device memory, in bytes.
     pub hbm: Hbm,
-    /// Floating-point operations of one run (`flops`). As for bytes and seconds, the compiler counts a loop's body once;
-    /// where its trip count is known, the figure is multiplied by cycles with all trips ÷ cycles with one.
+    /// Floating-point operations of one run (`flops`). For flops, bytes and seconds, the compiler counts a loop's body
+    /// once; if trip counts are known, the figure is multiplied by the ratio of cycles with all trips to cycles with
+    /// one.
     pub flops: f64,
     /// Bytes moved in one run (`bytes accessed`).
     pub bytes_accessed: f64,
-    /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, multiplied by the trip count in
-    /// loops where that is known.
+    /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, multiplied by the trip counts of
+    /// loops if they are known.
     pub cycles: u64,
-    /// Kernels, as often as they run, of which the compiler says that it has no estimate: `cycles` is without them, and so is
-    /// every time that is made of it.
+    /// Executed kernels for which the compiler has no estimate: `cycles` excludes them, and so does every time derived
+    /// from it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub n_without_cycles: u64,
-    /// How long one run takes: the estimate that every command shows. `None` where the target's clock is not known here.
+    /// The time of one run: the estimate that every command shows. `None` if the target's clock is unknown.
     #[serde(default)]
     pub step: Option<StepTime>,
-    /// The compiler's optimum (`optimal_seconds`): the least that flops and bytes could take; custom calls count for nothing.
-    /// 0 where there is none: of a program that computes nothing, or with custom calls in a loop of unknown length.
-    // Caches of earlier versions have it as `seconds`.
+    /// The compiler's optimum (`optimal_seconds`): a lower bound from flops and bytes, in which custom calls count as
+    /// nothing. 0 if there is none: for a program that computes nothing, or with custom calls in a loop of unknown
+    /// length.
+    // Earlier versions' caches have it as `seconds`.
     #[serde(alias = "seconds")]
     pub optimal_seconds: f64,
-    /// Batch ÷ seconds of `step`: on one core, or on all of `devices`, if the batch is of all. 0 where these are not known.
+    /// Batch ÷ seconds of `step`: on one core, or on all of `devices` for a global batch. 0 if unknown.
     pub examples_per_second: f64,
-    /// Seconds that compiling took here.
+    /// Seconds of compiling on this machine.
     pub compile_seconds: f64,
-    /// The devices that it was compiled for. All figures but the examples are of one of them.
+    /// The devices that it was compiled for. All figures except the examples are per device.
     #[serde(default)]
     pub devices: Devices,
-    /// The collectives of one run, most bytes first.
+    /// The collectives of one run, in descending order of bytes.
     #[serde(default)]
     pub collectives: Vec<Collective>,
-    /// What of that they add in floats of less than 32 bits, by op and source line, most bytes first.
+    /// The sums among them in floats of less than 32 bits, by op and source line, in descending order of bytes.
     #[serde(default)]
     pub narrow_sums: Vec<NarrowSum>,
 }
 
-/// Whether a count is 0, which needs no word.
+/// Whether a count is 0, which is not serialized.
 fn is_none(n: &u64) -> bool {
     *n == 0
 }
 
 impl CompileReport {
-    /// Seconds of its collectives ([`Collective::seconds`]); `None` where they cannot be said.
+    /// Seconds of its collectives ([`Collective::seconds`]); `None` if unknown.
     pub fn collective_seconds(&self) -> Option<f64> {
         self.collectives.iter().try_fold(0.0, |sum, collective| Some(sum + collective.seconds?))
     }
 
-    /// The same report for a target and so many examples in a run: how long collectives and the step take is not the
-    /// compiler's to say, and written here and nowhere else.
+    /// The same report with times for a target and a number of examples per run: these come from our model, not the
+    /// compiler, and are set only here.
     pub(super) fn timed(mut self, target: &Target, batch: usize) -> CompileReport {
         time(&mut self.collectives, target, self.devices);
         self.step = StepTime::new(target, self.cycles as f64, self.collective_seconds());
@@ -97,25 +99,25 @@ impl CompileReport {
         self
     }
 
-    /// Seconds of one run by that estimate; 0 where it is not known.
+    /// Seconds of one run by that estimate; 0 if unknown.
     pub fn step_seconds(&self) -> f64 {
         self.step.map_or(0.0, |step| step.seconds)
     }
 
-    /// The sums over replicas of a training step of ours in less than 32 bits, where gradients were to be summed in f32: the
-    /// compiler may move a cast behind a sum. What a partitioner sums within a replica is not among them: sums over replicas
-    /// have the name that `train` gives them.
+    /// The sums over replicas in less than 32 bits, in a training step of ours that should sum gradients in f32: the
+    /// compiler may move a cast behind a sum. Sums by a partitioner within a replica are not included: sums over
+    /// replicas are recognised by the name that `train` gives them.
     pub fn narrow_sums_over_replicas(&self) -> Vec<&Collective> {
         let is_of_replicas = |it: &Collective| self.devices.partitions == 1 || it.origin.ends_with("/all-reduce");
         self.collectives.iter().filter(|it| it.is_narrow_sum() && is_of_replicas(it)).collect()
     }
 }
 
-/// A program that could not be compiled for a TPU.
+/// Why a program could not be compiled for a TPU.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TpuError {
-    /// The target is no TPU.
+    /// The target is not a TPU.
     #[error("target {0}: the report needs the TPU compiler, and this is not a TPU\nhelp: use a target such as tpu-v2")]
     NotATpu(Target),
     /// The compiler knows the TPU, but not in this grid of chips.
@@ -125,9 +127,9 @@ pub enum TpuError {
     Grid {
         /// The target.
         target: Target,
-        /// Which grids there are, in words.
+        /// The available grids, in words.
         grids: String,
-        /// Targets of this version that there are.
+        /// Valid targets of this version.
         example: String,
         /// The compiler's text.
         text: String,
@@ -137,7 +139,7 @@ pub enum TpuError {
     Cores {
         /// The target.
         target: Target,
-        /// What the program is for.
+        /// The devices of the program.
         devices: Devices,
         /// Cores of the target.
         n_cores: u64,
@@ -147,14 +149,14 @@ pub enum TpuError {
     OutOfMemory {
         /// The target.
         target: Target,
-        /// Bytes needed, where the compiler's text says so. It rounds to hundredths of its unit.
+        /// Bytes needed, if the compiler's text has them. It rounds to hundredths of its unit.
         needed: Option<u64>,
-        /// Bytes there are for the program: what the compiler's text says, else the device's limit.
+        /// Bytes available for the program: from the compiler's text, otherwise the device's limit.
         available: Option<u64>,
         /// First line of the compiler's text.
         text: String,
     },
-    /// The compiler refused the program for another reason than memory.
+    /// The compiler refused the program for a reason other than memory.
     #[error("{target}: the compiler refused the program: {text}")]
     Refused {
         /// The target.
@@ -162,7 +164,7 @@ pub enum TpuError {
         /// The compiler's text.
         text: String,
     },
-    /// A figure that the compiler did not give.
+    /// The compiler did not give a figure.
     #[error("{target}: the compiler gave no `{figure}`: libtpu has changed, use the pinned one")]
     NoFigure {
         /// The target.
@@ -179,7 +181,7 @@ pub enum TpuError {
         #[source]
         source: WireError,
     },
-    /// Anything else that the compiler, or installing it, refused.
+    /// Any other error of the compiler or its installation.
     #[error(transparent)]
     Pjrt(#[from] PjrtError),
 }
@@ -208,7 +210,7 @@ pub fn compile(target: &Target, program: &[u8], batch: usize) -> Result<CompileR
     }
 }
 
-/// As [`compile`], with a compiler found some other way.
+/// Like [`compile`], with another compiler.
 pub fn compile_with(
     plugin: &'static Plugin,
     target: &Target,
@@ -219,8 +221,8 @@ pub fn compile_with(
     compile_whole(describe, target, program, batch, &Placement::default(), false).map(|(report, _)| report)
 }
 
-/// As [`compile_with`], with a topology that is described some other way; and what the compiler made of the program: a
-/// serialized, scheduled `HloModuleProto`.
+/// Like [`compile_with`], with another topology; also returns the compiler's optimized program: a serialized, scheduled
+/// `HloModuleProto`.
 pub(super) fn compile_whole(
     describe: impl FnOnce(&str) -> Result<Topology, PjrtError>,
     target: &Target,
@@ -248,14 +250,15 @@ pub(super) fn compile_whole(
     let MemoryStats { arguments, outputs, aliased, temporaries, code, .. } = stats;
     let total = stats.total();
     let costs = compiled.cost_analysis()?;
-    // XLA gives only what is not 0: a program of copies has no flops, one of nothing no seconds.
+    // XLA omits zeros: a program of copies has no flops, an empty one no seconds.
     let cost = |figure: &str| costs.get(figure).copied().unwrap_or(0.0);
     let optimized_bytes = compiled.optimized_program()?;
     let optimized = HloModuleProto::decode(optimized_bytes.as_slice())
         .map_err(|error| TpuError::Program { target: target.clone(), source: WireError::new(error) })?;
     let n_unknown = n_custom_calls(&optimized) as f64;
     let cycles = cycles(&optimized);
-    // A custom call inside a loop is marked once a trip, and trip counts are not always known: then there is no estimate.
+    // A custom call inside a loop is marked once per trip, and trip counts are not always known: then there is no
+    // estimate.
     let optimal_seconds = ((cost("optimal_seconds") + n_unknown) * cycles.share()).max(0.0);
     let collectives = collectives(&optimized, devices);
     let report = CompileReport {
@@ -275,7 +278,8 @@ pub(super) fn compile_whole(
     Ok((report.timed(target, batch), optimized_bytes))
 }
 
-/// Where narrow sums come from. A program that cannot be read as a module leaves that unsaid; the collectives are known.
+/// The origins of narrow sums. Empty for a program that cannot be read as a module; the collectives are known
+/// nevertheless.
 fn narrow_sums_of(collectives: &[Collective], optimized: &[u8]) -> Vec<NarrowSum> {
     if !collectives.iter().any(Collective::is_narrow_sum) {
         return Vec::new();
@@ -286,11 +290,11 @@ fn narrow_sums_of(collectives: &[Collective], optimized: &[u8]) -> Vec<NarrowSum
     })
 }
 
-/// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.
+/// The version of a report's figures: it changes when their definition changes, so that cached figures are not reused.
 pub(super) const FIGURES: u32 = 4;
 
-/// How every program is compiled here: for the cores that it is for, the first of the target, and, without excess precision,
-/// with every rounding kept.
+/// The compile options of every program here: for its number of cores, the first of the target, and, without excess
+/// precision, with every rounding kept.
 pub(super) fn options(placement: &Placement, excess_precision: bool) -> CompileOptions {
     CompileOptions { allow_excess_precision: excess_precision, ..CompileOptions::over(placement) }
 }
@@ -305,7 +309,7 @@ pub(super) fn check_cores(target: &Target, devices: Devices) -> Result<(), TpuEr
     }
 }
 
-/// Bytes a core of the topology has for programs.
+/// Bytes that a core of the topology has for programs.
 fn memory_limit(target: &Target, topology: &Topology) -> Result<i64, TpuError> {
     const FIGURE: &str = "device_memory_bytes_limit";
     match topology.devices().first().and_then(|device| device.attributes.get(FIGURE)) {
@@ -314,7 +318,7 @@ fn memory_limit(target: &Target, topology: &Topology) -> Result<i64, TpuError> {
     }
 }
 
-/// Why the compiler describes no such topology: tells a grid that there is not from other refusals.
+/// Why the compiler does not know a topology: distinguishes an impossible grid from other refusals.
 pub fn no_topology(target: &Target, error: PjrtError) -> TpuError {
     match (error.code(), error.message(), target) {
         (Some(Code::InvalidArgument), Some(message), Target::Tpu { version, grid }) => TpuError::Grid {
@@ -327,7 +331,7 @@ pub fn no_topology(target: &Target, error: PjrtError) -> TpuError {
     }
 }
 
-/// Tells a program that does not fit from other refusals.
+/// Distinguishes a program that does not fit from other refusals.
 fn classify(target: &Target, limit: i64, error: PjrtError) -> TpuError {
     match (error.kind(), error.message()) {
         (PjrtErrorKind::OutOfMemory, Some(message)) if message.contains(OUT_OF_MEMORY) => {
@@ -369,11 +373,11 @@ fn size(text: &str) -> Option<u64> {
     Some((count * (1u64 << unit) as f64).round() as u64)
 }
 
-/// Custom calls of the optimized program outside fusions, such as the splitting of 64-bit values. XLA's cost analysis does
-/// not know what they cost, and marks each by subtracting one from `flops` and one second from `optimal_seconds`
-/// (`HloCostAnalysis::HandleCustomCall`): a program of 92 us with three of them says -2.9999 s. The time of a fusion is
-/// computed from the fusion as a whole, so those inside (`AssumeGatherIndicesInBound`, beside a gather) leave no mark, and
-/// memory that is set aside (`AllocateBuffer`, for what a loop fills) is known to cost nothing.
+/// Custom calls of the optimized program outside fusions, such as the splitting of 64-bit values. XLA's cost analysis
+/// does not know their cost, and marks each by subtracting one from `flops` and one second from `optimal_seconds`
+/// (`HloCostAnalysis::HandleCustomCall`): a program of 92 us with three of them has -2.9999 s. The time of a fusion is
+/// computed for the fusion as a whole, so custom calls inside (`AssumeGatherIndicesInBound`, beside a gather) leave no
+/// mark, and reserving memory (`AllocateBuffer`, for a loop to fill) is known to cost nothing.
 fn n_custom_calls(optimized: &HloModuleProto) -> usize {
     let fusions = instructions(optimized).filter(|instruction| instruction.opcode == "fusion");
     let fused: BTreeSet<i64> = fusions.flat_map(|fusion| fusion.called_computation_ids.iter().copied()).collect();

@@ -1,56 +1,56 @@
-//! Targets: `cpu`, `tpu-v2`, `tpu-v3:4x4`, … as users write them, and the topologies that `libtpu` knows them by.
+//! Targets: `cpu`, `tpu-v2`, `tpu-v3:4x4`, … as users write them, and their names of topologies in `libtpu`.
 //!
-//! Names and grids were found by asking `libtpu` 0.0.51; a grid that it cannot divide into hosts it refuses itself.
+//! Names and grids were found by asking `libtpu` 0.0.51; it refuses a grid that it cannot divide into hosts.
 
 use bf16scope_passes::tuning::Tuning;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a program is compiled for.
+/// The target of a compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// This machine's CPU, through its plugin.
     Cpu,
     /// A TPU, through `libtpu`.
     Tpu {
-        /// Which TPU.
+        /// The TPU generation.
         version: &'static Spec,
         /// Chips along each axis of the interconnect.
         grid: Vec<u32>,
     },
 }
 
-/// A TPU generation that `libtpu` compiles for. Whatever the crate knows of one stands in its row of [`Spec::ALL`].
+/// A TPU generation that `libtpu` compiles for. All that the crate knows about one is in its row of [`Spec::ALL`].
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Spec {
-    /// As users and `libtpu` write it, such as `v5e`.
+    /// Its name for users and `libtpu`, such as `v5e`.
     pub name: &'static str,
     /// Chips of one board: `libtpu`'s default chips per host.
     pub board: &'static [u32],
-    /// Chips of a whole pod along each axis: the largest slice there is.
+    /// Chips of a whole pod along each axis: the largest possible slice.
     pub pod: &'static [u32],
-    /// Cores of a chip that a program can run on: its devices in a topology. Both cores of a v5p count as one.
+    /// Cores per chip that a program can run on: its devices in a topology. The two cores of a v5p count as one.
     pub cores_per_chip: u32,
-    /// What Google's names of slices count of a chip: `v3-8` and `v5p-8` have four chips, `v5e-8` has eight.
+    /// Cores per chip in Google's names of slices: `v3-8` and `v5p-8` have four chips, `v5e-8` has eight.
     pub named_cores_per_chip: u32,
     /// Memory of a chip, in GiB.
     pub hbm_gib: u32,
-    /// What a chip can do in a second; `None` where it is not known here.
+    /// The performance of a chip; `None` if unknown.
     pub figures: Option<Figures>,
 }
 
-/// What a chip can do in a second.
+/// The performance of a chip.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Flops of products in bf16, in 1e12.
+    /// Teraflops of bf16 products per second.
     pub bf16_tflops: u32,
-    /// Bytes to and from HBM, in 1e9.
+    /// Bytes to and from HBM per second, in 1e9.
     pub hbm_gbytes: u32,
-    /// Cycles, in 1e6.
+    /// Cycles per second, in 1e6.
     pub clock_mhz: u32,
-    /// Bits over one link, one way, in 1e9.
+    /// Bits per second over one link, in one direction, in 1e9.
     pub link_gbits: u32,
 }
 
@@ -58,8 +58,8 @@ impl Spec {
     /// Every version, oldest first.
     ///
     /// # Source
-    /// Names, boards and cores: `libtpu` 0.0.51. Pods, memory and names of slices: Google's Cloud TPU documentation, a page
-    /// for each version. Figures: [`explain::Rates`](super::explain::Rates) and [`Links`](super::Links).
+    /// Names, boards and cores: `libtpu` 0.0.51. Pods, memory and names of slices: Google's Cloud TPU documentation, a
+    /// page for each version. Figures: [`explain::Rates`](super::explain::Rates) and [`Links`](super::Links).
     pub const ALL: &'static [Spec] = &[
         Spec {
             name: "v2",
@@ -117,12 +117,12 @@ impl Spec {
         },
     ];
 
-    /// The version of this name.
+    /// The version with this name.
     pub fn named(name: &str) -> Option<&'static Spec> {
         Spec::ALL.iter().find(|spec| spec.name == name)
     }
 
-    /// The one whose devices have the most memory.
+    /// The version whose devices have the most memory.
     pub fn roomiest() -> &'static Spec {
         let of_device = |spec: &&Spec| spec.hbm_gib / spec.cores_per_chip;
         Spec::ALL.iter().max_by_key(of_device).unwrap_or(&Spec::ALL[0])
@@ -133,22 +133,22 @@ impl Spec {
         self.cores_per_chip * self.board.iter().product::<u32>()
     }
 
-    /// Whether a pod holds such a grid. A pod of two axes is wired as it stands; those of three are wired by switches, so
-    /// that only their number of chips counts.
+    /// Whether a pod has such a grid. A pod with two axes has fixed wiring; pods with three are wired by switches, so
+    /// only the number of chips matters.
     fn holds(&self, grid: &[u32]) -> bool {
         let is_within = || grid.iter().zip(self.pod).all(|(axis, most)| axis <= most);
         n_chips(grid) <= n_chips(self.pod) && (grid.len() != 2 || is_within())
     }
 
-    /// Which grids `libtpu` always makes, in words. It makes some thin ones too (of some thirty asked for, `v2:1x1`,
-    /// `v2:1x2` and `v3:1x4`, but not `v2:2x3`).
+    /// The grids that `libtpu` always supports, in words. It supports some thin ones too (of some thirty tried,
+    /// `v2:1x1`, `v2:1x2` and `v3:1x4`, but not `v2:2x3`).
     pub(super) fn grids(&self) -> String {
         let board = grid_text(self.board);
         let axes = if self.board.len() == 2 { "both axes" } else { "the first two axes" };
         format!("{} comes in boards of {board} chips, so {axes} are even", self.name)
     }
 
-    /// Targets beside a grid that is none: the next larger one of whole boards, and one board.
+    /// Valid targets near an invalid grid: the next larger one of whole boards, and one board.
     pub(super) fn grids_near(&'static self, grid: &[u32]) -> Vec<Target> {
         let whole = |(n_chips, board): (&u32, &u32)| n_chips.checked_next_multiple_of(*board).unwrap_or(*board);
         let whole = grid.iter().zip(self.board).map(whole).collect();
@@ -160,9 +160,9 @@ impl Spec {
         targets
     }
 
-    /// The smallest grid of whole boards that has so many cores; `None` where no such TPU has.
+    /// The smallest grid of whole boards with this many cores; `None` if no slice of this TPU has them.
     ///
-    /// It grows by doubling its shortest axis, the last of those.
+    /// It grows by doubling its shortest axis, the last among equals.
     pub fn slice_of(&'static self, n_cores: usize) -> Option<Target> {
         let mut grid = self.board.to_vec();
         loop {
@@ -201,7 +201,7 @@ impl Target {
         }
     }
 
-    /// What pays on it: `tune: auto`.
+    /// The beneficial tuning for it: `tune: auto`.
     pub fn tuning(&self) -> Tuning {
         match self {
             Target::Cpu => Tuning::none(),
@@ -214,7 +214,7 @@ impl Target {
         std::iter::once("cpu".to_string()).chain(Target::tpus()).collect()
     }
 
-    /// Of those, what programs are compiled for here.
+    /// The names of the TPUs among them.
     pub fn tpus() -> Vec<String> {
         Spec::ALL.iter().map(|version| format!("tpu-{}", version.name)).collect()
     }
@@ -245,29 +245,29 @@ impl fmt::Display for Target {
     }
 }
 
-/// A text that names no target.
+/// Why a text is not a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// No such name.
+    /// Unknown name.
     #[error("no target `{text}`: expected {}{}", Target::tpus().join(", "), nearest(text))]
     Name {
         /// The name, without a grid.
         text: String,
     },
-    /// No such grid.
+    /// Invalid grid.
     #[error("target `{text}`: `{grid}` is not a grid of chips: expected {expected}, like `{example}`")]
     Grid {
         /// The whole text.
         text: String,
-        /// What follows the colon.
+        /// The text after the colon.
         grid: String,
-        /// How many axes the version has, in words.
+        /// The version's number of axes, in words.
         expected: &'static str,
-        /// A target of this version that parses.
+        /// A valid target of this version.
         example: String,
     },
-    /// More chips than a pod of this TPU has: there is no such slice, though the compiler would describe it.
+    /// More chips than a pod of this TPU has: there is no such slice, although the compiler would describe it.
     #[error(
         "target `{text}`: there is no such slice: a pod has {n_chips} chips, `{pod}`\nhelp: one board is enough for figures \
          of one core: `{board}`"
@@ -312,7 +312,7 @@ fn nearest(text: &str) -> String {
     }
 }
 
-/// As of [`Target::from_str`].
+/// Like [`Target::from_str`].
 impl TryFrom<&str> for Target {
     type Error = TargetError;
 

@@ -1,9 +1,9 @@
-//! Which form of a program to choose, and why, in sentences: of the compiler's figures for each of them.
+//! Chooses a form of a program, and explains the choice in sentences, from the compiler's figures for each form.
 //!
-//! [`verdict`] is a pure function: candidates in, sentences out. A sentence says what was measured. A reason is given only
-//! where it is a figure too: the parts that HBM is the sum of, and, where the optimized program was read ([`Evidence`]),
-//! the copies that are alive at its peak and the kinds of op that its cycles are spent on. What no figure is about, which
-//! is accuracy and the time on a real TPU, is said not to be.
+//! [`verdict`] is a pure function from candidates to sentences. A sentence states measurements. A reason is given only
+//! if it is a figure too: the components of HBM, and, if the optimized program was read ([`Evidence`]), the copies that
+//! are alive at its peak and the kinds of op that its cycles are spent on. The sentences say that accuracy and the time
+//! on a real TPU are not covered.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,33 @@ use serde::Serialize;
 use super::explain::{Copies, Explanation};
 use super::{CompileOutcome, CompileReport, Need};
 
-/// A form of a program, and what the compiler said of it.
+/// A form of a program, and the compiler's outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// What to call it in a sentence: `bf16`, `the module as given`, `policy tf_amp`.
+    /// Its name in a sentence: `bf16`, `the module as given`, `policy tf_amp`.
     pub name: String,
     /// Its figures, or that it does not fit.
     pub outcome: CompileOutcome,
-    /// What its optimized program shows, if that was read.
+    /// The evidence in its optimized program, if that was read.
     pub evidence: Option<Evidence>,
-    /// Whether it takes or gives other dtypes than the first candidate, so that its caller must change too.
+    /// Whether its parameters or results have other dtypes than the first candidate's, so that its caller must change
+    /// too.
     pub changes_interface: bool,
 }
 
-/// What an optimized program shows of its memory and cycles.
+/// Facts about memory and cycles from an optimized program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// Copies in another dtype that are alive at the peak beside what they are copies of.
+    /// Copies in another dtype that are alive at the peak together with their source.
     pub copies: Copies,
-    /// Of those, copies of arguments.
+    /// The copies of arguments among them.
     pub copies_of_arguments: Copies,
     /// Estimated cycles by kind of op.
     pub cycles_by_kind: BTreeMap<String, u64>,
 }
 
 impl Evidence {
-    /// Reads an explanation.
+    /// Extracts the evidence from an explanation.
     pub fn of(explanation: &Explanation) -> Evidence {
         let kinds = explanation.kinds.iter().map(|kind| (kind.op.clone(), kind.cost.cycles));
         Evidence {
@@ -48,27 +49,27 @@ impl Evidence {
     }
 }
 
-/// What to choose.
+/// The choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Which candidate, counted from 0; `None` if none fits.
+    /// The chosen candidate, counted from 0; `None` if none fits.
     pub choice: Option<usize>,
-    /// Why, each a sentence or two.
+    /// The reasons, each a sentence or two.
     pub sentences: Vec<String>,
 }
 
-/// Figures this close count as equal, so that the last instruction of an estimate does not decide: a share of the least.
+/// Figures this close count as equal, as a share of the lesser: small errors of an estimate should not decide.
 const TIE: f64 = 0.01;
 
-/// The rule, as it is said to users.
+/// The rule, in words for users.
 const RULE: &str = "The rule: what fits, then the fewest cycles and the compiler's least optimum (their geometric mean, as they \
                     are two estimates and no TPU has run either), then the least HBM; within 1 % is a tie, and of what ties in \
                     both the first.";
 
-/// Chooses among candidates, of which the first is what the others are held against.
+/// Chooses among candidates, the first of which is the baseline.
 ///
-/// The rule: what fits; of that, the least geometric mean of cycles and the compiler's optimal seconds; of those within 1 % of it, the least HBM;
-/// of those within 1 % of that, the first.
+/// The rule: candidates that fit; among them, the least geometric mean of cycles and the compiler's optimal seconds;
+/// among those within 1 % of it, the least HBM; among those within 1 % of that, the first.
 pub fn verdict(candidates: &[Candidate]) -> Verdict {
     let fitting: Vec<(usize, &CompileReport)> =
         candidates.iter().enumerate().filter_map(|(at, candidate)| Some((at, candidate.report()?))).collect();
@@ -86,7 +87,7 @@ pub fn verdict(candidates: &[Candidate]) -> Verdict {
         (Some(_), _) => format!("Keep {}.", first.name),
         (None, _) => format!("Choose {}: it fits.", chosen.name),
     });
-    // What the choice is explained beside: the first, or if that is it, the best of the others.
+    // The choice is compared with the baseline, or if it is the baseline, with the best of the others.
     let others: Vec<(usize, &CompileReport)> = fitting.iter().copied().filter(|(at, _)| *at > 0).collect();
     let other = if choice == 0 { best(&others) } else { Some(choice) };
     if choice == 0
@@ -131,18 +132,18 @@ impl Candidate {
     }
 }
 
-/// The best of those that fit. A program without cycles would win by a factor of 0: then time alone counts.
+/// The best fitting candidate. A program without cycles would win by a factor of 0: then only the time counts.
 fn best(fitting: &[(usize, &CompileReport)]) -> Option<usize> {
     let known = |report: &CompileReport| (report.cycles > 0).then_some(report.n_without_cycles);
     let first = fitting.first().and_then(|(_, report)| known(report));
-    // What is left out of one and not of the other is no gain.
+    // Kernels without an estimate in one form and not in the other would look like a gain.
     let has_cycles = first.is_some() && fitting.iter().all(|(_, report)| known(report) == first);
     let cycles = |report: &CompileReport| if has_cycles { report.cycles as f64 } else { report.optimal_seconds };
     let fast = ties(fitting, |report| (cycles(report) * report.optimal_seconds).sqrt());
     ties(&fast, |report| report.hbm.total as f64).first().map(|(at, _)| *at)
 }
 
-/// Those whose figure is the least, or within [`TIE`] of it.
+/// The candidates whose figure is the least, or within [`TIE`] of it.
 fn ties<'r>(
     candidates: &[(usize, &'r CompileReport)],
     figure: impl Fn(&CompileReport) -> f64,
@@ -161,7 +162,7 @@ fn changes(own: &CompileReport, base: &CompileReport) -> String {
     )
 }
 
-/// By how much a figure differs, in percent of the base: `+2.9 %`, `−16.8 %`, `±0.0 %`.
+/// The difference of a figure, in percent of the base: `+2.9 %`, `−16.8 %`, `±0.0 %`.
 fn change(own: f64, base: f64) -> String {
     if base == 0.0 {
         return if own == 0.0 { "±0.0 %".to_string() } else { format!("{own} against 0") };
@@ -172,12 +173,12 @@ fn change(own: f64, base: f64) -> String {
     }
 }
 
-/// Whether a figure is more than the base's by more than [`TIE`].
+/// Whether a figure exceeds the base's by more than [`TIE`].
 fn is_more(own: f64, base: f64) -> bool {
     own > base * (1.0 + TIE)
 }
 
-/// Where the compiler's two estimates of speed point in different directions: what each is of.
+/// If the compiler's two estimates of speed disagree: what each of them measures.
 fn disagreement(base: &Candidate, other: &Candidate) -> Option<String> {
     let (own, base) = (other.report()?, base.report()?);
     let ([cycles, before], [time, time_before]) =
@@ -195,7 +196,7 @@ fn disagreement(base: &Candidate, other: &Candidate) -> Option<String> {
     })
 }
 
-/// Where cycles are more: the kind of op that gained most.
+/// If there are more cycles: the kind of op with the largest increase.
 fn why_cycles(base: &Candidate, other: &Candidate) -> Option<String> {
     let (own, before) = (other.report()?, base.report()?);
     if !is_more(own.cycles as f64, before.cycles as f64) {
@@ -206,7 +207,7 @@ fn why_cycles(base: &Candidate, other: &Candidate) -> Option<String> {
         let before = kinds_before.get(kind).copied().unwrap_or(0);
         (cycles > before).then(|| (cycles - before, kind.clone(), before, cycles))
     };
-    // Of equals the first by name.
+    // The first by name among equals.
     let (_, kind, before, cycles) =
         kinds.iter().filter_map(gained).max_by(|a, b| a.0.cmp(&b.0).then_with(|| b.1.cmp(&a.1)))?;
     Some(format!(
@@ -218,7 +219,7 @@ fn why_cycles(base: &Candidate, other: &Candidate) -> Option<String> {
     ))
 }
 
-/// Where HBM is more: which parts grew, and the copies that are alive at the peak.
+/// If HBM is larger: the components that grew, and the copies that are alive at the peak.
 fn why_memory(base: &Candidate, other: &Candidate) -> Option<String> {
     let (own, before) = (other.report()?.hbm, base.report()?.hbm);
     if !is_more(own.total as f64, before.total as f64) {
@@ -262,7 +263,7 @@ fn why_memory(base: &Candidate, other: &Candidate) -> Option<String> {
     Some(text)
 }
 
-/// What a user with another aim than the rule's would choose, where that differs.
+/// The choices for users with other aims than the rule's, if they differ.
 fn other_aims(candidates: &[Candidate], fitting: &[(usize, &CompileReport)], choice: usize) -> Vec<String> {
     let chosen = fitting.iter().find(|(at, _)| *at == choice).map(|(_, report)| *report);
     let Some(chosen) = chosen else { return Vec::new() };
@@ -323,7 +324,7 @@ fn sentence_start(name: &str) -> String {
     }
 }
 
-/// Bytes in the unit that shows them: `512 bytes`, `1.5 KiB`, `12.0 MiB`, `10.65 GiB`.
+/// Bytes in a suitable unit: `512 bytes`, `1.5 KiB`, `12.0 MiB`, `10.65 GiB`.
 fn amount(n_bytes: u64) -> String {
     let in_units = |shift: u32| n_bytes as f64 / (1u64 << shift) as f64;
     match n_bytes {

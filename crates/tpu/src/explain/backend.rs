@@ -1,8 +1,8 @@
-//! What the TPU compiler wrote into an instruction's `backend_config`, which is JSON: estimated cycles, which operands'
-//! memory the results take, scratch memory.
+//! The TPU compiler's fields in an instruction's `backend_config`, which is JSON: estimated cycles, results that take
+//! operands' memory, scratch memory.
 //!
-//! The fields' names and meanings were read off modules of `libtpu` 0.0.51; the schema is not published. A field that is
-//! not there is not an error.
+//! The fields' names and meanings were inferred from modules of `libtpu` 0.0.51; the schema is not published. A missing
+//! field is not an error.
 
 use serde_json::Value;
 
@@ -10,23 +10,23 @@ use super::layout::HBM;
 use crate::loops::Estimate;
 use bf16scope_hlo::{Instruction, Module, Shape};
 
-/// For which back end XLA has compiled a module.
+/// The back end that a module was compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackEnd {
-    /// A TPU's: its arrays are tiled.
+    /// A TPU: its arrays are tiled.
     Tpu,
-    /// A CPU's.
+    /// A CPU.
     Cpu,
-    /// Another one, or one that left no sign; not a TPU's.
+    /// Another one, or an unrecognised one; not a TPU.
     Other,
 }
 
-/// What XLA's CPU compiler writes: kernels of YNNPACK and oneDNN, and how a loop is split over threads.
+/// Markers of XLA's CPU compiler: kernels of YNNPACK and oneDNN, and how a loop is split over threads.
 const CPU_SIGNS: [&str; 3] = ["__ynn_fusion", "__onednn", "outer_dimension_partitions"];
 
 impl BackEnd {
-    /// Told by what a compiler wrote into a module's instructions, and by layouts.
+    /// Detects the back end from the compiler's fields in a module's instructions, and from layouts.
     pub fn of(module: &Module) -> BackEnd {
         let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
         let is_tiled = |shape: &Shape| {
@@ -44,17 +44,17 @@ impl BackEnd {
     }
 }
 
-/// Which results lie in operands' memory.
+/// Which results take operands' memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aliasing {
-    /// Operand and result; both count arrays, in tuples too.
+    /// Pairs of operand and result; both count arrays, also within tuples.
     Pairs(Vec<(usize, usize)>),
-    /// Nothing was said.
+    /// The fields are missing.
     Unsaid,
 }
 
-/// Which results lie in operands' memory, by `aliasing_operands` (lists of places that share memory: operands first,
-/// then results), else by `output_to_operand_aliasing`.
+/// The results that take operands' memory, from `aliasing_operands` (lists of places that share memory: operands first,
+/// then results), otherwise from `output_to_operand_aliasing`.
 pub fn aliasing(instruction: &Instruction) -> Aliasing {
     let config = config(instruction);
     let lists = config.as_ref().and_then(|config| config.pointer("/aliasing_operands/lists")).and_then(Value::as_array);
@@ -98,11 +98,11 @@ pub fn scratch_in_hbm(instruction: &Instruction) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Cycles by the compiler's estimate; none where it gives none.
+/// Cycles by the compiler's estimate; `None` if it gives none.
 pub fn estimated_cycles(instruction: &Instruction) -> Option<u64> {
     let config = config(instruction)?;
     let cycles = config.pointer("/window_config/estimated_cycles").and_then(number)?;
-    // The largest int64 says that there is none.
+    // The largest int64 means that there is none.
     (Estimate::new(cycles) != Estimate::Unknown).then_some(cycles)
 }
 

@@ -1,13 +1,13 @@
-//! What each step costs: the compiler's cycles, flops and bytes counted from shapes, and which of the two bounds it.
+//! The cost of each step: the compiler's cycles, flops and bytes counted from shapes, and which of the two bounds it.
 //!
-//! Flops count two for each product of a `dot` or `convolution` (places where a window lies in the padding or between
-//! dilated elements do not count), one for each input of a reduction and each result of an elementwise op; data movement
-//! counts nothing. Bytes are those of operands and results in HBM, tiles filled up: what a step must move at least once,
-//! if it reads everything it is given. A loop's body counts
-//! as often as its trip count says, where that is known ([`n_executions`]), else once.
+//! Flops count two for each product of a `dot` or `convolution` (window positions in the padding or between dilated
+//! elements do not count), one for each input of a reduction and each result of an elementwise op; data movement counts
+//! nothing. Bytes are those of operands and results in HBM, including the padding of tiles: the least that a step must
+//! move if it reads all its operands. A loop's body counts as often as its trip count says, if that is known
+//! ([`n_executions`]), otherwise once.
 //!
 //! The figures of a chip are Google's: Cloud TPU documentation, pages "TPU v2" (46 TFLOP/s in bf16, 700 GB/s) and "TPU
-//! v3" (123 TFLOP/s, 900 GB/s), sources differ by a tenth; a core has half. Clocks of 700 and 940 MHz follow from them:
+//! v3" (123 TFLOP/s, 900 GB/s); sources differ by a tenth; a core has half. Clocks of 700 and 940 MHz follow from them:
 //! 2 flops × 128 × 128 × 2 MXUs × 0.7e9 = 45.9e12, and with 4 MXUs × 0.94e9 = 123.2e12.
 
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ use bf16scope_hlo::ops::{Convolution, WindowDim};
 use bf16scope_hlo::proto::encode;
 use bf16scope_hlo::{Computation, Instruction, Module, Op, Shape};
 
-/// What one core can do in a second.
+/// The performance of one core per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// Flops, products in bf16.
+    /// Flops of bf16 products.
     pub flops: f64,
     /// Bytes to and from HBM.
     pub bytes: f64,
@@ -34,7 +34,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Of one core of a target; none for those whose figures are not known here.
+    /// The rates of one core of a target; `None` if they are unknown.
     pub fn of(target: &Target) -> Option<Rates> {
         let Target::Tpu { version, .. } = target else { return None };
         let (figures, n_cores) = (version.figures.as_ref()?, f64::from(version.cores_per_chip));
@@ -46,7 +46,7 @@ impl Rates {
     }
 }
 
-/// What bounds a step.
+/// The resource that bounds a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
@@ -56,7 +56,7 @@ pub enum Bound {
     Memory,
 }
 
-/// What one step, or several, cost.
+/// The cost of one step, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// The compiler's estimate.
@@ -75,26 +75,26 @@ impl Cost {
         self.bytes += other.bytes;
     }
 
-    /// The cost of doing it so many times.
+    /// The cost of `n_times` executions.
     pub fn times(self, n_times: u64) -> Cost {
         let Cost { cycles, flops, bytes } = self;
         Cost { cycles: cycles.saturating_mul(n_times), flops: flops * n_times as f64, bytes: bytes * n_times as f64 }
     }
 
-    /// What bounds it, by the rates of a core.
+    /// The bounding resource, by the rates of a core.
     pub fn bound(&self, rates: &Rates) -> Bound {
         if self.flops / rates.flops > self.bytes / rates.bytes { Bound::Compute } else { Bound::Memory }
     }
 
-    /// The least share of the estimated time that the bounding resource must be busy; none without cycles. Above 1 the
-    /// estimate is less than the least time.
+    /// The least share of the estimated time that the bounding resource must be busy; `None` without cycles. Above 1,
+    /// the estimate is below the least possible time.
     pub fn efficiency(&self, rates: &Rates) -> Option<f64> {
         let least = (self.flops / rates.flops).max(self.bytes / rates.bytes);
         (self.cycles > 0).then(|| least / (self.cycles as f64 / rates.cycles))
     }
 }
 
-/// How often each computation runs in one run of the program, where trip counts are known; else 1.
+/// How often each computation is executed in one run of the program, if trip counts are known; otherwise 1.
 pub fn n_executions(module: &Module) -> Vec<u64> {
     let has_loop =
         |computation: &Computation| computation.instructions.iter().any(|instr| matches!(instr.op, Op::While { .. }));
@@ -102,7 +102,7 @@ pub fn n_executions(module: &Module) -> Vec<u64> {
     if !module.computations.iter().any(has_loop) {
         return n_executions;
     }
-    // Loops are counted on the message, as for the figures of a report; one that cannot be written has no counts.
+    // Loops are counted on the proto, as for the figures of a report; a module that cannot be encoded has no counts.
     let Ok(proto) = encode::module(module) else { return n_executions };
     let by_id = crate::loops::n_executions(&proto);
     let by_name: BTreeMap<&str, u64> = (proto.computations.iter())
@@ -114,8 +114,8 @@ pub fn n_executions(module: &Module) -> Vec<u64> {
     n_executions
 }
 
-/// What an instruction costs each time it is executed. What only names or holds values costs nothing, and a call what is
-/// called.
+/// The cost of one execution of an instruction. Instructions that only name or hold values cost nothing; a call has the
+/// cost of its computation.
 pub fn of_instruction(module: &Module, computation: &Computation, instruction: &Instruction) -> Cost {
     let is_free = match &instruction.op {
         Op::Parameter { .. } | Op::Constant(_) | Op::Tuple | Op::GetTupleElement { .. } | Op::OptimizationBarrier => {
@@ -190,10 +190,10 @@ fn convolution_flops(convolution: &Convolution, input: Option<&Shape>, kernel: O
     2.0 * products
 }
 
-/// Beyond this many places of a window in one dimension they are counted as if none lay in the padding.
+/// Windows with more positions in one dimension are counted as if none were in the padding.
 const MAX_PLACES: i64 = 1 << 16;
 
-/// Pairs of a place of the window and an element of the input that it lies on, along one dimension.
+/// Pairs of a window position and an input element under it, along one dimension.
 fn pairs(window: &WindowDim, n_in: i64, n_out: i64) -> f64 {
     if window.size > MAX_PLACES || n_out > MAX_PLACES || window.size.saturating_mul(n_out) > 16 * MAX_PLACES {
         return window.size as f64 * n_out as f64;
@@ -226,14 +226,14 @@ mod tests {
         let dot = "x = f32[4,6] parameter(0)\n y = f32[6,5] parameter(1)\n ROOT d = f32[4,5] dot(x, y), \
                    lhs_contracting_dims={1}, rhs_contracting_dims={0}";
         assert_eq!(cost("", dot).flops, 2.0 * 4.0 * 6.0 * 5.0);
-        // 3 places of 8 outputs, but for one at each edge: 22 products.
+        // 3 positions for 8 outputs, less one at each edge: 22 products.
         let convolution = "x = f32[2,8,3] parameter(0)\n k = f32[3,3,5] parameter(1)\n ROOT c = f32[2,8,5] convolution(x, k), \
                            window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f";
         assert_eq!(cost("", convolution).flops, 2.0 * 22.0 * 2.0 * 3.0 * 5.0);
-        // Operands and result, each filled up to a tile of 4 KiB.
+        // Operands and result, each padded to a tile of 4 KiB.
         let add = "x = f32[8,1]{1,0:T(8,128)} parameter(0)\n ROOT y = f32[8,1]{1,0:T(8,128)} add(x, x)";
         assert_eq!(cost("", add), Cost { cycles: 0, flops: 8.0, bytes: 3.0 * 4096.0 });
-        // What only names a value costs nothing.
+        // An instruction that only names a value costs nothing.
         let bitcast = "x = f32[8]{0:T(256)} parameter(0)\n ROOT y = f32[8,1]{0,1:T(256)} bitcast(x)";
         assert_eq!(cost("", bitcast), Cost::default());
     }
@@ -247,11 +247,11 @@ mod tests {
             base_dilation,
             ..WindowDim::of_size(size)
         };
-        // Stride 2 without padding: all places lie on elements.
+        // Stride 2 without padding: all positions are on elements.
         assert_eq!(pairs(&window(2, 2, 0, 1, 1), 8, 4), 8.0);
-        // Of a base dilated by 2 every other place is a gap: elements at 0, 2, 4, 6 under windows of 3 at -1 to 6.
+        // In a base dilated by 2, every other position is a gap: elements at 0, 2, 4, 6 under windows of 3 at -1 to 6.
         assert_eq!(pairs(&window(3, 1, 1, 1, 2), 4, 8), 12.0 - 1.0);
-        // A window of -2, 0, 2 around each output: two places lie outside at each end.
+        // A window of -2, 0, 2 around each output: two positions are outside at each end.
         assert_eq!(pairs(&window(3, 1, 2, 2, 1), 5, 5), 15.0 - 4.0);
     }
 
@@ -261,7 +261,7 @@ mod tests {
         // A core's ridge is 61.5e12 / 450e9 = 136.7 flops a byte.
         let cost = |flops| Cost { cycles: 940, flops, bytes: 1e5 };
         assert_eq!((cost(1.36e7).bound(&v3), cost(1.37e7).bound(&v3)), (Bound::Memory, Bound::Compute));
-        // 1e5 bytes take 0.222 us, and 940 cycles a whole one.
+        // 1e5 bytes take 0.222 us, and 940 cycles take 1 us.
         assert_eq!((100.0 * cost(0.0).efficiency(&v3).unwrap()).round(), 22.0);
         assert_eq!(Rates::of(&"tpu-v5e".parse().unwrap()), None);
     }

@@ -1,27 +1,28 @@
-//! How large a heap the temporaries need when they are packed as the TPU compiler packs them.
+//! The size of the heap for a program's temporaries when they are packed as the TPU compiler packs them.
 //!
-//! What is alive at once is less than the heap that holds it: memory is given out in granules, holes between long-lived
-//! buffers stay empty, and each step that makes several arrays has a table of them. Here buffers are placed in the order of
-//! the schedule, each into the smallest hole that holds it, else at the end; a table takes a granule and keeps it.
+//! The bytes alive at once are fewer than the heap that holds them: memory is allocated in granules, holes between
+//! long-lived buffers stay empty, and each step that makes several arrays has a tuple table. Here buffers are placed in
+//! the order of the schedule, each into the smallest hole that holds it, otherwise at the end; a table takes a granule
+//! and keeps it.
 //!
-//! Source: `LazyBestFitHeap` in XLA's `heap_simulator.cc` for the placing. That memory comes in granules of 16 KiB, and that
-//! tables keep theirs, was found by comparing with the heaps of `libtpu` 0.0.51 for v2 and v3, each a multiple of it. Of 136
-//! programs whose heap is over a MiB (libtpu 0.0.52, docs/TEST_RUNS.md) 104 are within 0.5 % of it, and all within 10 %.
-//! `GlobalDecreasingSizeBestFitHeap` of the same file is further off, by 5.9 % on average (`kSpatial`) or 4.2 (`kTemporal`)
-//! where this is by 0.9.
+//! Source: `LazyBestFitHeap` in XLA's `heap_simulator.cc` for the placing. The granules of 16 KiB and the permanence of
+//! tables were found by comparing with the heaps of `libtpu` 0.0.51 for v2 and v3, each a multiple of a granule. Of 136
+//! programs whose heap is over a MiB (libtpu 0.0.52, docs/TEST_RUNS.md) 104 are within 0.5 % of it, and all within 10
+//! %. `GlobalDecreasingSizeBestFitHeap` in the same file is less accurate: off by 5.9 % on average (`kSpatial`) or 4.2
+//! % (`kTemporal`), compared with 0.9 % here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::liveness::{BufferKind, Liveness, Step};
 use bf16scope_hlo::{Module, Op};
 
-/// The TPU compiler's heap gives out memory in multiples of this many bytes.
+/// The TPU compiler's heap allocates multiples of this many bytes.
 pub const GRANULE: u64 = 16 << 10;
 
 /// Bytes of the heap for a program's temporaries.
 pub fn heap_bytes(module: &Module, liveness: &Liveness) -> u64 {
     let mut heap = Heap::default();
-    // Buffers come in the order in which they come alive; those that die wait here for the step after.
+    // Buffers are placed in the order in which they become alive; dying ones wait here until the following step.
     let mut dying: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
     for buffer in liveness.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Temporary) {
         while let Some(entry) = dying.first_entry().filter(|entry| *entry.key() < buffer.first) {
@@ -41,7 +42,7 @@ pub fn heap_bytes(module: &Module, liveness: &Liveness) -> u64 {
     heap.end.saturating_add(n_tables.saturating_mul(GRANULE))
 }
 
-/// Memory with holes in it. No two holes touch.
+/// Memory with holes. No two holes touch.
 #[derive(Default)]
 struct Heap {
     /// Where it ends.
@@ -62,7 +63,7 @@ impl Heap {
             }
             return offset;
         }
-        // A hole at the end is grown.
+        // A hole at the end is extended.
         let last = self.holes.last_key_value().map(|(&offset, &size)| (offset, size));
         let offset = match last.filter(|(offset, size)| offset + size == self.end) {
             Some((offset, size)) => {
@@ -114,7 +115,7 @@ mod tests {
         heap.free(5, 2);
         assert_eq!(heap.place(2), 5);
         assert_eq!(heap.place(3), 0);
-        // One of the first hole is left; its neighbours make it whole again.
+        // One byte of the first hole is left; freeing its neighbours makes it whole again.
         heap.free(0, 3);
         heap.free(4, 1);
         assert_eq!((heap.holes.clone(), heap.end), (BTreeMap::from([(0, 5)]), 16));

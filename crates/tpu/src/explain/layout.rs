@@ -1,23 +1,23 @@
-//! Bytes that an array takes in a TPU's memory: its tiles are filled up.
+//! The size of an array in a TPU's memory, including the padding of its tiles.
 //!
 //! A layout such as `{0,3,2,1:T(8,128)(2,1)}` orders the dimensions and cuts the most minor ones into tiles, each tile
-//! into smaller ones; a dimension is filled up to a multiple of its tile's. `T(8,128)(2,1)` packs pairs of rows of a
-//! two-byte dtype into four-byte words, so it fills up no more than `T(8,128)` does.
+//! into smaller ones; a dimension is padded to a multiple of its tile's. `T(8,128)(2,1)` packs pairs of rows of a
+//! two-byte dtype into four-byte words, so it needs no more padding than `T(8,128)`.
 //!
-//! Source: "Tiled layout" in XLA's documentation, `LayoutProto` in `xla_data.proto`. That HBM is space 0 and that other
-//! spaces are on the chip (1 is VMEM, 6 is SMEM) or the host's (5) was read off modules of `libtpu` 0.0.51.
+//! Source: "Tiled layout" in XLA's documentation, `LayoutProto` in `xla_data.proto`. The meaning of memory spaces (0 is
+//! HBM; on the chip, 1 is VMEM and 6 is SMEM; 5 is the host's) was inferred from modules of `libtpu` 0.0.51.
 
 use bf16scope_hlo::{ArrayShape, Shape, Tile};
 
 /// The memory space of HBM.
 pub const HBM: i64 = 0;
 
-/// Whether an array lies in HBM, and not in a memory on the chip or the host's.
+/// Whether an array is in HBM, and not in a memory on the chip or the host's.
 pub fn is_in_hbm(shape: &ArrayShape) -> bool {
     shape.layout.as_ref().is_none_or(|layout| layout.memory_space == HBM)
 }
 
-/// Bits of an element where it lies: the layout's, else the dtype's.
+/// Bits per stored element: the layout's, otherwise the dtype's.
 fn element_bits(shape: &ArrayShape) -> u64 {
     match shape.layout.as_ref().map(|layout| layout.element_size_in_bits) {
         Some(n_bits) if n_bits > 0 => n_bits as u64,
@@ -30,8 +30,8 @@ pub fn unpadded_bytes(shape: &ArrayShape) -> u64 {
     bytes_of(shape, shape.dims.iter().copied())
 }
 
-/// Bytes with every tile filled up: what the array takes. Without a layout, or with one that is no permutation of the
-/// dimensions, it is [`unpadded_bytes`].
+/// Bytes including the padding of every tile: the memory that the array takes. Without a layout, or with one that is
+/// not a permutation of the dimensions, it is [`unpadded_bytes`].
 pub fn padded_bytes(shape: &ArrayShape) -> u64 {
     let Some(layout) = &shape.layout else { return unpadded_bytes(shape) };
     let in_order: Option<Vec<i64>> =
@@ -44,7 +44,7 @@ pub fn padded_bytes(shape: &ArrayShape) -> u64 {
     }
 }
 
-/// Bytes of all arrays in a shape, tiles filled up.
+/// Bytes of all arrays in a shape, including the padding of tiles.
 pub fn padded_bytes_of_all(shape: &Shape) -> u64 {
     leaves(shape).into_iter().map(padded_bytes).fold(0, u64::saturating_add)
 }
@@ -64,14 +64,14 @@ fn bytes_of(shape: &ArrayShape, dims: impl Iterator<Item = i64>) -> u64 {
     n_elements.saturating_mul(element_bits(shape)).div_ceil(8)
 }
 
-/// Dimensions, major to minor, after the last ones are cut into tiles: as many tiles as it takes, then the tile.
+/// Dimensions, major to minor, after the last ones are cut into tiles: the number of tiles, then the tile.
 fn cut(dims: &[i64], Tile(tile): &Tile) -> Vec<i64> {
     let n_missing = tile.len().saturating_sub(dims.len());
     let dims: Vec<i64> = std::iter::repeat_n(1, n_missing).chain(dims.iter().copied()).collect();
     let (outer, inner) = dims.split_at(dims.len() - tile.len());
     let mut out = outer.to_vec();
     let mut sizes = Vec::with_capacity(tile.len());
-    // A dimension that is combined multiplies the next more minor one.
+    // A combined dimension multiplies the next more minor one.
     let mut combined = 1i64;
     for (&dim, &size) in inner.iter().zip(tile) {
         if size == Tile::COMBINE {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use bf16scope_hlo::text::parse;
 
-    /// Unpadded and padded bytes of an array as text has it.
+    /// Unpadded and padded bytes of an array given as text.
     fn bytes(shape: &str) -> (u64, u64) {
         let module = parse(&format!("HloModule m\nENTRY m {{\n  ROOT x = {shape} parameter(0)\n}}\n"), "m").unwrap();
         let array = leaves(module.entry().result_shape())[0].clone();
@@ -110,10 +110,10 @@ mod tests {
         assert_eq!(bytes("bf16[3,3,1,32]{3,2,1,0:T(4,128)(2,1)}"), (576, 9 * 4 * 128 * 2));
         assert_eq!(bytes("bf16[10]{0:T(512)(128)(2,1)}"), (20, 1024));
         assert_eq!(bytes("pred[128,128]{1,0:T(8,128)(4,1)}"), (16384, 16384));
-        // A tile may have more dimensions than the array, a scalar among them.
+        // A tile may have more dimensions than the array, even for a scalar.
         assert_eq!(bytes("f32[]{:T(256)}"), (4, 1024));
         assert_eq!(bytes("f32[100]{0:T(8,128)}"), (400, 4096));
-        // An empty array takes nothing, and one without tiles its elements.
+        // An empty array takes nothing, and one without tiles just its elements.
         assert_eq!(bytes("f32[0,3]{1,0:T(8,128)}"), (0, 0));
         assert_eq!(bytes("f32[5,7]{1,0}"), (140, 140));
         assert_eq!(bytes("f32[5,7]"), (140, 140));

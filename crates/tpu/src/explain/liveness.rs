@@ -1,53 +1,52 @@
-//! When each buffer of a scheduled module is alive, and how many bytes of HBM that makes at each step.
+//! The lifetime of each buffer of a scheduled module, and the bytes of HBM alive at each step.
 //!
-//! A *value* is an array that an instruction makes. Values that share memory make a *buffer*: a loop's state before, in
-//! and after the loop; an operand and the result that takes its place; an argument and the output that is written over
-//! it. Called computations (`while`, `conditional`, `call`) are walked where they are called, so that a step is one
-//! instruction of one call, and the steps are in the order of execution. Fusions are one step: what is inside has no
-//! buffer.
+//! A *value* is an array that an instruction makes. Values that share memory form a *buffer*: a loop's state before, in
+//! and after the loop; an operand and the result that takes its place; an argument and the output that overwrites it.
+//! Called computations (`while`, `conditional`, `call`) are walked where they are called, so a step is one instruction
+//! of one call, and the steps are in the order of execution. A fusion is one step: values inside it have no buffer.
 //!
-//! Which operand's memory a result takes is read from `aliasing_operands` in the compiler's `backend_config`; where it
-//! says nothing, from `output_to_operand_aliasing`, and a `dynamic-update-slice` writes into an operand that nobody
-//! needs afterwards. Tables of tuples (8 bytes an element) are left out.
+//! Which operand's memory a result takes is read from `aliasing_operands` in the compiler's `backend_config`, otherwise
+//! from `output_to_operand_aliasing`; a `dynamic-update-slice` overwrites an operand that is not used afterwards.
+//! Tables of tuples (8 bytes per element) are left out.
 //!
-//! Source: `HloDataflowAnalysis`, `HloLiveRange` and `HeapSimulator` in XLA for what is alive when.
+//! Source: `HloDataflowAnalysis`, `HloLiveRange` and `HeapSimulator` in XLA, for the lifetimes.
 
 use super::ExplainError;
 use super::backend::{self, Aliasing};
 use super::layout::{is_in_hbm, leaves, padded_bytes, unpadded_bytes};
 use bf16scope_hlo::{ArrayShape, CompId, InstrId, Instruction, Module, Op, Shape};
 
-/// Steps that a program may have, calls counted each time.
+/// The largest number of steps of a program, with calls expanded.
 pub const MAX_STEPS: usize = 1_000_000;
 
-/// What a buffer is for.
+/// The kind of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BufferKind {
-    /// Handed in by the caller, and perhaps written over by an output.
+    /// Provided by the caller, and possibly overwritten by an output.
     Argument,
-    /// Handed out to the caller in memory of its own.
+    /// Returned to the caller in memory of its own.
     Output,
     /// Part of the program.
     Constant,
-    /// In between.
+    /// Everything in between.
     Temporary,
     /// Not in HBM: a memory on the chip, or the host's.
     Elsewhere,
 }
 
-/// A computation, called from somewhere.
+/// A call of a computation.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Which computation.
+    /// The computation.
     pub computation: CompId,
-    /// Who calls it: frame and instruction; nobody calls the entry.
+    /// The caller's frame and instruction; `None` for the entry.
     pub caller: Option<(usize, InstrId)>,
 }
 
-/// An instruction of a frame, executed.
+/// An executed instruction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Into [`Liveness::frames`].
+    /// Index into [`Liveness::frames`].
     pub frame: usize,
     /// The instruction.
     pub instruction: InstrId,
@@ -58,24 +57,24 @@ pub struct Step {
 pub struct Value {
     /// The step that makes it.
     pub made_at: usize,
-    /// Which array of a tuple, counted over all arrays in it.
+    /// Which array of a tuple result, counted over all its arrays.
     pub leaf: usize,
     /// Shape and layout.
     pub shape: ArrayShape,
-    /// The buffer it lies in.
+    /// Its buffer.
     pub buffer: usize,
     /// Steps that read it.
     pub read_at: Vec<usize>,
-    /// Whether the program hands it out.
+    /// Whether the program returns it.
     pub is_output: bool,
 }
 
-/// Memory that one value, or several in turn, lie in.
+/// Memory of one value, or of several in turn.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// What it is for.
+    /// Its kind.
     pub kind: BufferKind,
-    /// Bytes, tiles filled up.
+    /// Bytes including the padding of tiles.
     pub n_bytes: u64,
     /// Bytes of the elements alone, of its largest value.
     pub n_unpadded: u64,
@@ -83,26 +82,26 @@ pub struct Buffer {
     pub first: usize,
     /// The last step at which it is alive.
     pub last: usize,
-    /// Its values, as they are made.
+    /// Its values, in the order of creation.
     pub values: Vec<usize>,
 }
 
 /// A program's buffers over its steps.
 #[derive(Clone, Debug)]
 pub struct Liveness {
-    /// The entry, then each call.
+    /// The entry, followed by each call.
     pub frames: Vec<Frame>,
     /// In the order of execution.
     pub steps: Vec<Step>,
-    /// For each step the values it reads, in the order of its operands' arrays; none where it only names them.
+    /// For each step, the values it reads, in the order of its operands' arrays; empty if it only names them.
     pub reads: Vec<Vec<usize>>,
-    /// In the order in which they are made.
+    /// In the order of creation.
     pub values: Vec<Value>,
-    /// In the order in which they come alive.
+    /// In the order in which they become alive.
     pub buffers: Vec<Buffer>,
-    /// For each step the bytes of temporaries alive at it.
+    /// For each step, the bytes of temporaries alive.
     pub live: Vec<u64>,
-    /// The step at which most bytes are alive.
+    /// The step with the most bytes alive.
     pub peak: usize,
 }
 
@@ -126,7 +125,7 @@ impl Liveness {
         alive
     }
 
-    /// The value that lies in a buffer at a step: the last one made by then.
+    /// The value in a buffer at a step: the last one made so far.
     pub fn value_at(&self, buffer: usize, step: usize) -> usize {
         let values = &self.buffers[buffer].values;
         let made = values.iter().rev().find(|&&value| self.values[value].made_at <= step);
@@ -140,10 +139,10 @@ impl Liveness {
     }
 }
 
-/// Walks a module whose ids hold (`hlo::verify::verify_ids`) and whose instructions stand in their order of execution.
+/// Analyses a module with valid ids (`hlo::verify::verify_ids`) whose instructions are in the order of execution.
 ///
 /// # Errors
-/// A module that is not scheduled, takes an element that a tuple has not, or has more than [`MAX_STEPS`] steps.
+/// A module that is not scheduled, takes a tuple element that does not exist, or has more than [`MAX_STEPS`] steps.
 pub fn analyse(module: &Module) -> Result<Liveness, ExplainError> {
     if !module.is_scheduled {
         return Err(ExplainError::NotScheduled { module: module.name.clone() });
@@ -160,12 +159,12 @@ struct Walk<'m> {
     steps: Vec<Step>,
     reads: Vec<Vec<usize>>,
     values: Vec<Value>,
-    /// For each value one that shares its memory, or itself: a forest of union-find.
+    /// For each value, another that shares its memory, or itself: a union-find forest.
     same: Vec<usize>,
 }
 
 impl Walk<'_> {
-    /// Executes a computation; gives the values of its root. The entry has no `arguments`.
+    /// Executes a computation; returns the values of its root. The entry has no `arguments`.
     fn frame(
         &mut self,
         computation: CompId,
@@ -236,7 +235,7 @@ impl Walk<'_> {
             op => {
                 let step = self.step(frame, id)?;
                 if let Some(values) = self.forwarded(frame, instruction, operands)? {
-                    // What runs meanwhile reads its operands, and writes its results, until it is done.
+                    // An asynchronous operation reads its operands, and writes its results, until it is done.
                     if op.opcode().ends_with("-done") {
                         operands.iter().for_each(|values| self.read(values, step));
                     }
@@ -250,7 +249,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The operand's own values, for what only names them or takes them apart.
+    /// The operand's own values, for instructions that only name or unpack them.
     fn forwarded(
         &self,
         frame: usize,
@@ -286,12 +285,12 @@ impl Walk<'_> {
         })
     }
 
-    /// Lets results lie in operands' memory, as the compiler decided.
+    /// Makes results share operands' memory, as the compiler decided.
     fn share(&mut self, op: &Op, instruction: &Instruction, operands: &[&[usize]], values: &[usize], step: usize) {
         let flat: Vec<usize> = operands.concat();
         let opcode = op.opcode();
         if opcode.ends_with("-start") {
-            // (operands, results, context …): the first part names the operands' memory; of `copy-start` the second.
+            // (operands, results, context …): the first part aliases the operands; for `copy-start`, the second.
             let skipped = usize::from(opcode == "copy-start");
             if opcode != "all-reduce-start" {
                 values.iter().skip(skipped).zip(&flat).for_each(|(&value, &operand)| self.join(operand, value));
@@ -365,7 +364,7 @@ impl Walk<'_> {
         value
     }
 
-    /// Two values share memory. The earlier one stands for both.
+    /// Makes two values share memory. The earlier one represents both.
     fn join(&mut self, one: usize, other: usize) {
         let (one, other) = (self.find(one), self.find(other));
         self.same[one.max(other)] = one.min(other);
@@ -421,7 +420,7 @@ impl Walk<'_> {
         liveness
     }
 
-    /// Outputs that are written over arguments.
+    /// Outputs that overwrite arguments.
     fn alias_outputs(&mut self, root: &[usize]) {
         let entry = self.module.entry();
         let parameters = entry.parameters();
@@ -442,7 +441,7 @@ impl Walk<'_> {
     }
 }
 
-/// Where the array at an index stands among all arrays of a shape.
+/// The position of the array at an index among all arrays of a shape.
 fn leaf_at(shape: &Shape, index: &[i64]) -> Option<usize> {
     let mut shape = shape;
     let mut leaf = 0;
@@ -472,7 +471,7 @@ fn kind(module: &Module, liveness: &Liveness, buffer: usize) -> BufferKind {
     }
 }
 
-/// Bytes of temporaries alive at each step, with the scratch memory of the step itself.
+/// Bytes of temporaries alive at each step, including the step's own scratch memory.
 fn timeline(module: &Module, liveness: &Liveness) -> Vec<u64> {
     let n_steps = liveness.steps.len();
     let mut born = vec![0u64; n_steps];

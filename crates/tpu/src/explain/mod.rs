@@ -1,10 +1,10 @@
-//! Where a compiled program's memory and time go: the TPU compiler's scheduled, optimized HLO, read back and explained.
+//! Explains where a compiled program's memory and time go, from the TPU compiler's scheduled, optimized HLO.
 //!
-//! Plain functions over [`Module`]: [`explain`] does all, its parts can be had alone. [`layout`] says how many bytes an
-//! array takes with its tiles filled up, [`liveness`] when each buffer is alive, [`heap`] how much
-//! memory they need when they are packed, [`origin`] which layer and source line
-//! an instruction comes from, [`cost`] its cycles, flops and bytes, [`why`] why a buffer is f32, [`backend`] what the
-//! compiler wrote into its own fields. Nothing here compiles or prints.
+//! Plain functions over [`Module`]: [`explain`] does everything, and its parts are available separately. [`layout`]
+//! computes the size of an array with tile padding, [`liveness`] the lifetime of each buffer, [`heap`] the memory they
+//! need when packed, [`origin`] the layer and source line of an instruction, [`cost`] its cycles, flops and bytes,
+//! [`why`] the reason why a buffer is f32, [`backend`] reads the compiler's own fields. Nothing here compiles or
+//! prints.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ pub use moments::{Moment, moments};
 pub use origin::{Origin, Origins, Phase};
 pub use why::Why;
 
-/// A module that cannot be explained.
+/// Why a module cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The order of execution is not known.
+    /// The order of execution is unknown.
     #[error(
         "module `{module}` is not scheduled: what is alive when depends on the order of execution\nhelp: give a module that the TPU compiler made (is_scheduled=true)"
     )]
@@ -39,7 +39,7 @@ pub enum ExplainError {
         /// Its name.
         module: String,
     },
-    /// Calls make too many steps.
+    /// Expanding calls gives too many steps.
     #[error(
         "module `{module}` has more than {} steps with its calls written out: too many to explain",
         liveness::MAX_STEPS
@@ -48,32 +48,32 @@ pub enum ExplainError {
         /// Its name.
         module: String,
     },
-    /// An instruction that cannot be what it says.
+    /// An inconsistent instruction.
     #[error("{place}: {what}")]
     Malformed {
         /// Computation and instruction.
         place: String,
-        /// What is wrong.
+        /// The inconsistency.
         what: String,
     },
 }
 
-/// What there is to say of a program.
+/// The explanation of a program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The module's name.
     pub module: String,
     /// Its memory.
     pub memory: Memory,
-    /// Everything it costs.
+    /// The total cost.
     pub total: Cost,
-    /// By layer, most cycles first.
+    /// By layer, in descending order of cycles.
     pub layers: Vec<LayerCost>,
-    /// By kind of op, most cycles first.
+    /// By kind of op, in descending order of cycles.
     pub kinds: Vec<KindCost>,
-    /// How many steps cost anything.
+    /// The number of steps with any cost.
     pub n_steps: usize,
-    /// The most expensive of them, most cycles first: 200 at most.
+    /// The most expensive steps, in descending order of cycles: at most 200.
     pub steps: Vec<StepCost>,
 }
 
@@ -88,7 +88,7 @@ pub struct Memory {
     pub constants: u64,
     /// Temporaries at the peak.
     pub peak: u64,
-    /// What a heap for them takes: see [`heap::heap_bytes`].
+    /// The heap for them: see [`heap::heap_bytes`].
     pub heap: u64,
     /// The step of the peak.
     pub peak_step: usize,
@@ -100,22 +100,22 @@ pub struct Memory {
     pub timeline: Vec<u64>,
     /// Temporaries alive at the peak, largest first.
     pub live: Vec<LiveBuffer>,
-    /// Bytes alive at the peak, by layer, most first.
+    /// Bytes alive at the peak, by layer, in descending order.
     pub layers: Vec<(String, u64)>,
-    /// Buffers in HBM by what their tiles waste, arguments too, most first; those that waste nothing are left out.
+    /// Buffers in HBM, including arguments, in descending order of wasted tile padding; those without any are left out.
     pub padding: Vec<LiveBuffer>,
-    /// Copies in another dtype that were alive beside what they are copies of, largest first.
+    /// Copies in another dtype that were alive together with their source, largest first.
     pub converts: Vec<Convert>,
-    /// Copies of arguments in another dtype that are alive at the peak, beside the arguments themselves.
+    /// Copies of arguments in another dtype that are alive at the peak, together with the arguments themselves.
     pub copies_of_arguments: Copies,
-    /// Copies in another dtype that are alive at the peak beside what they are copies of, those of arguments too.
+    /// Copies in another dtype that are alive at the peak together with their source, including those of arguments.
     pub copies_at_the_peak: Copies,
 }
 
 /// Buffers that are copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Copies {
-    /// How many copies.
+    /// The number of copies.
     pub n: usize,
     /// Their bytes.
     pub n_bytes: u64,
@@ -124,36 +124,36 @@ pub struct Copies {
 /// A buffer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveBuffer {
-    /// The instruction that made what is in it.
+    /// The instruction that made its value.
     pub instruction: String,
-    /// What that does.
+    /// Its kind of op.
     pub op: String,
-    /// What the buffer is for: `temporary`, `argument`, …
+    /// The buffer's kind: `temporary`, `argument`, …
     pub kind: &'static str,
     /// Its array: `bf16[64,56,56,256]{0,3,2,1:T(8,128)(2,1)}`.
     pub shape: String,
     /// The array's dtype.
     pub dtype: String,
-    /// Bytes with tiles filled up.
+    /// Bytes including tile padding.
     pub n_bytes: u64,
     /// Bytes of the elements.
     pub n_unpadded: u64,
-    /// Where it comes from.
+    /// The origin of its value.
     pub origin: Origin,
     /// First step alive.
     pub first: usize,
     /// Last step alive.
     pub last: usize,
-    /// Instructions that still read it after the peak, the next ones first: name, and layer.
+    /// Instructions that still read it after the peak, in order: name, and layer.
     pub waited_for_by: Vec<(String, String)>,
-    /// How many there are.
+    /// Their number.
     pub n_waiting: usize,
     /// Why it is f32, if it is.
     pub why_f32: Option<Why>,
 }
 
 impl LiveBuffer {
-    /// Bytes that its tiles waste.
+    /// Bytes of wasted tile padding.
     pub fn n_wasted(&self) -> u64 {
         self.n_bytes.saturating_sub(self.n_unpadded)
     }
@@ -164,15 +164,15 @@ impl LiveBuffer {
 pub struct Convert {
     /// The instruction.
     pub instruction: String,
-    /// From which dtype.
+    /// The source's dtype.
     pub from: String,
-    /// To which array.
+    /// The result's array.
     pub to: String,
     /// Bytes of the result.
     pub n_bytes: u64,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// Steps at which both are alive, first and last.
+    /// The first and the last step at which both are alive.
     pub both_alive: (usize, usize),
 }
 
@@ -181,11 +181,11 @@ pub struct Convert {
 pub struct LayerCost {
     /// Its name.
     pub layer: String,
-    /// In all.
+    /// The total cost.
     pub cost: Cost,
-    /// Of that, cycles of the backward pass.
+    /// The backward pass's share of the cycles.
     pub backward_cycles: u64,
-    /// What bounds it, where the rates are known.
+    /// The bounding resource, if the rates are known.
     pub bound: Option<Bound>,
     /// See [`Cost::efficiency`].
     pub efficiency: Option<f64>,
@@ -196,11 +196,11 @@ pub struct LayerCost {
 pub struct KindCost {
     /// Its name.
     pub op: String,
-    /// How many steps.
+    /// The number of steps.
     pub n_steps: usize,
-    /// In all.
+    /// The total cost.
     pub cost: Cost,
-    /// What bounds it, where the rates are known.
+    /// The bounding resource, if the rates are known.
     pub bound: Option<Bound>,
     /// See [`Cost::efficiency`].
     pub efficiency: Option<f64>,
@@ -211,13 +211,13 @@ pub struct KindCost {
 pub struct StepCost {
     /// The instruction.
     pub instruction: String,
-    /// What it does.
+    /// Its kind of op.
     pub op: String,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
     /// Its cost.
     pub cost: Cost,
-    /// What bounds it, where the rates are known.
+    /// The bounding resource, if the rates are known.
     pub bound: Option<Bound>,
     /// See [`Cost::efficiency`].
     pub efficiency: Option<f64>,
@@ -228,7 +228,7 @@ const MAX_LISTED: usize = 200;
 /// Readers that a buffer lists.
 const MAX_READERS: usize = 4;
 
-/// Explains a scheduled module whose ids hold. `rates` are those of one core, where they are known.
+/// Explains a scheduled module with valid ids. `rates` are those of one core, if known.
 ///
 /// # Errors
 /// As [`analyse`].
@@ -275,11 +275,10 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
     })
 }
 
-/// The buffers in HBM when most is alive, what the caller holds too, largest first, `n` at most: what to look at when a
-/// program is too large.
+/// The buffers in HBM at the peak, including the caller's, largest first, at most `n`: for a program that is too large.
 ///
 /// # Errors
-/// As [`analyse`].
+/// Those of [`analyse`].
 pub fn largest_live_buffers(module: &Module, n: usize) -> Result<Vec<LiveBuffer>, ExplainError> {
     let liveness = analyse(module)?;
     let origins = Origins::of(module);
@@ -294,7 +293,7 @@ pub fn largest_live_buffers(module: &Module, n: usize) -> Result<Vec<LiveBuffer>
 #[derive(Default)]
 struct Costs {
     total: Cost,
-    /// Cost, and cycles of the backward pass.
+    /// The cost, and the cycles of the backward pass.
     layers: BTreeMap<String, (Cost, u64)>,
     kinds: BTreeMap<String, (usize, Cost)>,
     steps: Vec<(usize, Cost)>,
@@ -370,11 +369,11 @@ fn memory(module: &Module, liveness: &Liveness, origins: &Origins) -> Memory {
     }
 }
 
-/// A buffer as it is at a step.
+/// A buffer at a step.
 fn live_buffer(module: &Module, liveness: &Liveness, origins: &Origins, id: usize, step: usize) -> LiveBuffer {
     let buffer = &liveness.buffers[id];
     let value = match buffer.kind {
-        // What the caller handed in tells more than what is written over it.
+        // An argument is more informative than the output that overwrites it.
         BufferKind::Argument => buffer.values[0],
         _ => liveness.value_at(id, step.clamp(buffer.first, buffer.last)),
     };
@@ -420,8 +419,8 @@ fn shape_text(shape: &ArrayShape) -> String {
     bf16scope_hlo::Shape::Array(shape.clone()).to_string()
 }
 
-/// Temporaries that are a convert of another buffer, in HBM as well, that is needed after the convert too.
-/// Also those that are copies of arguments and alive at the peak, and all that are alive there beside their operand.
+/// Temporaries that are a convert of another buffer in HBM that is still used after the convert. Also those that are
+/// copies of arguments and alive at the peak, and all that are alive there together with their operand.
 fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Convert>, Copies, Copies) {
     let (mut found, mut copies, mut at_the_peak) = (Vec::new(), Copies::default(), Copies::default());
     for value in &liveness.values {
@@ -444,7 +443,7 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Con
             }
             _ => None,
         };
-        // Operands of fusions and converts are arrays, so that their values count as they do.
+        // Operands of fusions and converts are arrays, so an operand's index is its value's index.
         let source = operand.and_then(|operand| liveness.reads[value.made_at].get(operand));
         let Some(source) = source.map(|&source| &liveness.values[source]) else { continue };
         let last = liveness.buffers[source.buffer].last.min(buffer.last);

@@ -1,30 +1,30 @@
-//! A program's memory in so many stretches of its schedule: what a plot of it shows, and says on hovering.
+//! A program's memory in a number of stretches of its schedule, for plots.
 
 use super::origin::{Origin, Origins};
 use super::{ExplainError, analyse, live_buffer};
 use bf16scope_hlo::Module;
 
-/// The step of a stretch at which most is alive.
+/// The step of a stretch with the most bytes alive.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// Which step.
+    /// The step.
     pub step: usize,
     /// Bytes of temporaries alive.
     pub n_bytes: u64,
     /// Its instruction.
     pub instruction: String,
-    /// Where that comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// The largest buffers alive: bytes, array, and where it comes from.
+    /// The largest buffers alive: bytes, array, and origin.
     pub largest: Vec<(u64, String, Origin)>,
-    /// How many buffers are alive.
+    /// The number of buffers alive.
     pub n_alive: usize,
 }
 
-/// The schedule in at most `n_moments` stretches, with `n_largest` buffers of each.
+/// The schedule in at most `n_moments` stretches, with `n_largest` buffers in each.
 ///
 /// # Errors
-/// As [`analyse`].
+/// Those of [`analyse`].
 pub fn moments(module: &Module, n_moments: usize, n_largest: usize) -> Result<Vec<Moment>, ExplainError> {
     let liveness = analyse(module)?;
     let origins = Origins::of(module);

@@ -1,14 +1,15 @@
-//! Where an instruction of the optimized program comes from: the user's layer and source line.
+//! The origin of an instruction in the optimized program: the user's layer and source line.
 //!
 //! Every instruction may carry a scoped name (`gradient/resnet/block1/conv2/convolution`) and a source line. A fusion
-//! carries those of one instruction that went into it, not always of the one that matters, so here the most telling one
-//! speaks for it: a convolution or product, else a reduction over windows or dimensions, else the fusion itself, else
-//! what makes its largest result. An array of a fusion that makes several has its own root, which speaks for it.
+//! carries those of one instruction in it, not always of the relevant one, so its origin is taken from the most
+//! characteristic instruction: a convolution or product, otherwise a reduction over windows or dimensions, otherwise
+//! the fusion itself, otherwise the producer of its largest result. In a fusion with several results, each has its own
+//! root, from which its origin is taken.
 //!
-//! An optimizer's update is in no scope, and copies that the compiler made have no name at all: an instruction without a
-//! layer is counted to that of its largest operand that has one, so that an update is counted to its variable's layer. What an
-//! optimizer computes of no variable, as Adam's correction of bias, is the optimizer's, also in a fusion of another layer.
-//! What is rematerialised is counted to the layer that it was computed in before.
+//! An optimizer's update is in no scope, and copies made by the compiler have no name at all: an instruction without a
+//! layer gets that of its largest operand that has one, so an update is attributed to its variable's layer. Optimizer
+//! computations without a variable, such as Adam's bias correction, are attributed to the optimizer, also in a fusion
+//! of another layer. Rematerialised instructions are attributed to the layer of the original.
 
 use std::collections::BTreeMap;
 
@@ -18,35 +19,35 @@ use super::layout::{leaves, padded_bytes, padded_bytes_of_all};
 use super::liveness::Liveness;
 use bf16scope_hlo::{CompId, Computation, InstrId, Instruction, Metadata, Module, Op};
 
-/// Which part of a training step an instruction belongs to.
+/// The part of a training step to which an instruction belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// The network and its loss, or whatever has no other part.
+    /// The network and its loss, or anything without another part.
     Forward,
     /// Reverse mode.
     Backward,
 }
 
-/// Where an instruction comes from.
+/// The origin of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
-    /// The scoped name without the op: `resnet/block1/conv2`; empty for none.
+    /// The scoped name without the op: `resnet/block1/conv2`; empty if unknown.
     pub layer: String,
     /// Forward or backward.
     pub phase: Phase,
-    /// The whole scoped name.
+    /// The full scoped name.
     pub op_name: String,
-    /// The user's file and line, `crates/model/src/models/resnet.rs:61`; empty for none.
+    /// The user's file and line, `crates/model/src/models/resnet.rs:61`; empty if unknown.
     pub source: String,
 }
 
-/// What a layer without a name is called.
+/// The displayed name of a missing layer.
 pub const NO_LAYER: &str = "(no layer)";
-/// The layer of the program's parameters that belong to none: images, labels, the number of the step.
+/// The layer of the program's parameters outside of any layer: images, labels, the step number.
 pub const INPUTS: &str = "(inputs)";
 
-/// The layer of what an optimizer computes of no variable, such as the correction of Adam's bias.
+/// The layer of an optimizer's computations without a variable, such as Adam's bias correction.
 pub const OPTIMIZER: &str = "(optimizer)";
 
 /// The origin of every instruction of a module.
@@ -57,7 +58,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Reads a module whose ids hold.
+    /// Analyses a module with valid ids.
     pub fn of(module: &Module) -> Origins {
         let entry = module.entry();
         let layers_of_variables: BTreeMap<&str, Origin> = (entry.parameters().into_iter())
@@ -72,7 +73,7 @@ impl Origins {
                 let mut origin = of_metadata(module, &telling(module, instruction).metadata);
                 match &instruction.op {
                     Op::Parameter { .. } if is_entry => {
-                        // A slot of the optimizer stands below its variable: `net/dense/kernel/momentum`.
+                        // A slot of the optimizer is named below its variable: `net/dense/kernel/momentum`.
                         let variable =
                             origin.op_name.rsplit_once('/').and_then(|(name, _)| layers_of_variables.get(name));
                         if let Some(variable) = variable {
@@ -95,18 +96,18 @@ impl Origins {
         origins
     }
 
-    /// Of an instruction.
+    /// The origin of an instruction.
     pub fn of_instr(&self, comp: CompId, id: InstrId) -> &Origin {
         &self.of[comp.idx()][id.idx()]
     }
 
-    /// Of what a step executes.
+    /// The origin of a step's instruction.
     pub fn of_step(&self, liveness: &Liveness, step: usize) -> &Origin {
         let step = liveness.steps[step];
         &self.of[liveness.frames[step.frame].computation.idx()][step.instruction.idx()]
     }
 
-    /// Of one array that a step makes.
+    /// The origin of one array that a step makes.
     pub fn of_leaf(&self, module: &Module, liveness: &Liveness, step: usize, leaf: usize) -> Origin {
         let comp = liveness.frames[liveness.steps[step].frame].computation;
         let operands = (module.comp(comp), &self.of[comp.idx()][..]);
@@ -114,7 +115,7 @@ impl Origins {
     }
 }
 
-/// The origin of the largest operand that has a layer; of those, the first.
+/// The origin of the largest operand that has a layer; the first among equals.
 fn of_operands(
     module: &Module,
     computation: &Computation,
@@ -131,7 +132,8 @@ fn of_operands(
             _ => done[id.idx()].clone(),
         };
         let n_bytes = padded_bytes_of_all(&operand.shape);
-        // A copy of an input, which has no name or the input's, is the input's; what computes with one is not.
+        // A copy of an input, without a name or with the input's, belongs to the inputs; computations with an input do
+        // not.
         let own = instruction.metadata.op_name.as_str();
         let has_layer = match origin.layer.as_str() {
             NO_LAYER => false,
@@ -145,7 +147,7 @@ fn of_operands(
     best.map(|(_, origin)| origin)
 }
 
-/// Gives an origin without a layer another's, and whatever else it lacks.
+/// Fills in an origin without a layer from another.
 fn adopt(origin: &mut Origin, from: &Origin) {
     origin.layer.clone_from(&from.layer);
     if origin.op_name.is_empty() {
@@ -156,7 +158,7 @@ fn adopt(origin: &mut Origin, from: &Origin) {
     }
 }
 
-/// The origin that metadata tells.
+/// The origin in an instruction's metadata.
 fn of_metadata(module: &Module, metadata: &Metadata) -> Origin {
     let (phase, path) = phase(&metadata.op_name);
     let layer = match path.rsplit_once('/') {
@@ -167,7 +169,7 @@ fn of_metadata(module: &Module, metadata: &Metadata) -> Origin {
 }
 
 /// Splits a scoped name into its part of the step and the path within the network: our `gradient/…`, and JAX's
-/// `jit(step)/transpose(jvp(Net))/…`. What is rematerialised is the backward pass's: our `remat/…`, and JAX's
+/// `jit(step)/transpose(jvp(Net))/…`. Rematerialised instructions belong to the backward pass: our `remat/…`, and JAX's
 /// `checkpoint/rematted_computation/…`.
 fn phase(op_name: &str) -> (Phase, String) {
     let path = op_name.trim_start_matches("remat/");
@@ -198,7 +200,7 @@ fn phase(op_name: &str) -> (Phase, String) {
     (phase, path.join("/"))
 }
 
-/// The origin of one array that an instruction makes, whose origin is known and so are those of its operands.
+/// The origin of one array that an instruction makes, given the origins of the instruction and its operands.
 fn of_leaf(
     module: &Module,
     instruction: &Instruction,
@@ -212,7 +214,7 @@ fn of_leaf(
     if origin.layer != NO_LAYER {
         return origin;
     }
-    // A fusion's name may be of another of its arrays, so what the optimizer made is judged by what it was made of.
+    // A fusion's name may come from another of its arrays, so an optimizer's result is judged by its operands.
     let is_of_variable = |&id: &InstrId| {
         let layer = origins.get(id.idx()).map_or(NO_LAYER, |origin| origin.layer.as_str());
         ![NO_LAYER, INPUTS, OPTIMIZER].contains(&layer)
@@ -225,7 +227,7 @@ fn of_leaf(
     origin
 }
 
-/// The operands of a fusion that an instruction inside is computed of.
+/// The operands of a fusion from which an instruction inside is computed.
 fn reached(fused: &Computation, from: &Instruction, fusion: &Instruction) -> Vec<InstrId> {
     let (mut open, mut seen) = (from.operands.clone(), vec![false; fused.instructions.len()]);
     let mut operands = Vec::new();
@@ -259,7 +261,7 @@ pub fn fused(instruction: &Instruction) -> Option<CompId> {
     }
 }
 
-/// What makes an array of a fusion: the root, or the root tuple's operand, through what only renames it.
+/// The producer of an array of a fusion: the root, or the root tuple's operand, looking through renamings.
 pub fn leaf_root<'m>(
     module: &'m Module,
     instruction: &'m Instruction,
@@ -279,7 +281,7 @@ pub fn leaf_root<'m>(
     Some((comp, computation.instr(at)))
 }
 
-/// How much an instruction says about the fusion it is in; 0 for nothing.
+/// How characteristic an instruction is for the fusion it is in; 0 for not at all.
 fn weight(instruction: &Instruction) -> u8 {
     match &instruction.op {
         Op::Convolution(_) | Op::Dot { .. } => 4,
@@ -292,11 +294,11 @@ fn weight(instruction: &Instruction) -> u8 {
     }
 }
 
-/// The instruction that speaks for another: itself, unless it is a fusion.
+/// The characteristic instruction: itself, unless it is a fusion.
 pub fn telling<'m>(module: &'m Module, instruction: &'m Instruction) -> &'m Instruction {
     let Some(comp) = fused(instruction) else { return instruction };
     let mut best = (0, instruction);
-    // Fusions nest: those inside are looked at as well. Calls do not cycle.
+    // Fusions nest: inner ones are searched as well. Calls have no cycles.
     let mut open = vec![comp];
     while let Some(comp) = open.pop() {
         for inner in &module.comp(comp).instructions {
@@ -314,7 +316,7 @@ pub fn telling<'m>(module: &'m Module, instruction: &'m Instruction) -> &'m Inst
     leaf_root(module, instruction, largest).map_or(instruction, |(_, root)| root)
 }
 
-/// What an instruction does, in a word: a fusion with a convolution in it is a `convolution fusion`.
+/// The kind of an instruction, in a word: a fusion with a convolution in it is a `convolution fusion`.
 pub fn op_kind(module: &Module, instruction: &Instruction) -> String {
     let Some(_) = fused(instruction) else { return instruction.op.opcode().into_owned() };
     let telling = telling(module, instruction);
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(origin("remat/remat/mlp/dense1/dot"), dense);
         assert_eq!(origin("remat/gradient/mlp/dense1/dot"), dense);
         assert_eq!(origin("remat/dot"), (NO_LAYER.to_string(), Phase::Backward));
-        // A layer of that name is one.
+        // A layer may have that name.
         assert_eq!(origin("mlp/remat/dot"), ("mlp/remat".to_string(), Phase::Forward));
         let jax = "jit(step)/jit(main)/transpose(jvp(Net))/checkpoint/rematted_computation/dense_1/dot_general";
         assert_eq!(origin(jax), ("Net/dense_1".to_string(), Phase::Backward));
@@ -402,7 +404,7 @@ ENTRY m {
         let layers: Vec<&str> = (4..8).map(|step| origins.of_step(&liveness, step).layer.as_str()).collect();
         assert_eq!(layers, [OPTIMIZER, NO_LAYER, "loss", OPTIMIZER]);
         let leaves = [0, 1, 2].map(|leaf| origins.of_leaf(&module, &liveness, 6, leaf).layer);
-        // The update is counted as its fusion is, where that has a variable's array.
+        // An update is attributed like its fusion, if that has a variable's array.
         assert_eq!(leaves, ["loss", OPTIMIZER, "loss"]);
     }
 

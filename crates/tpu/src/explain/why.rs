@@ -1,7 +1,7 @@
 //! Why a buffer is f32, and whether a bf16 scope would have halved it.
 //!
-//! The optimized program does not say why; this reads it from what made the array, what it was made of, and its name. The
-//! first reason that holds is given.
+//! The optimized program does not contain the reason; it is inferred from the instruction that made the array, its
+//! operands, and its name. The first applicable reason is used.
 
 use serde::Serialize;
 
@@ -14,8 +14,8 @@ use bf16scope_hlo::{ArrayShape, Computation, DType, InstrId, Instruction, Module
 pub struct Why {
     /// In words.
     pub reason: String,
-    /// Whether bf16 would do by the rules of a bf16 scope: activations and their gradients yes; variables, their
-    /// gradients, optimizer slots, statistics and the loss no.
+    /// Whether bf16 is acceptable by the rules of a bf16 scope: yes for activations and their gradients; no for
+    /// variables, their gradients, optimizer slots, statistics and the loss.
     pub could_be_bf16: bool,
 }
 
@@ -27,7 +27,7 @@ fn halve(reason: impl Into<String>) -> Option<Why> {
     Some(Why { reason: reason.into(), could_be_bf16: true })
 }
 
-/// Why an f32 value is f32; none for other dtypes.
+/// Why an f32 value is f32; `None` for other dtypes.
 pub(super) fn why_f32(module: &Module, liveness: &Liveness, value: &Value, origin: &Origin) -> Option<Why> {
     if value.shape.dtype != DType::F32 {
         return None;
@@ -81,7 +81,7 @@ fn is_small(instruction: &Instruction) -> bool {
     matches!(instruction.op, Op::Broadcast { .. } | Op::Constant(_))
 }
 
-/// An instruction by its scoped name, else its own.
+/// An instruction's scoped name, or its own if it has none.
 fn named(instruction: &Instruction) -> String {
     match instruction.metadata.op_name.as_str() {
         "" => format!("%{}", instruction.name),
@@ -112,13 +112,13 @@ fn parameter(module: &Module, value: &Value, origin: &Origin) -> Option<Why> {
     }
 }
 
-/// Whether the program has a parameter of this name: a name below it is then that of an optimizer's slot.
+/// Whether the program has a parameter with this name: a name below it is then an optimizer's slot.
 fn is_parameter(module: &Module, name: &str) -> bool {
     let entry = module.entry();
     entry.parameters().into_iter().any(|id| entry.instr(id).metadata.op_name == name)
 }
 
-/// An entry parameter in the layer, of the same dims in f32: a variable.
+/// An f32 entry parameter in the layer with the same dims: a variable.
 fn variable_of_shape(module: &Module, shape: &ArrayShape, layer: &str) -> Option<String> {
     let entry = module.entry();
     let is_variable = |instr: &&Instruction| {

@@ -1,4 +1,4 @@
-//! What is predicted between programs that were compiled, and what fits.
+//! Predictions between compiled programs, and decisions on what fits.
 
 use super::*;
 use crate::{Hbm, Need, Spec};
@@ -62,7 +62,7 @@ fn slices(precision: &str) -> Vec<Setting> {
 }
 
 fn hbm(row: &SliceRow) -> f64 {
-    // A prediction has a few roundings of f64 in it.
+    // A prediction has a few f64 roundings.
     (row.figures.unwrap().hbm / MIB as f64 * 1e6).round() / 1e6
 }
 
@@ -87,13 +87,14 @@ fn what_lies_on_a_line_is_predicted_with_the_least_bound() {
     let ring = 2.0 * 255.0 / 256.0 * 100.0 * MIB as f64 / 164e9;
     assert!((figures.step.collective_seconds - ring).abs() < 1e-9, "{figures:?}");
     assert_eq!(rows[3].examples_per_second, Some(8192.0 / figures.step.seconds));
-    // What does not fit has no speed, and is no measure of the others: the best core alone has 256 examples.
+    // A setting that does not fit has no speed, and is no reference for the others: the best single core has 256
+    // examples.
     assert_eq!((rows[0].examples_per_second, rows[0].efficiency), (None, None));
     let alone = 256.0 / (263_000.0 / 0.94e9);
     assert!((rows[3].efficiency.unwrap() - 16.0 / figures.step.seconds / alone).abs() < 1e-12);
 }
 
-/// A step whose parts below 128 are all padded to 128: what the least parts take says nothing of the largest.
+/// A step whose parts below 128 are all padded to 128: the smallest parts do not predict the largest.
 #[test]
 fn nothing_is_predicted_of_large_parts_from_padded_ones() {
     let padded = |setting: &Setting| {
@@ -101,12 +102,12 @@ fn nothing_is_predicted_of_large_parts_from_padded_ones() {
         fits(setting, 500, 20 * part, 7000)
     };
     let settings = slices("bf16");
-    // Parts of 4, and of 4 and 16: both take what 128 do.
+    // Parts of 4, and of 4 and 16: both cost as much as 128.
     for points in [vec![padded(&settings[4])], vec![padded(&settings[4]), padded(&settings[3])]] {
         let rows = plan(&settings, &points);
         assert!(rows[..2].iter().all(|row| row.figures.is_none() && row.fits == Fit::Unsure), "{rows:?}");
     }
-    // Twice the largest part is within reach, and not beyond doubt.
+    // Twice the largest part is within reach, but uncertain.
     let mut near = settings[3].clone();
     (near.n_cores, near.batch) = (256, 8192);
     let rows = plan(&[near], &[padded(&settings[4]), padded(&settings[3])]);
@@ -114,7 +115,7 @@ fn nothing_is_predicted_of_large_parts_from_padded_ones() {
     assert_eq!(rows[0].known, Known::Predicted { hbm_error: None, cycles_error: None });
 }
 
-/// What `fit` compiled of one core, which is without collectives, is a point of memory and cycles.
+/// A single-core program compiled by `fit`, which has no collectives, is a point of memory and cycles.
 #[test]
 fn programs_of_one_core_are_points_and_what_cores_sum_comes_from_others() {
     let settings = slices("bf16");
@@ -153,15 +154,15 @@ fn a_curve_is_predicted_with_the_error_that_it_has() {
 fn near_the_limit_a_prediction_is_not_sure() {
     let mut settings = slices("f32");
     settings[0].batch = 8 * 340;
-    // By parts of 16, 64 and 256, 340 take 500 + 20 · 340 = 7300 of 8000: beyond them, so off by up to half.
+    // From parts of 16, 64 and 256, 340 take 500 + 20 · 340 = 7300 of 8000: outside the points, so off by up to half.
     let three = [3, 2, 1].map(|at: usize| fits(&settings[at], 500, 20, 0));
     let rows = plan(&settings, &three);
     assert_eq!((hbm(&rows[0]), rows[0].fits), (7300.0, Fit::Unsure));
     assert_eq!(rows[0].known, Known::Predicted { hbm_error: None, cycles_error: None });
-    // Below one that fits there is no doubt.
+    // Below a part that fits there is no doubt.
     settings[0].batch = 8 * 250;
     assert_eq!(plan(&settings, &three)[0].fits, Fit::Yes);
-    // What was refused with fewer examples is refused.
+    // If fewer examples were refused, so are more.
     settings[0].batch = 8 * 340;
     let refused = [too_large(&settings[2]), fits(&settings[4], 500, 20, 0)];
     let fits: Vec<Fit> = plan(&settings, &refused).iter().map(|row| row.fits).collect();
@@ -174,7 +175,7 @@ fn nothing_compiled_is_nothing_known() {
     assert!(rows.iter().all(|row| row.fits == Fit::Unsure && row.figures.is_none() && !row.is_on_front), "{rows:?}");
 }
 
-/// The settings that are compiled, in order, of steps with so many MiB fixed and for an example.
+/// The settings in the order of compiling, for steps with `fixed` MiB plus `each` per example.
 fn order(settings: &[Setting], fixed: i64, each: i64) -> Vec<(String, u32)> {
     let (mut points, mut asked) = (Vec::new(), Vec::new());
     while let Some(at) = next(settings, &points) {
@@ -200,7 +201,7 @@ fn the_greatest_part_comes_first_then_the_middle_and_series_take_turns() {
 
 #[test]
 fn after_a_refusal_nothing_larger_is_tried() {
-    // 1024 examples at once and 64 do not fit, so 256 are not asked about.
+    // 1024 examples at once and 64 do not fit, so 256 are not tried.
     let order: Vec<u32> = order(&slices("f32"), 500, 200).into_iter().map(|(_, n)| n).collect();
     assert_eq!(order, [8, 128, 2048, 512]);
 }
@@ -227,17 +228,17 @@ fn micro_batches_make_room() {
     let settings = slices("bf16");
     let mut points: Vec<Point> = [4, 2, 1].map(|at: usize| fits(&settings[at], 500, 20, 7000)).to_vec();
     points.push(too_large(&settings[0]));
-    // 1024 at once do not fit; 256 are 5,620, and 100 of accumulated gradients.
+    // 1024 at once do not fit; 256 take 5,620, plus 100 for accumulated gradients.
     let wanted = accumulated(&settings[0], &points).unwrap();
     assert_eq!((wanted.accumulate, wanted.part()), (4, 256));
     let row = &plan(&[wanted], &points)[0];
     assert_eq!((hbm(row), row.fits), (5720.0, Fit::Yes));
     assert!((row.figures.unwrap().step.compute_seconds - 4.0 * 263_000.0 / 0.94e9).abs() < 1e-12);
-    // What fits needs none, and of what nothing is known nothing is said.
+    // A setting that fits needs no accumulation, and without points nothing is known.
     assert_eq!((accumulated(&settings[1], &points), accumulated(&settings[0], &[])), (None, None));
 }
 
-/// The rates of a network of which a step takes long to begin.
+/// The rates of a network whose steps take long to start.
 #[test]
 fn of_a_single_point_memory_of_less_is_said_and_no_speed() {
     let settings = slices("bf16");
@@ -251,7 +252,7 @@ fn of_a_single_point_memory_of_less_is_said_and_no_speed() {
     assert_eq!(rows.iter().filter_map(|row| row.efficiency).count(), 0);
 }
 
-/// The faster of two rows is no less efficient, wherever the state lies.
+/// The faster of two rows is not less efficient, with and without sharded state.
 #[test]
 fn efficiency_is_over_the_most_of_a_tpu_and_precision() {
     let whole = [setting("v3", "bf16", 8), setting("v3", "bf16", 128)];

@@ -1,11 +1,11 @@
-//! What is said of made-up figures, in every combination of signs.
+//! Verdicts on made-up figures, with every combination of signs.
 
 use super::*;
 use crate::Hbm;
 
 const MIB: i64 = 1 << 20;
 
-/// Figures in shares of a base: cycles, seconds, and MiB of temporaries beside 100 MiB of arguments and 10 of code.
+/// Figures relative to a base: cycles, seconds, and MiB of temporaries beside 100 MiB of arguments and 10 of code.
 fn report(cycles: f64, seconds: f64, temporaries: i64) -> CompileReport {
     let hbm = Hbm {
         arguments: 100 * MIB,
@@ -47,7 +47,7 @@ fn too_large(name: &str) -> Candidate {
     Candidate { outcome, ..candidate(name, report(1.0, 1.0, 0)) }
 }
 
-/// Of f32, and of bf16 with these figures: the choice, and what is said but for the rule.
+/// For f32, and bf16 with these figures: the choice, and the sentences except for the rule.
 fn beside(cycles: f64, seconds: f64, temporaries: i64) -> (Option<usize>, String) {
     said(&[candidate("f32", report(1.0, 1.0, 390)), candidate("bf16", report(cycles, seconds, temporaries))])
 }
@@ -114,7 +114,7 @@ fn every_combination_of_signs_says_what_holds() {
                 assert_eq!(text.contains("more HBM"), temporaries > 390, "{case}");
                 let (least, chosen) = (temporaries.min(390), if expected == 1 { temporaries } else { 390 });
                 assert_eq!(text.contains("Where memory is short"), least < chosen, "{case}");
-                // Nothing was read, so no op and no copy is named.
+                // No optimized program was read, so no op and no copy is named.
                 assert!(!text.contains("kinds of op") && !text.contains("copies"), "{case}");
             }
         }
@@ -145,7 +145,7 @@ fn more_memory_has_its_parts_and_the_copies_that_were_seen() {
         ),
         "{text}"
     );
-    // Fewer bytes of copies than temporaries grew by are no such reason, and copies that are no more are none at all.
+    // Copies with fewer bytes than the growth of temporaries do not explain it, and neither do equal numbers of copies.
     other.evidence = evidence(1, 4, 1_000);
     let (_, text) = said(&[base.clone(), other.clone()]);
     assert!(
@@ -156,7 +156,7 @@ fn more_memory_has_its_parts_and_the_copies_that_were_seen() {
     base.evidence = evidence(1, 4, 1_000);
     let (_, text) = said(&[base.clone(), other.clone()]);
     assert!(text.contains("more HBM") && !text.contains("alive beside"), "{text}");
-    // Nor are they one where it is something else that grew.
+    // They are not the reason either if another component grew.
     (base.evidence, other.evidence) = (evidence(0, 0, 1_000), evidence(8, 10, 1_000));
     let CompileOutcome::Fits(own) = &mut other.outcome else { panic!("{other:?}") };
     (own.hbm.temporaries, own.hbm.code) = (390 * MIB, 16 * MIB);

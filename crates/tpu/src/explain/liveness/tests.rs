@@ -146,7 +146,7 @@ ENTRY m {
   ROOT e = f32[1024]{0:T(256)} negate(c)
 }",
     );
-    // The copy's own buffer is `s`: made at its start, and what `d` names. The context is not in HBM.
+    // The copy's own buffer is `s`: made at its start, and named by `d`. The context is not in HBM.
     assert_eq!(temporaries, ["a 1..4 4096", "s 2..5 4096", "b 3..5 4096", "c 5..6 4096"]);
 }
 
@@ -194,8 +194,8 @@ ENTRY m {
   ROOT d = f32[1024]{0:T(256)} negate(c)
 }",
     );
-    // Steps: 4 of the entry, 4 of `keeps`, 2 of `plain`, then `c` and `d`. Both branches give their result to `c`, whose
-    // buffer is there from the first of them; each operand goes when its branch is done with it.
+    // Steps: 4 of the entry, 4 of `keeps`, 2 of `plain`, then `c` and `d`. Both branches write their result to `c`,
+    // whose buffer is alive from the first of them; each operand dies when its branch is done with it.
     assert_eq!(temporaries, ["a 2..5 4096", "b 3..9 4096", "k 5..7 4096", "l 6..7 4096", "r 7..11 4096"]);
     assert_eq!(live[7], 4 * 4096);
 }
