@@ -1,11 +1,11 @@
-//! Acts with the feature `xla` only: checks that there is an XLA extension for xla-rs to be built with, and says what to
-//! run if there is none; and tells this crate's tests where its libraries are, which xla-rs's own build script can do for its
-//! own programs only. Without the feature it does nothing.
+//! With the feature `xla`, checks that there is an XLA extension to build xla-rs with, says what to run if there is
+//! none, and passes the path of its libraries to this crate's tests, which xla-rs's own build script can do only for
+//! its own programs. Without the feature it does nothing.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// Has a file for each header that xla-rs 0.4.3 includes; an XLA of another age lacks some of them.
+/// A folder with a file for each header that xla-rs 0.4.3 includes; another version of XLA lacks some of them.
 const HEADERS: &str = "no-xla-extension";
 
 const HELP: &str =
@@ -13,7 +13,7 @@ const HELP: &str =
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // On docs.rs xla-rs is documented without its library.
+    // docs.rs documents xla-rs without its library.
     if env::var_os("CARGO_FEATURE_XLA").is_none() || env::var_os("DOCS_RS").is_some() {
         return;
     }
@@ -43,7 +43,7 @@ fn extension() -> Result<PathBuf, String> {
     }
 }
 
-/// The paths in an extension of the headers that `dir` has files for.
+/// The paths, within an extension, of the headers that `dir` has files for.
 fn headers(dir: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();

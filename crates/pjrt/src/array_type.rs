@@ -1,4 +1,4 @@
-//! Types of arrays: of outputs and arguments, the C API's numbers for dtypes, sizes on the host.
+//! Types of arrays: dtypes and dims of outputs and arguments, the C API's dtype numbers, sizes on the host.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -25,10 +25,10 @@ impl fmt::Display for OutputSpec {
 /// Type of one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ArgumentSpec {
-    /// Of all of it.
+    /// The type of the whole argument.
     pub whole: OutputSpec,
-    /// Of what one device takes: all, or a part where the program is partitioned. `None` where this crate cannot say: its
-    /// sharding is one over a mesh of named axes.
+    /// The type of one device's part: the whole, or a shard if the program is partitioned. `None` if this crate cannot
+    /// tell, because the sharding is over a mesh with named axes.
     pub shard: Option<OutputSpec>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn n_host_bytes(dtype: DType, dims: &[i64]) -> Result<usize, PjrtErro
         })
 }
 
-/// `PJRT_Buffer_Type` numbers travel as C ints.
+/// `PJRT_Buffer_Type` numbers are C ints.
 pub(super) type BufferType = c_int;
 
 /// `PJRT_Buffer_Type` of each dtype.

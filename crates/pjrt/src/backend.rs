@@ -1,9 +1,10 @@
-//! What a client is made of, whichever library runs the programs: the traits behind [`Client`](super::Client),
-//! [`Buffer`](super::Buffer), [`Executable`](super::Executable) and [`Compiled`](super::Compiled).
+//! The traits behind [`Client`](super::Client), [`Buffer`](super::Buffer), [`Executable`](super::Executable) and
+//! [`Compiled`](super::Compiled), whichever library runs the programs.
 //!
-//! [`Backend`] is the door; the objects it makes answer for themselves. `capi` implements them over a plugin's C API,
-//! `child` over another process, `xla` over xla-rs's objects (with the feature of that name). `client`, `buffer` and
-//! `executable` check once what holds for all: sizes of host arrays, device numbers, counts and types of arguments.
+//! [`Backend`] is the entry point; the objects it creates implement the other traits. `capi` implements them over a
+//! plugin's C API, `child` over another process, `xla` over xla-rs's objects (with the feature of that name). `client`,
+//! `buffer` and `executable` make the checks common to all back ends: sizes of host arrays, device numbers, counts and
+//! types of arguments.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,13 +18,13 @@ use super::array_type::{OutputSpec, n_host_bytes};
 use super::{CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes};
 use bf16scope_hlo::DType;
 
-/// A client of some library.
+/// A client of a library.
 pub(super) trait Backend: Debug + Send + Sync {
-    /// Such as `cpu`.
+    /// The platform, such as `cpu`.
     fn platform_name(&self) -> Result<String, PjrtError>;
-    /// What the library says of its version.
+    /// The library's description of its version.
     fn platform_version(&self) -> Result<String, PjrtError>;
-    /// The plugin, where there is one.
+    /// The plugin, if there is one.
     fn plugin(&self) -> Option<&'static Plugin>;
     /// The devices this process can use.
     fn devices(&self) -> &[Device];
@@ -31,9 +32,10 @@ pub(super) trait Backend: Debug + Send + Sync {
     fn processes(&self) -> &Processes;
     /// Compiles a program, which decodes as an `HloModuleProto`, and loads it.
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError>;
-    /// Loads a program that [`Program::serialize`] wrote. It is machine code, for which somebody answers, or a child runs it.
+    /// Loads a program written by [`Program::serialize`]. It is machine code, so somebody must vouch for it, or a child
+    /// must run it.
     fn load(self: Arc<Self>, executable: &[u8], foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError>;
-    /// Copies a dense row-major array, which `bytes` holds whole, to a device that exists.
+    /// Copies a dense row-major array to a device; `bytes` has the right size and the device exists.
     fn upload(
         self: Arc<Self>,
         bytes: &[u8],
@@ -41,7 +43,7 @@ pub(super) trait Backend: Debug + Send + Sync {
         dims: &[i64],
         device_idx: usize,
     ) -> Result<Box<dyn Array>, PjrtError>;
-    /// The same of what a file holds.
+    /// The same for the content of a file.
     fn upload_file(
         self: Arc<Self>,
         file: &File,
@@ -61,7 +63,7 @@ pub(super) fn array_in(file: &File, dtype: DType, dims: &[i64]) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// A loaded program, as it comes out of [`Backend::compile`].
+/// A loaded program, the result of [`Backend::compile`].
 pub(super) struct Loaded {
     pub(super) program: Box<dyn Program>,
     pub(super) runner: Box<dyn Runner>,
@@ -78,24 +80,24 @@ pub(super) trait Array: Any + Debug + Send + Sync {
     fn n_device_bytes(&self) -> Result<usize, PjrtError>;
     /// Whether its memory has been given up.
     fn is_deleted(&self) -> Result<bool, PjrtError>;
-    /// Where it is on its device.
+    /// The address of its memory on the device.
     fn address(&self) -> Result<usize, PjrtError>;
-    /// Copies its elements, dense and row-major, into `bytes`, which they fill: `dims` are its dimensions.
+    /// Copies its elements, dense and row-major, into `bytes`, which has the right size: `dims` are its dimensions.
     fn copy_to_host(&self, bytes: &mut [u8], dims: &[i64]) -> Result<(), PjrtError>;
 }
 
-/// An argument of an execution, of the program's client.
+/// An argument of an execution, from the program's client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given<'a> {
     pub(super) array: &'a dyn Array,
-    /// Whether its owner gives it up.
+    /// Whether its owner gives up the buffer.
     pub(super) is_donated: bool,
 }
 
 /// Runs a loaded program.
 pub(super) trait Runner: Debug + Send + Sync {
-    /// Runs it once on each device; returns when the outputs are there. Counts and types of the arguments are right,
-    /// and they are of the program's client.
+    /// Runs it once on each device; returns when the outputs are ready. Counts and types of the arguments were checked,
+    /// and they belong to the program's client.
     fn execute(&self, args: &[Vec<Given<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError>;
 }
 
@@ -105,7 +107,7 @@ pub(super) trait Runner: Debug + Send + Sync {
 pub struct MemoryStats {
     /// Arguments.
     pub arguments: i64,
-    /// Outputs, those that reuse an argument's memory included.
+    /// Outputs, including those that reuse an argument's memory.
     pub outputs: i64,
     /// Outputs that reuse an argument's memory.
     pub aliased: i64,
@@ -113,7 +115,7 @@ pub struct MemoryStats {
     pub temporaries: i64,
     /// The program.
     pub code: i64,
-    /// The most in use at once, as the compiler counts it; 0 where it does not.
+    /// The peak by the compiler's count; 0 if it does not count it.
     pub peak: i64,
 }
 
@@ -124,13 +126,13 @@ impl MemoryStats {
     }
 }
 
-/// What a compiler says of a program.
+/// The compiler's information on a program.
 pub(super) trait Program: Debug + Send + Sync {
     /// The module's name.
     fn name(&self) -> Result<String, PjrtError>;
     /// Types of the outputs for each device.
     fn outputs(&self) -> Result<Vec<OutputSpec>, PjrtError>;
-    /// How many outputs there are for each device.
+    /// The number of outputs per device.
     fn n_outputs(&self) -> Result<usize, PjrtError>;
     /// Memory it needs.
     fn memory_stats(&self) -> Result<MemoryStats, PjrtError>;
@@ -138,13 +140,13 @@ pub(super) trait Program: Debug + Send + Sync {
     fn cost_analysis(&self) -> Result<BTreeMap<String, f64>, PjrtError>;
     /// The program after the compiler's passes.
     fn optimized_program(&self) -> Result<Vec<u8>, PjrtError>;
-    /// The same for the same program, options and compiler.
+    /// Identical for the same program, options and compiler.
     fn fingerprint(&self) -> Result<Vec<u8>, PjrtError>;
     /// The compiled program as bytes, which a client of the same library and version loads.
     fn serialize(&self) -> Result<Vec<u8>, PjrtError>;
 }
 
-/// An array as its own back end made it.
+/// Downcasts an array to its back end's type.
 pub(super) fn array<T: Array>(array: &dyn Array) -> &T {
     let array: &dyn Any = array;
     array.downcast_ref().expect("buffers of one client are made by its back end, and arguments are of one client")
@@ -157,7 +159,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_named_by_its_array() {
         let folder = tempfile::tempdir().unwrap();
-        // Written, and not read.
+        // Opened for writing only.
         let file = File::create(folder.path().join("array")).unwrap();
         file.set_len(8).unwrap();
         let error = array_in(&file, DType::F32, &[2]).unwrap_err();

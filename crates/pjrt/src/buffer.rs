@@ -25,7 +25,7 @@ impl fmt::Debug for Buffer {
 }
 
 impl Buffer {
-    /// The client whose device it is on.
+    /// The client of its device.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -40,7 +40,7 @@ impl Buffer {
         self.array.dims()
     }
 
-    /// Bytes it takes on its device, padding included.
+    /// Bytes it takes on its device, including padding.
     pub fn n_device_bytes(&self) -> Result<usize, PjrtError> {
         self.array.n_device_bytes()
     }
@@ -50,7 +50,8 @@ impl Buffer {
         self.array.is_deleted()
     }
 
-    /// Where it is on its device: shows whether a donated argument's memory became an output. Not for dereferencing.
+    /// Its address on the device: shows whether a donated argument's memory became an output. It must not be
+    /// dereferenced.
     pub fn address(&self) -> Result<usize, PjrtError> {
         self.array.address()
     }
@@ -62,10 +63,10 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Its elements, row-major, as numbers: `buffer.to_vec::<f32>()`. As f32, also those of a buffer of bf16 or f16.
+    /// Its elements as numbers, row-major: `buffer.to_vec::<f32>()`. A buffer of bf16 or f16 can be read as f32 too.
     ///
     /// # Errors
-    /// Elements of another type; what the plugin says.
+    /// The elements have another type; errors of the plugin.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, PjrtError> {
         Ok(self.to_array()?.to_vec()?)
     }
@@ -73,13 +74,13 @@ impl Buffer {
     /// The array on the host.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// Errors of the plugin.
     pub fn to_array(&self) -> Result<HostArray, PjrtError> {
         let shape = ArrayShape::new(self.dtype()?, self.dims()?);
         Ok(HostArray { shape, bytes: self.to_host()? })
     }
 
-    /// Copies its elements, dense and row-major, into `bytes`, which they must fill.
+    /// Copies its elements, dense and row-major, into `bytes`, whose size must match.
     pub fn copy_to_host(&self, bytes: &mut [u8]) -> Result<(), PjrtError> {
         let (dtype, dims) = (self.dtype()?, self.dims()?);
         let expected = n_host_bytes(dtype, &dims)?;
@@ -92,8 +93,8 @@ impl Buffer {
     }
 }
 
-/// Fills the byte of an integer that is narrower: with its sign, or with zeros. XLA leaves zeros there, so that an s4 of -7 was
-/// read as 9.
+/// Sign- or zero-extends integers narrower than a byte. XLA leaves zeros in the upper bits, so that an s4 of -7 used to
+/// be read as 9.
 fn fill_bytes(dtype: DType, bytes: &mut [u8]) {
     let n_unused = 8 - dtype.bits().min(8);
     match dtype {
@@ -108,10 +109,10 @@ fn fill_bytes(dtype: DType, bytes: &mut [u8]) {
 }
 
 impl Client {
-    /// Copies numbers to the first device, as an array of these dims: `client.buffer(&[1.0f32, 2.0], [2, 1])`.
+    /// Copies numbers to the first device, as an array with these dims: `client.buffer(&[1.0f32, 2.0], [2, 1])`.
     ///
     /// # Errors
-    /// More or fewer elements than the dims hold; what the plugin says.
+    /// Another number of elements than the dims hold; errors of the plugin.
     pub fn buffer<T: Element>(&self, elements: &[T], dims: impl Into<Vec<i64>>) -> Result<Buffer, PjrtError> {
         self.buffer_on(0, &HostArray::from_slice(elements, dims)?)
     }
@@ -119,7 +120,7 @@ impl Client {
     /// Copies an array to a device.
     ///
     /// # Errors
-    /// A device that is not there; what the plugin says.
+    /// The device does not exist; errors of the plugin.
     pub fn buffer_on(&self, device_idx: usize, array: &HostArray) -> Result<Buffer, PjrtError> {
         self.buffer_from_host(&array.bytes, array.dtype(), array.dims(), device_idx)
     }
@@ -138,8 +139,8 @@ impl Client {
         Ok(self.wrap(Arc::clone(&self.backend).upload(bytes, dtype, dims, device_idx)?))
     }
 
-    /// The same of what a file holds. Memory that `memfd_create(2)` made, sealed against every change, goes to a child as it
-    /// is, without a copy; any other file is read.
+    /// The same for the content of a file. Memory from `memfd_create(2)`, sealed against all changes, is passed to a
+    /// child without a copy; any other file is read.
     pub fn buffer_from_file(
         &self,
         file: &File,
@@ -152,7 +153,7 @@ impl Client {
         Ok(self.wrap(Arc::clone(&self.backend).upload_file(file, dtype, dims, device_idx)?))
     }
 
-    /// Whether so many bytes are such an array's, and there is such a device.
+    /// Checks that `measured` bytes match the array's size, and that the device exists.
     fn check(&self, measured: usize, dtype: DType, dims: &[i64], device_idx: usize) -> Result<(), PjrtError> {
         let expected = n_host_bytes(dtype, dims)?;
         if measured != expected {
@@ -166,7 +167,7 @@ impl Client {
         Ok(())
     }
 
-    /// An array that this client's back end made.
+    /// Wraps an array created by this client's back end.
     pub(super) fn wrap(&self, array: Box<dyn Array>) -> Buffer {
         Buffer { client: self.clone(), array }
     }

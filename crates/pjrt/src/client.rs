@@ -1,5 +1,4 @@
-//! A client: devices, and what can be done with them. The buffers that one makes are in `buffer`, the programs that it
-//! compiles in `executable`.
+//! A client: devices, and the operations on them. Its buffers are in `buffer`, its compiled programs in `executable`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,25 +11,25 @@ use super::{CompileOptions, Device, OptionValue, PjrtError, PjrtErrorKind, PjrtP
 use bf16scope_hlo::proto::{decode, encode};
 use bf16scope_hlo::{Module, verify};
 
-/// Devices of one library. Cloning shares it; buffers and executables keep it alive.
+/// The devices of one library. Clones share it; buffers and executables keep it alive.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(super) backend: Arc<dyn Backend>,
-    /// The programs that it compiled last, where it keeps any.
+    /// The most recently compiled programs, if the client keeps any.
     pub(super) kept: Option<Arc<Kept>>,
     /// XLA's flags for every program that does not set them itself.
     flags: Option<Arc<BTreeMap<String, OptionValue>>>,
-    /// What becomes of every program before it is compiled.
+    /// Transforms every program before it is compiled.
     rewrite: Option<Rewrite>,
 }
 
-/// Why a program could not be rewritten: of whatever rewrites.
+/// Why a program could not be rewritten, from the rewriting function.
 type RewriteError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What becomes of a module.
+/// A transformation of modules.
 type Rewriting = dyn Fn(&Module) -> Result<Module, RewriteError> + Send + Sync;
 
-/// A function from modules to modules.
+/// A shared transformation of modules.
 #[derive(Clone)]
 struct Rewrite(Arc<Rewriting>);
 
@@ -45,9 +44,9 @@ impl Client {
         Client { backend: Arc::new(backend), kept: None, flags: None, rewrite: None }
     }
 
-    /// This client, keeping the last `n_programs` that it compiles: [`compile`](Client::compile) gives one of them again
-    /// at once where program and options are the same, as when a training is begun anew from another seed or goes on
-    /// from a checkpoint. Until the last clone is gone, what is kept takes memory, on a TPU that of the device.
+    /// This client, keeping the last `n_programs` that it compiled: [`compile`](Client::compile) returns one of them at
+    /// once if program and options are the same, for example when a training is restarted with another seed or resumed
+    /// from a checkpoint. Until the last clone is dropped, kept programs take memory, on a TPU the device's.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), bf16scope_pjrt::PjrtError> {
@@ -61,8 +60,8 @@ impl Client {
         Client { kept: Some(Arc::new(Kept::new(n_programs))), ..self }
     }
 
-    /// This client, compiling every program with these of XLA's flags; a program's own
-    /// ([`CompileOptions::flags`]) come before them, and they before those of the variable `XLA_FLAGS`.
+    /// This client, compiling every program with these XLA flags; a program's own ([`CompileOptions::flags`]) take
+    /// precedence over them, and they over the variable `XLA_FLAGS`.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), bf16scope_pjrt::PjrtError> {
@@ -78,8 +77,8 @@ impl Client {
         Client { flags: Some(Arc::new(flags.into_iter().collect())), ..self }
     }
 
-    /// This client, rewriting every module before it compiles it, so that whatever runs on it runs so. What
-    /// [`load`](Client::load) takes is compiled already, and stays as it is.
+    /// This client, rewriting every module before it compiles it. Programs for [`load`](Client::load) are already
+    /// compiled, and stay unchanged.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), bf16scope_pjrt::PjrtError> {
@@ -98,7 +97,7 @@ impl Client {
         Client { rewrite: Some(Rewrite(Arc::new(rewrite))), ..self }
     }
 
-    /// The program as it is compiled.
+    /// The program after rewriting.
     pub(super) fn rewritten<'a>(&self, program: &'a [u8]) -> Result<Cow<'a, [u8]>, PjrtError> {
         let Some(Rewrite(rewrite)) = &self.rewrite else { return Ok(Cow::Borrowed(program)) };
         let rewritten = || -> Result<Vec<u8>, RewriteError> {
@@ -112,7 +111,7 @@ impl Client {
         })
     }
 
-    /// The options that a program is compiled with: those given, and the flags of this client that they do not set.
+    /// The compile options of a program: the given ones, plus this client's flags that they do not set.
     pub(super) fn options<'a>(&self, given: &'a CompileOptions) -> Cow<'a, CompileOptions> {
         let Some(flags) = &self.flags else { return Cow::Borrowed(given) };
         let mut options = given.clone();
@@ -122,32 +121,33 @@ impl Client {
         Cow::Owned(options)
     }
 
-    /// Such as `cpu`.
+    /// The platform, such as `cpu`.
     pub fn platform_name(&self) -> Result<String, PjrtError> {
         self.backend.platform_name()
     }
 
-    /// What the library says of its version.
+    /// The library's description of its version.
     pub fn platform_version(&self) -> Result<String, PjrtError> {
         self.backend.platform_version()
     }
 
-    /// The plugin; `None` for a client that is no plugin's.
+    /// The plugin; `None` for a client without a plugin.
     pub fn plugin(&self) -> Option<&'static Plugin> {
         self.backend.plugin()
     }
 
-    /// The devices this process can use, in the library's order: other calls name a device by its position here.
+    /// The devices this process can use, in the library's order: other calls refer to a device by its index here.
     pub fn devices(&self) -> &[Device] {
         self.backend.devices()
     }
 
-    /// The processes that share the platform's devices, and which of them this is: of a slice of several hosts, one on each.
+    /// The processes that share the platform's devices, and which of them this is: on a slice with several hosts, one
+    /// on each.
     pub fn processes(&self) -> &Processes {
         self.backend.processes()
     }
 
-    /// Whether both are one client.
+    /// Whether both are the same client.
     pub(super) fn is(&self, other: &Client) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.backend), Arc::as_ptr(&other.backend))
     }

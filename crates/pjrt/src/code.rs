@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Code {
     /// 1: the operation was cancelled.
     Cancelled,
-    /// 2: the plugin did not say.
+    /// 2: unknown.
     Unknown,
     /// 3: an argument is wrong whatever the state.
     InvalidArgument,
@@ -29,7 +29,7 @@ pub enum Code {
     OutOfRange,
     /// 12: this plugin does not do that.
     Unimplemented,
-    /// 13: a bug, in the plugin or in what it was given.
+    /// 13: a bug in the plugin or in its input.
     Internal,
     /// 14: not available now.
     Unavailable,
@@ -37,7 +37,7 @@ pub enum Code {
     DataLoss,
     /// 16: no valid credentials.
     Unauthenticated,
-    /// A number outside the table, kept.
+    /// A number outside the table, unchanged.
     Other(i32),
 }
 

@@ -1,4 +1,4 @@
-//! Compiled programs: what the compiler says of one, and one as it lies on devices.
+//! Compiled programs: the compiler's information on one, and one loaded on devices.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::PjrtError;
 use super::array_type::OutputSpec;
 use super::backend::{Loaded, MemoryStats, Program, Runner};
 
-/// A compiled program: what the compiler says of it. Comes from [`Executable::compiled`](super::Executable::compiled) or
+/// The compiler's information on a compiled program, from [`Executable::compiled`](super::Executable::compiled) or
 /// [`Topology::compile`](super::Topology::compile).
 #[derive(Debug)]
 pub struct Compiled {
@@ -44,22 +44,22 @@ impl Compiled {
         self.program.optimized_program()
     }
 
-    /// The same for the same program, options and compiler version; `UNIMPLEMENTED` where the plugin has none.
+    /// Identical for the same program, options and compiler version; `UNIMPLEMENTED` if the plugin has none.
     pub fn fingerprint(&self) -> Result<Vec<u8>, PjrtError> {
         self.program.fingerprint()
     }
 
-    /// The compiled program as bytes, which [`Client::load`](super::Client::load) takes where the library has the same version;
-    /// `UNIMPLEMENTED` where the plugin writes none.
+    /// The compiled program as bytes, for [`Client::load`](super::Client::load) with the same version of the library;
+    /// `UNIMPLEMENTED` if the plugin cannot serialize.
     pub fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
         self.program.serialize()
     }
 }
 
-/// What a compiler made of a program, as it lies on the devices.
+/// A compiled program, loaded on devices.
 #[derive(Debug)]
 pub(super) struct Code {
-    // Dropped before the runner it was made from.
+    // Dropped before the runner that it was made from.
     pub(super) compiled: Compiled,
     pub(super) runner: Box<dyn Runner>,
     pub(super) name: String,

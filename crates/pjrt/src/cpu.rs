@@ -1,4 +1,5 @@
-//! Programs that the CPU plugin would compile to other numbers than they say, or to none, and the flags that keep it from that.
+//! Works around XLA's CPU compiler: programs that it would miscompile or fail to compile, and the flags that prevent
+//! it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,15 +11,15 @@ use super::skimmed::{Computation, Instruction, Program};
 use super::{CompileOptions, OptionValue, PjrtError};
 use bf16scope_hlo::DType;
 
-/// XLA's list of passes to leave out, and the pass.
+/// XLA's flag with passes to skip, and the pass.
 const DISABLED: &str = "xla_disable_hlo_passes";
 const FOLDING: &str = "constant_folding";
 
-/// Which kinds of operations XLA gives to its library YNNPACK, and the name for none.
+/// XLA's flag for the kinds of operations that go to its library YNNPACK, and the value for none.
 const YNN: &str = "xla_cpu_experimental_ynn_fusion_type";
 const NONE: &str = "LIBRARY_FUSION_TYPE_INVALID";
 
-/// The options with which the CPU plugin compiles a program to what it says.
+/// The options with which the CPU plugin compiles a program correctly.
 pub(super) fn options<'a>(program: &[u8], given: &'a CompileOptions) -> Result<Cow<'a, CompileOptions>, PjrtError> {
     let program = Program::decode(program).map_err(PjrtError::program)?;
     let mut options = Cow::Borrowed(given);
@@ -36,10 +37,10 @@ pub(super) fn options<'a>(program: &[u8], given: &'a CompileOptions) -> Result<C
     Ok(options)
 }
 
-/// Whether there is a product of bf16 arrays that gives f32. XLA widens its operands, unless YNNPACK is to have it. Whether
-/// that takes it is asked again once arrays have layouts, and where it does not (an operand lies transposed in memory, by the
-/// product's own dimensions or by a transpose before) nothing is left that runs it: "Unsupported element type for
-/// DotThunk::Execute: BF16 x BF16 = F32".
+/// Whether there is a product of bf16 arrays with an f32 result. XLA widens its operands, unless YNNPACK is to run it.
+/// Whether YNNPACK supports it is decided again once arrays have layouts, and if it does not (an operand is transposed
+/// in memory, by the product's own dimensions or by a previous transpose), nothing is left that runs it: "Unsupported
+/// element type for DotThunk::Execute: BF16 x BF16 = F32".
 fn widens_a_product(computation: &Computation) -> bool {
     let dtype = |it: &Instruction| it.shape.as_ref().map(|shape| shape.element_type);
     let is = |it: &Instruction, expected: DType| dtype(it) == Some(expected.xla());
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
     use bf16scope_hlo::{proto, text};
 
-    /// What bf16scope builds is compiled as ever.
+    /// Programs built by bf16scope keep their options.
     #[test]
     fn the_programs_of_the_examples_need_no_other_options() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hlo");

@@ -1,4 +1,4 @@
-//! Devices: what a library says of them. Descriptions are plain data, made with the client or topology.
+//! Devices as the library describes them. Descriptions are plain data, copied when the client or topology is created.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::plugin::{Plugin, call};
 use super::{PjrtError, Value, ffi, value};
 
-/// What a device is, whether it is here or only described.
+/// The description of a device, present or not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceDescription {
     /// Unique among the devices of its client or topology.
@@ -21,7 +21,7 @@ pub struct DeviceDescription {
     pub name: String,
     /// Its long name, for bug reports.
     pub debug_name: String,
-    /// What else the plugin says, such as `device_memory_bytes_limit`.
+    /// Further information from the plugin, such as `device_memory_bytes_limit`.
     pub attributes: BTreeMap<String, Value>,
 }
 
@@ -75,32 +75,32 @@ impl DeviceDescription {
 pub struct Processes {
     /// This process.
     pub own_idx: i32,
-    /// The devices of all processes, this one's among them.
+    /// The devices of all processes, including this one's.
     pub devices: Vec<DeviceDescription>,
 }
 
 impl Processes {
-    /// Which of the processes that have devices this is, from 0, and how many they are.
+    /// This process's rank among the processes with devices, from 0, and their number.
     pub fn rank(&self) -> (usize, usize) {
         let of: std::collections::BTreeSet<i32> = self.devices.iter().map(|device| device.process_idx).collect();
         (of.iter().filter(|&&process| process < self.own_idx).count(), of.len().max(1))
     }
 
-    /// One process, which has these devices to itself.
+    /// A single process with these devices.
     pub(super) fn one(devices: &[Device]) -> Processes {
         let devices: Vec<DeviceDescription> = devices.iter().map(|device| device.description().clone()).collect();
         Processes { own_idx: devices.first().map_or(0, |device| device.process_idx), devices }
     }
 }
 
-/// Memory of a device as its allocator counts it, in bytes. `None`: the plugin does not say.
+/// A device's memory by its allocator's count, in bytes. `None`: unknown to the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
     /// Bytes in use now.
     pub in_use: i64,
-    /// The most bytes that were in use at once.
+    /// The peak of bytes in use.
     pub peak_in_use: Option<i64>,
-    /// Bytes that a user can allocate.
+    /// Bytes available to users.
     pub limit: Option<i64>,
 }
 
@@ -111,9 +111,9 @@ pub struct Device {
     description: DeviceDescription,
 }
 
-/// What counts a device's memory: the back end that has it.
+/// Counts a device's memory: implemented by the back end.
 pub(super) trait CountsMemory: Debug + Send + Sync {
-    /// What its allocator counts.
+    /// The allocator's counts.
     fn memory(&self) -> Result<DeviceMemory, PjrtError>;
 }
 
@@ -122,12 +122,12 @@ impl Device {
         Device { counter, description }
     }
 
-    /// What the device is.
+    /// The device's description.
     pub fn description(&self) -> &DeviceDescription {
         &self.description
     }
 
-    /// What its allocator counts. A plugin that does not count answers with `UNIMPLEMENTED`.
+    /// The allocator's counts. A plugin without them returns `UNIMPLEMENTED`.
     pub fn memory(&self) -> Result<DeviceMemory, PjrtError> {
         self.counter.memory()
     }

@@ -1,5 +1,5 @@
-//! Whether a file is a whole ELF shared library for x86-64. The dynamic loader maps a truncated one and dies of
-//! SIGBUS when it touches what is missing, so the check comes first. Reads headers only.
+//! Checks that a file is a complete ELF shared library for x86-64. The dynamic loader maps a truncated one and dies of
+//! SIGBUS when it touches a missing page, so the check comes first. Reads headers only.
 //!
 //! Source: System V ABI, ELF-64 object file format (file header, program headers).
 
@@ -32,7 +32,7 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     if header[4] != 2 || header[5] != 1 || u16_at(&header, 16) != SHARED_OBJECT || u16_at(&header, 18) != X86_64 {
         return Err("it is not a 64-bit x86-64 ELF shared object".to_string());
     }
-    // e_shoff, e_shentsize, e_shnum: the section headers stand at the end of a linked library.
+    // e_shoff, e_shentsize, e_shnum: the section headers are at the end of a linked library.
     let needed = u64_at(&header, 40)
         .saturating_add(u64::from(u16_at(&header, 58)).saturating_mul(u64::from(u16_at(&header, 60))))
         .max(end_of_segments(&mut file, &header, n_bytes)?);
@@ -42,7 +42,7 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the last segment ends in the file, by the program headers (which follow the file header in a library).
+/// The end of the last segment in the file, by the program headers (which follow the file header in a library).
 fn end_of_segments(file: &mut File, header: &[u8; HEADER_BYTES], n_bytes: u64) -> Result<u64, String> {
     let (start, entry_bytes, n_entries) =
         (u64_at(header, 32), usize::from(u16_at(header, 54)), usize::from(u16_at(header, 56)));

@@ -1,21 +1,21 @@
 //! The environment variables of this process that plugins read when they are loaded.
 //!
-//! Setting one is safe only while no other thread reads the environment: Rust's own functions are safe from each other,
-//! C's `getenv` is safe from nobody. So variables are set where this process has one thread, which is counted, and
-//! nowhere else: a program with threads calls [`prepare_environment`] first in `main`.
+//! Setting one is safe only while no other thread reads the environment: Rust's own functions synchronise with each
+//! other, but C's `getenv` with nothing. So variables are set only while this process has a single thread, which is
+//! checked: a program with threads calls [`prepare_environment`] first in `main`.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::{PjrtError, PjrtErrorKind, PjrtPlace, PluginSpec, Purpose, Setting};
 
-/// Variables that were set by this crate to compile without a device. A plugin that runs must not see them.
+/// Variables that this crate set for compiling without a device. A plugin that runs programs must not see them.
 static SET_TO_COMPILE: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Sets what the pinned plugins read when they are loaded, unless it is set.
+/// Sets the variables that the pinned plugins read when they are loaded, unless they are set.
 ///
-/// Loading a plugin does this as well, and fails where it must set a variable and this process has other threads. A
-/// program that has them calls this first in `main`:
+/// Loading a plugin does this as well, and fails if it must set a variable while this process has other threads. A
+/// program with threads calls this first in `main`:
 ///
 /// ```no_run
 /// use bf16scope_pjrt::{Purpose, prepare_environment};
@@ -28,7 +28,7 @@ static SET_TO_COMPILE: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new(
 /// ```
 ///
 /// # Errors
-/// Where a variable must be set and this process has threads besides the one that calls.
+/// A variable must be set and this process has more than the calling thread.
 pub fn prepare_environment(purpose: Purpose) -> Result<(), PjrtError> {
     for spec in PluginSpec::pinned() {
         prepare(spec, purpose)?;
@@ -38,7 +38,7 @@ pub fn prepare_environment(purpose: Purpose) -> Result<(), PjrtError> {
     Ok(())
 }
 
-/// Sets what this plugin reads when it is loaded, unless it is set.
+/// Sets the variables that this plugin reads when it is loaded, unless they are set.
 pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtError> {
     let missing: Vec<Setting> = unset(spec, purpose).collect();
     if missing.is_empty() {
@@ -49,13 +49,14 @@ pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtErr
     if n_threads != Some(1) {
         let needed: Vec<Setting> = missing.into_iter().filter(|setting| setting.purpose.is_some()).collect();
         return match needed.is_empty() {
-            // The plugin may say more than it should on stderr, and that is all.
+            // The only consequence is noise from the plugin on stderr.
             true => Ok(()),
             false => Err(unset_under_threads(spec, needed[0], purpose, n_threads)),
         };
     }
     for setting in missing {
-        // SAFETY: this process has one thread, as just counted, and it is here: nobody else reads the environment.
+        // SAFETY: this process has one thread, as just counted, which is this one: no other thread reads the
+        // environment.
         unsafe { std::env::set_var(setting.variable, setting.value) };
         if setting.purpose == Some(Purpose::Compile) {
             set_to_compile.insert(setting.variable);
@@ -64,7 +65,7 @@ pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtErr
     Ok(())
 }
 
-/// A variable that a plugin needs, which cannot be set while other threads may read the environment.
+/// The error for a required variable that cannot be set while other threads may read the environment.
 fn unset_under_threads(spec: &PluginSpec, setting: Setting, purpose: Purpose, n_threads: Option<usize>) -> PjrtError {
     let Setting { variable, value, .. } = setting;
     let threads = n_threads.map_or("threads that cannot be counted".to_string(), |n| format!("{n} threads"));
@@ -82,7 +83,7 @@ fn unset(spec: &PluginSpec, purpose: Purpose) -> impl Iterator<Item = Setting> {
     spec.environment(purpose).copied().filter(|setting| std::env::var_os(setting.variable).is_none())
 }
 
-/// Ok, or that what this process set to compile is in the way of what is to run.
+/// Ok, or an error if variables that this process set for compiling would interfere with running.
 pub(super) fn check(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtError> {
     let set = set_against(purpose);
     let variables: Vec<&str> =
@@ -99,7 +100,7 @@ pub(super) fn check(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtError
     }
 }
 
-/// Variables that this process set to compile, where that is not the purpose.
+/// Variables that this process set for compiling, if that is not the purpose.
 fn set_against(purpose: Purpose) -> Vec<&'static str> {
     match purpose {
         Purpose::Compile => Vec::new(),
@@ -107,7 +108,7 @@ fn set_against(purpose: Purpose) -> Vec<&'static str> {
     }
 }
 
-/// Whether the variables of `spec` that hold a grid's sizes do, where they are set.
+/// Checks that the grid variables of `spec`, where set, hold a grid's sizes.
 pub(super) fn check_grids(spec: &PluginSpec) -> Result<(), PjrtError> {
     for &variable in spec.grids {
         let Some(value) = std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned()) else {
@@ -127,28 +128,29 @@ fn is_grid(value: &str) -> bool {
     value.split(',').count() == 3 && value.split(',').all(|size| size.parse::<u32>().is_ok_and(|size| size > 0))
 }
 
-/// What a child's environment differs in from this process's: a value to set, or none. That of a new process may always
-/// be chosen.
+/// How a child's environment differs from this process's: variables to set, or to remove. The environment of a new
+/// process can always be chosen.
 pub(super) fn of_child(spec: &PluginSpec, purpose: Purpose) -> Vec<(&'static str, Option<&'static str>)> {
     let set = unset(spec, purpose).map(|setting| (setting.variable, Some(setting.value)));
     let removed = set_against(purpose).into_iter().map(|variable| (variable, None));
     set.chain(removed).collect()
 }
 
-/// Threads of this process; `None` where the system does not say.
+/// Threads of this process; `None` if the system does not say.
 fn n_threads() -> Option<usize> {
     std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
 }
 
-/// Turns XLA's excess precision off for the process, unless the user's `XLA_FLAGS` say what it is to be: xla-rs has no
-/// other way to say it, and says so where it is on. Plugins are told with each program, whatever these flags are.
+/// Turns XLA's excess precision off for the process, unless the user's `XLA_FLAGS` set it: xla-rs offers no other way,
+/// and reports if it is on. Plugins get the option with each program, whatever these flags are.
 #[cfg(feature = "xla")]
 fn keep_roundings() {
     const VARIABLE: &str = "XLA_FLAGS";
     const FLAG: &str = "xla_allow_excess_precision";
     let flags = std::env::var(VARIABLE).unwrap_or_default();
     if !flags.contains(FLAG) && n_threads() == Some(1) {
-        // SAFETY: this process has one thread, as just counted, and it is here: nobody else reads the environment.
+        // SAFETY: this process has one thread, as just counted, which is this one: no other thread reads the
+        // environment.
         unsafe { std::env::set_var(VARIABLE, format!("{flags} --{FLAG}=false").trim_start()) };
     }
 }

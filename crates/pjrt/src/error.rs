@@ -1,7 +1,7 @@
-//! What can go wrong between this crate and a plugin: a kind, a place, what was found and what to do about it.
+//! Errors between this crate and a plugin: a kind, a place, a sentence with measured and expected values, and a remedy.
 //!
-//! The sentence is written where the fault is found. What a program can act on is in the kind, the place and, where the plugin
-//! refused a call, in its code. Installation has its own errors, [`InstallError`], and so have children, [`ChildError`]: this
+//! The sentence is written where the error is found. Programs can act on the kind, the place and, if the plugin refused
+//! a call, its code. Installation has its own errors, [`InstallError`], and so have children, [`ChildError`]: this
 //! error passes them on.
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use super::install::InstallError;
 use bf16scope_hlo::proto::WireError;
 use bf16scope_hlo::{ArrayError, DType};
 
-/// A failure in loading or driving a plugin: where, what was found, what was expected, and what to do.
+/// A failure in loading or driving a plugin: where, what was measured, what was expected, and what to do.
 ///
 /// ```
 /// use bf16scope_pjrt::{PjrtErrorKind, Platform};
@@ -33,7 +33,7 @@ struct Parts {
     kind: PjrtErrorKind,
     place: PjrtPlace,
     text: String,
-    /// Empty where there is nothing to say.
+    /// Empty if there is no advice.
     help: String,
     cause: Cause,
 }
@@ -41,51 +41,51 @@ struct Parts {
 #[derive(Debug)]
 enum Cause {
     None,
-    /// The plugin refused a call; the text is its own.
+    /// The plugin refused a call; the text is the plugin's.
     Refusal {
         call: &'static str,
         code: Code,
         message: String,
     },
-    /// What the sentence says of another error.
+    /// A cause, added to the sentence.
     Other(Box<dyn Error + Send + Sync>),
-    /// This error passes that of a child on.
+    /// A child's error that is passed on.
     Child(Box<ChildError>),
-    /// This error passes another on, and says what that says.
+    /// Another error that is passed on, with its text.
     PassedOn(Box<dyn Error + Send + Sync>),
 }
 
-/// What kind of thing went wrong.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PjrtErrorKind {
     /// The plugin, or XLA behind xla-rs, refused a call.
     Refused,
-    /// The plugin refused a call for want of memory, compiling or running.
+    /// The plugin refused a call because of memory, when compiling or running.
     OutOfMemory,
-    /// Something that this plugin, the C API or xla-rs has no way to do or to say.
+    /// This plugin, the C API or xla-rs does not support it.
     Unsupported,
-    /// A name of no device, or a device that is not here.
+    /// The name of a device is unknown, or the device is not present.
     Device,
-    /// A plugin that cannot be found, installed, or loaded into this process with its environment.
+    /// A plugin cannot be found, installed, or loaded into this process with its environment.
     Plugin,
     /// Machine code that nobody vouches for.
     ForeignCode,
-    /// An array that does not fill its shape, or an argument that the program does not take.
+    /// An array has another size than its shape, or the program does not accept an argument.
     Argument,
-    /// A program that is not compiled.
+    /// A program that cannot be compiled.
     Program,
-    /// A plugin that reports success and gives what cannot be.
+    /// A plugin reports success with an impossible result.
     PluginBug,
-    /// A child process that did not answer, or answered with an error: see [`PjrtError::child`].
+    /// A child process did not answer, or answered with an error: see [`PjrtError::child`].
     Child,
 }
 
-/// Where something went wrong.
+/// The place of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PjrtPlace {
-    /// Nowhere else than in what was asked for.
+    /// The request itself.
     Nowhere,
     /// A function of the C API.
     Call(&'static str),
@@ -93,13 +93,13 @@ pub enum PjrtPlace {
     Plugin(String),
     /// A plugin's file.
     File(PathBuf),
-    /// A device, by the name that users give it.
+    /// A device, by its name for users.
     Device(String),
     /// A compiled program, by its name.
     Executable(String),
     /// An array on the host.
     Array(DType, Vec<i64>),
-    /// xla-rs, in this call where it is one.
+    /// xla-rs, with the name of the call if there is one.
     XlaRs(Option<&'static str>),
 }
 
@@ -109,13 +109,13 @@ impl PjrtError {
         PjrtError(Box::new(Parts { kind, place, text, help, cause: Cause::None }))
     }
 
-    /// The same error, with what to do.
+    /// The same error with a remedy.
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> PjrtError {
         self.0.help = help.into();
         self
     }
 
-    /// The same error, with what caused it.
+    /// The same error with its cause.
     pub(crate) fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> PjrtError {
         self.0.cause = Cause::Other(cause.into());
         self
@@ -137,27 +137,27 @@ impl PjrtError {
         &self.0.place
     }
 
-    /// What was found, and what was expected.
+    /// The measured and the expected values.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// What to do, where there is something to say.
+    /// The remedy, if there is one.
     pub fn help(&self) -> Option<&str> {
         Some(self.0.help.as_str()).filter(|help| !help.is_empty())
     }
 
-    /// The function of the C API, where the plugin refused a call.
+    /// The function of the C API, if the plugin refused a call.
     pub fn call(&self) -> Option<&'static str> {
         self.refusal().map(|(call, _, _)| call)
     }
 
-    /// The plugin's code, where the plugin refused a call.
+    /// The plugin's code, if it refused a call.
     pub fn code(&self) -> Option<Code> {
         self.refusal().map(|(_, code, _)| code)
     }
 
-    /// The plugin's text as it gave it, where the plugin refused a call.
+    /// The plugin's unchanged text, if it refused a call.
     pub fn message(&self) -> Option<&str> {
         self.refusal().map(|(_, _, message)| message)
     }
@@ -169,7 +169,7 @@ impl PjrtError {
         }
     }
 
-    /// The error of a child process, where it is one.
+    /// The error of a child process, if it is one.
     pub fn child(&self) -> Option<&ChildError> {
         match &self.0.cause {
             Cause::Child(error) => Some(error),
@@ -183,9 +183,9 @@ impl PjrtError {
     }
 }
 
-// What many callers say.
+// Errors that many callers share.
 impl PjrtError {
-    /// The plugin refused a call. Code and text are the plugin's own.
+    /// The plugin refused a call. Code and text are the plugin's.
     pub(crate) fn refused(call: &'static str, code: Code, message: String) -> PjrtError {
         let kind = match code {
             Code::ResourceExhausted => PjrtErrorKind::OutOfMemory,
@@ -198,61 +198,61 @@ impl PjrtError {
         error
     }
 
-    /// A call that succeeded, by its own account, and gave `what`, which cannot be.
+    /// A call reported success and returned `what`, which is impossible.
     pub(crate) fn impossible(call: &'static str, what: impl fmt::Display) -> PjrtError {
         let text = format!("the plugin gives {what}, which cannot be");
         PjrtError::new(PjrtErrorKind::PluginBug, PjrtPlace::Call(call), text).with_help(PLUGIN_BUG)
     }
 
-    /// A call that succeeded, by its own account, and has no `what` to show for it.
+    /// A call reported success and did not return `what`.
     pub(crate) fn nothing(call: &'static str, what: &str) -> PjrtError {
         let text = format!("the plugin reports success and gives no {what}");
         PjrtError::new(PjrtErrorKind::PluginBug, PjrtPlace::Call(call), text).with_help(PLUGIN_BUG)
     }
 
-    /// No file where one was named.
+    /// A named file does not exist.
     pub(crate) fn missing(path: &Path, named_by: &str) -> PjrtError {
         PjrtError::plugin(path, format!("no such file (named by {named_by})"))
             .with_help(format!("correct the path, or leave {named_by} out to use the pinned plugin"))
     }
 
-    /// A file that the dynamic loader must not be given.
+    /// A file that must not be passed to the dynamic loader.
     pub(crate) fn not_a_library(path: &Path, why: &str) -> PjrtError {
         PjrtError::plugin(path, format!("not a usable shared library: {why}")).with_help(
             "name a PJRT plugin (.so, Linux x86-64), or reinstall the pinned one with `bf16scope plugins install`",
         )
     }
 
-    /// A file that is not loaded as a plugin.
+    /// A file that cannot be loaded as a plugin.
     pub(crate) fn plugin(path: &Path, text: impl Into<String>) -> PjrtError {
         PjrtError::new(PjrtErrorKind::Plugin, PjrtPlace::File(path.to_path_buf()), text)
     }
 
-    /// Host bytes that do not fill the array they are said to hold.
+    /// Host bytes whose size does not match the array's.
     pub(crate) fn host_bytes(dtype: DType, dims: &[i64], measured: usize, expected: usize) -> PjrtError {
         let text = format!("{dtype}{dims:?} on the host: measured {measured} bytes, expected {expected}");
         PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Nowhere, text)
     }
 
-    /// A file of an array that cannot be read.
+    /// A file with an array that cannot be read.
     pub(crate) fn host_file(dtype: DType, dims: &[i64], cause: io::Error) -> PjrtError {
         PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Nowhere, format!("{dtype}{dims:?} in a file: {cause}"))
             .because(cause)
     }
 
-    /// Too few or too many arguments of an executable, or lists of them.
+    /// A wrong number of arguments of an executable, or of lists of them.
     pub(crate) fn count(executable: &str, what: &str, measured: usize, expected: usize) -> PjrtError {
         let text = format!("{what}: measured {measured}, expected {expected}");
         PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Executable(executable.to_string()), text)
     }
 
-    /// A buffer type that this crate has no dtype for.
+    /// A buffer type without a dtype in this crate.
     pub(crate) fn buffer_type(number: i32) -> PjrtError {
         let text = format!("output of PJRT buffer type {number}: not a dtype of this crate");
         PjrtError::new(PjrtErrorKind::Unsupported, PjrtPlace::Nowhere, text)
     }
 
-    /// Bytes that are no `HloModuleProto`.
+    /// Bytes that are not an `HloModuleProto`.
     pub(crate) fn program(error: prost::DecodeError) -> PjrtError {
         let error = WireError::new(error);
         let text = format!("the program is not an HloModuleProto: {error}");
@@ -262,7 +262,7 @@ impl PjrtError {
 
 const PLUGIN_BUG: &str = "this is a bug of the plugin";
 
-/// What to do about a refusal whose text does not say it.
+/// A remedy for a refusal whose text has none.
 fn help_for(message: &str) -> &'static str {
     let calls_outside = ["No FFI handler registered for ", "No registered implementation for "];
     if message.starts_with("Failed to materialize symbols") {
@@ -276,12 +276,12 @@ fn help_for(message: &str) -> &'static str {
         "this is a callback of JAX (`jax.pure_callback`, `jax.debug.print`), which runs in the Python process that \
          made it: export the function without it"
     } else if message.contains("LuDecomposition") || message.contains("LuPivots") {
-        // What JAX lowers `solve` and `lu` to for a TPU, whose compiler has them.
+        // JAX lowers `solve` and `lu` to this call for a TPU, whose compiler supports it.
         "XLA has this call for TPUs alone (JAX writes it for `lu`, `solve`, `det` and `inv`), and no CPU runs it here: \
          `bf16scope compile` takes the module; of a matrix that is symmetric, `cho_solve`, of any other `qr` and \
          `solve_triangular`, run on both"
     } else {
-        // jaxlib registers LAPACK's functions in its own process; of `Qr` and the like XLA has its own.
+        // jaxlib registers LAPACK's functions in its own process; XLA has its own for `Qr` and the like.
         "the custom call is to a library that this plugin lacks. JAX writes calls of LAPACK where it lowers for a \
          CPU: lower it with `jax.jit(f).trace(*args).lower(lowering_platforms=(\"tpu\",))`, and XLA computes `qr` and \
          `eigh` itself, here too"
@@ -302,7 +302,7 @@ impl From<InstallError> for PjrtError {
     }
 }
 
-/// Elements that are no array of their dims, or that are asked for as another type.
+/// The elements do not form an array with these dims, or are requested as another type.
 impl From<ArrayError> for PjrtError {
     fn from(error: ArrayError) -> PjrtError {
         PjrtError::passed_on(PjrtErrorKind::Argument, error)
@@ -328,7 +328,7 @@ impl Error for PjrtError {
         match &self.0.cause {
             Cause::None | Cause::Refusal { .. } => None,
             Cause::Other(cause) => Some(cause.as_ref()),
-            // This error says what that one says.
+            // This error has the child error's text.
             Cause::Child(error) => error.source(),
             Cause::PassedOn(error) => error.source(),
         }
@@ -365,7 +365,7 @@ mod tests {
         assert!(callback.starts_with("this is a callback of JAX"), "{callback}");
         let lapack = said("No FFI handler registered for lapack_sgeqrf_ffi on a platform Host (canonical host)");
         assert!(lapack.starts_with("the custom call is to a library that this plugin lacks"), "{lapack}");
-        // It was lowered for a TPU: to do so again does not help.
+        // It was lowered for a TPU: lowering it again does not help.
         let of_tpus = said("No registered implementation for untyped custom call to LuDecomposition for Host");
         assert!(
             of_tpus.starts_with("XLA has this call for TPUs alone") && !of_tpus.contains("lowering_platforms"),
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(said("No such thing"), "");
     }
 
-    /// Of xla-rs, which is not in every build.
+    /// Errors of xla-rs, which not every build has.
     #[test]
     fn outputs_are_counted() {
         assert_eq!(

@@ -4,7 +4,7 @@ use super::live::{HandleKind, Live};
 use super::plugin::{Plugin, call};
 use super::{PjrtError, ffi};
 
-/// Work in the plugin that may not be done. Dropping it gives up the wait, not the work.
+/// Pending work in the plugin. Dropping it abandons the wait, not the work.
 pub(super) struct Event {
     plugin: &'static Plugin,
     raw: *mut ffi::PJRT_Event,
@@ -17,7 +17,7 @@ impl Event {
         (!raw.is_null()).then(|| Event { plugin, raw, _live: Live::new(HandleKind::Event) })
     }
 
-    /// Blocks until the work is done, and says how it went.
+    /// Blocks until the work is done, and returns its result.
     pub(super) fn wait(self) -> Result<(), PjrtError> {
         let mut args = ffi::PJRT_Event_Await_Args::zeroed();
         args.event = self.raw;

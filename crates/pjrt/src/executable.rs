@@ -1,4 +1,4 @@
-//! Executables: compiled programs that are loaded, and run on a client's devices.
+//! Executables: compiled programs loaded on a client's devices.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{Buffer, Client, CompileOptions, ForeignCode, PjrtError, PjrtErrorKin
 pub enum Arg<'a> {
     /// Stays the caller's, unchanged, whatever the program aliases.
     Keep(&'a Buffer),
-    /// Is given up: where the program aliases this parameter to an output, the output takes over its memory; else it
+    /// Is given up: if the program aliases this parameter to an output, the output takes over its memory; otherwise it
     /// is freed.
     Donate(Buffer),
 }
@@ -40,7 +40,7 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// What the compiler says of it.
+    /// The compiler's information on it.
     pub fn compiled(&self) -> &Compiled {
         &self.code.compiled
     }
@@ -55,17 +55,17 @@ impl Executable {
         self.code.n_devices
     }
 
-    /// Runs it on its one device, and returns when the outputs are there.
+    /// Runs it on its single device, and returns when the outputs are ready.
     ///
-    /// Donated arguments are gone afterwards, also when it fails.
+    /// Donated arguments are consumed, even if the run fails.
     pub fn execute(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>, PjrtError> {
         let mut outputs = self.execute_sharded(vec![args])?;
         Ok(outputs.pop().expect("one list of outputs for each list of arguments"))
     }
 
-    /// Runs it on all its devices, with one list of arguments for each; returns when the outputs are there.
+    /// Runs it on all its devices, with one list of arguments for each; returns when the outputs are ready.
     ///
-    /// An argument is donated only where every device donates it.
+    /// An argument is donated only if every device donates it.
     pub fn execute_sharded(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>, PjrtError> {
         self.check_args(&args)?;
         let lists: Vec<Vec<Given<'_>>> = args.iter().map(|list| list.iter().map(Arg::given).collect()).collect();
@@ -74,7 +74,7 @@ impl Executable {
         Ok(outputs.into_iter().map(buffers).collect())
     }
 
-    /// Counts and types of the arguments, before the plugin sees them.
+    /// Checks the counts and types of the arguments before the plugin sees them.
     fn check_args(&self, args: &[Vec<Arg<'_>>]) -> Result<(), PjrtError> {
         let count = |what, measured, expected| match measured == expected {
             true => Ok(()),
@@ -101,7 +101,7 @@ impl Executable {
     fn check_type(&self, idx: usize, buffer: &Buffer, expected: &ArgumentSpec) -> Result<(), PjrtError> {
         let measured = OutputSpec { dtype: buffer.dtype()?, dims: buffer.dims()? };
         let ArgumentSpec { whole, shard } = expected;
-        // What is not known here the plugin checks.
+        // The plugin checks types that are unknown here.
         let Some(shard) = shard.as_ref().filter(|shard| **shard != measured) else { return Ok(()) };
         let text = format!("argument {idx}: measured {measured}, expected {shard}");
         Err(match shard == whole {
@@ -121,8 +121,8 @@ impl Executable {
 impl Client {
     /// Compiles a program (serialized `HloModuleProto`) and loads it on the first devices.
     ///
-    /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
-    /// A client that keeps programs ([`Client::keeping`]) compiles one that it still has no second time.
+    /// The program must have passed `hlo::verify`: XLA aborts the process on some of what the verifier rejects. A
+    /// client that keeps programs ([`Client::keeping`]) does not compile a kept one again.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Executable, PjrtError> {
         let options = &*self.options(options);
         let program = &*self.rewritten(program)?;
@@ -137,22 +137,22 @@ impl Client {
         Ok(Executable { code, client: self.clone(), arguments })
     }
 
-    /// The same in a process that was started for nothing else: the arguments were checked by whoever started it.
+    /// The same in a process started only for this, whose parent has checked the arguments.
     pub(super) fn load_alone(&self, executable: &[u8]) -> Result<Executable, PjrtError> {
-        // SAFETY: this process holds nothing else, and its parent believes nothing of what comes from here.
+        // SAFETY: this process holds nothing else, and its parent does not trust its output.
         let foreign = unsafe { ForeignCode::allow() };
         let code = Code::new(Arc::clone(&self.backend).load(executable, Some(foreign))?)?;
         Ok(Executable { code: Arc::new(code), client: self.clone(), arguments: None })
     }
 
-    /// Loads what [`Compiled::serialize`] wrote of this program under these options, without compiling it again.
+    /// Loads the output of [`Compiled::serialize`] for this program and these options, without compiling.
     ///
-    /// What is loaded is machine code, and nothing here can tell what it does. A client in a child process
-    /// ([`Client::in_child`]) loads it there and needs no leave; in this process somebody must answer for it.
+    /// An executable is machine code that cannot be checked here. A client in a child process ([`Client::in_child`])
+    /// loads it there and needs no permission; in this process somebody must vouch for it.
     ///
     /// # Errors
-    /// [`PjrtErrorKind::ForeignCode`] in this process without leave; whatever the plugin says of bytes that are damaged,
-    /// or written by another version.
+    /// [`PjrtErrorKind::ForeignCode`] in this process without permission; errors of the plugin for bytes that are
+    /// damaged, or written by another version.
     pub fn load(
         &self,
         executable: &[u8],

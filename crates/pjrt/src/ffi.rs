@@ -1,18 +1,18 @@
 //! Declarations of the PJRT C API that this crate calls, and nothing else: no logic, no safety.
 //!
 //! They follow `pjrt_c_api.h` of PJRT C API version 0.81 (the header inside the `xla-cpu-pjrt` 0.0.1 wheel). The API
-//! grows by appending fields to structs and entries to the table, so a newer plugin reads these structs by the
-//! `struct_size` they carry. Names are the header's. Entries this crate does not call keep their place as [`Unused`];
-//! enums travel as `c_int`, so that a value this header does not know is not undefined behaviour.
+//! grows by appending fields to structs and entries to the table, so a newer plugin reads these structs by their
+//! `struct_size`. Names are the header's. Entries this crate does not call keep their place as [`Unused`]; enums are
+//! `c_int`, so that a value unknown to this header is not undefined behaviour.
 
 #![allow(non_camel_case_types, non_snake_case, missing_docs)]
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 
-/// `PJRT_API_MAJOR` of the header followed.
+/// `PJRT_API_MAJOR` in that header.
 pub const API_MAJOR: c_int = 0;
-/// `PJRT_API_MINOR` of the header followed.
+/// `PJRT_API_MINOR` in that header.
 pub const API_MINOR: c_int = 81;
 
 /// `PJRT_HostBufferSemantics_kImmutableOnlyDuringCall`: the plugin has copied the data when the call returns.
@@ -73,10 +73,10 @@ macro_rules! structs {
                     size
                 };
 
-                /// All zero, but for the size.
+                /// All zero except for the size.
                 pub fn zeroed() -> Self {
-                    // SAFETY: every field is an integer, a bool, a raw pointer, an optional function or a struct of those, for all of
-                    // which zero bytes are a value.
+                    // SAFETY: every field is an integer, a bool, a raw pointer, an optional function or a struct of
+                    // those, for which zero bytes are a valid value.
                     let zeroed: Self = unsafe { std::mem::zeroed() };
                     Self { struct_size: Self::STRUCT_SIZE, ..zeroed }
                 }
@@ -92,7 +92,7 @@ pub fn functions() -> impl Iterator<Item = &'static str> {
     STRUCT_SIZES.iter().filter_map(|(row, _)| row.strip_suffix("_Args"))
 }
 
-/// A function of the C API by its name; `None` for one that is not called here.
+/// A function of the C API by its name; `None` if it is not called here.
 pub(super) fn function_named(name: &str) -> Option<&'static str> {
     functions().find(|function| *function == name)
 }
@@ -157,7 +157,7 @@ structs! {
         platform_version: *const c_char,
         platform_version_size: usize,
     }
-    /// Which of the processes this is that share a platform's devices.
+    /// This process's index among the processes that share a platform's devices.
     PJRT_Client_ProcessIndex_Args {
         client: *mut PJRT_Client,
         process_index: c_int,
@@ -317,7 +317,7 @@ structs! {
         executable: *mut PJRT_Executable,
         program: *mut PJRT_Program,
     }
-    /// An executable as bytes, which live until the deleter is called with what backs them.
+    /// An executable as bytes, which are valid until the deleter is called on their owner.
     PJRT_Executable_Serialize_Args {
         executable: *const PJRT_Executable,
         serialized_bytes: *const c_char,
@@ -325,7 +325,7 @@ structs! {
         serialized_executable: *mut PJRT_SerializedExecutable,
         serialized_executable_deleter: Option<unsafe extern "C" fn(*mut PJRT_SerializedExecutable)>,
     }
-    /// Loads such bytes on a client, with other compile options than their own if there are any.
+    /// Loads such bytes on a client, optionally with compile options that override their own.
     PJRT_Executable_DeserializeAndLoad_Args {
         client: *mut PJRT_Client,
         serialized_executable: *const c_char,
@@ -479,7 +479,7 @@ structs! {
     }
 }
 
-/// The value of a [`PJRT_NamedValue`]; its `value_type` says which member.
+/// The value of a [`PJRT_NamedValue`]; its `value_type` selects the member.
 #[repr(C)]
 pub union NamedValue {
     pub string: *const c_char,
@@ -489,7 +489,7 @@ pub union NamedValue {
     pub boolean: bool,
 }
 
-/// A named value: an option given to the plugin, or an attribute it gives.
+/// A named value: an option for the plugin, or an attribute from it.
 #[repr(C)]
 pub struct PJRT_NamedValue {
     pub struct_size: usize,
@@ -518,8 +518,8 @@ pub type Entry<Args> = Option<unsafe extern "C" fn(*mut Args) -> *mut PJRT_Error
 /// A table entry that cannot fail.
 pub type VoidEntry<Args> = Option<unsafe extern "C" fn(*mut Args)>;
 
-/// The table that `GetPjrtApi` returns. A plugin may have a shorter or a longer one: read an entry only by way of
-/// [`Plugin`](super::Plugin), which compares its place with `struct_size` first.
+/// The table that `GetPjrtApi` returns. A plugin may have a shorter or a longer one: read an entry only through
+/// [`Plugin`](super::Plugin), which first compares its offset with `struct_size`.
 #[repr(C)]
 pub struct PJRT_Api {
     pub struct_size: usize,

@@ -1,34 +1,34 @@
-//! Programs of which XLA's CPU compiler would fold constants to other numbers.
+//! Detects programs in which XLA's CPU compiler would fold constants incorrectly.
 //!
-//! XLA's evaluator of constants compares the layouts of an elementwise op's operands with each other, and not with the
-//! layout of its result: where all operands lie in one order and the result in another, it writes the elements in the
-//! operands' order (`HloEvaluator`'s `ElementWiseUnaryOpImpl`, `Compare`, and its binary and ternary likes). Two things
-//! bring such an op about. The program says a layout: of an array inside it, which means nothing to what it computes. Or
-//! XLA's pass `reshape-mover` moves a transpose of a constant above an elementwise op, and gives it the layout that makes
-//! the transpose free; transposes of constants come from gathers, dots and convolutions of constants too.
+//! XLA's constant evaluator compares the layouts of an elementwise op's operands with each other, but not with the
+//! result's: if all operands have one layout and the result another, it writes the elements in the operands' order
+//! (`HloEvaluator`'s `ElementWiseUnaryOpImpl`, `Compare`, and the binary and ternary equivalents). Such ops arise in
+//! two ways. The program specifies the layout of an array inside it, which does not affect its meaning. Or XLA's pass
+//! `reshape-mover` moves a transpose of a constant above an elementwise op, and gives it the layout that makes the
+//! transpose free; transposes of constants also come from gathers, dots and convolutions of constants.
 //!
-//! So constants are folded unless there is a layout of that kind, or an op of these whose operands are all constants. What
-//! is the same everywhere (a scalar, broadcast) has no order. What is constant is judged generously: through calls and
-//! loops, a parameter is as constant as the most constant of its arguments.
+//! So constant folding stays on unless there is such a layout, or such an op with only constant operands. A splat (a
+//! broadcast scalar) has no order. The analysis of constants is conservative: through calls and loops, a parameter is
+//! as constant as the most constant of its arguments.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::skimmed::{Computation, Instruction, Program};
 use bf16scope_hlo::proto::messages::ShapeProto;
 
-/// How constant a value is.
+/// How constant a value is, by the analysis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Known {
     /// It depends on the program's arguments.
     #[default]
     No,
-    /// One number, everywhere.
+    /// The same number everywhere.
     Splat,
-    /// Known while compiling.
+    /// Known at compile time.
     Constant,
 }
 
-/// Whether a program holds what XLA's evaluator may fold to a wrong order.
+/// Whether XLA's evaluator may fold a constant of this program into a wrong order.
 pub(super) fn folds_wrongly(program: &Program) -> bool {
     let instructions = || program.computations.iter().flat_map(|computation| &computation.instructions);
     // Without a constant there is nothing to fold.
@@ -39,7 +39,8 @@ pub(super) fn folds_wrongly(program: &Program) -> bool {
         return true;
     }
     let mut facts = Facts::default();
-    // Callers stand behind what they call. A pass more for what is known of a callee's result, until nothing is news.
+    // Callers come after the computations they call. Passes repeat, for facts about a callee's result, until nothing
+    // changes.
     for _ in 0..=program.computations.len() {
         let before = facts.clone();
         if program.computations.iter().rev().any(|computation| facts.find(computation)) {
@@ -52,16 +53,16 @@ pub(super) fn folds_wrongly(program: &Program) -> bool {
     false
 }
 
-/// What is known of computations, at least at one of their calls.
+/// The facts about computations, for at least one of their calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Facts {
     roots: BTreeMap<i64, Known>,
-    /// By computation and number.
+    /// By computation and parameter number.
     parameters: BTreeMap<(i64, i64), Known>,
 }
 
 impl Facts {
-    /// Learns of a computation and of what it calls; whether a transpose of constants may come about in it.
+    /// Analyses a computation and its callees; returns whether a transpose of constants may arise in it.
     fn find(&mut self, computation: &Computation) -> bool {
         let mut known: HashMap<i64, Known> = HashMap::new();
         for it in &computation.instructions {
@@ -86,7 +87,7 @@ impl Facts {
         let greatest = operands.iter().copied().max().unwrap_or_default();
         for &callee in &it.called_computation_ids {
             for (number, &operand) in (0i64..).zip(operands) {
-                // A branch takes one of the operands behind the first.
+                // A branch takes one of the operands after the first.
                 let operand = if it.opcode == "conditional" { greatest } else { operand };
                 let parameter = self.parameters.entry((callee, number)).or_default();
                 *parameter = (*parameter).max(operand);
@@ -105,7 +106,7 @@ impl Facts {
             "parameter" => self.parameters.get(&(computation.id, it.parameter_number)).copied().unwrap_or_default(),
             "call" => callee,
             "while" | "conditional" => callee.max(greatest),
-            // Some of its elements may be known, and each may be taken.
+            // Some of its elements may be known, and any may be taken.
             "tuple" | "get-tuple-element" => greatest,
             "pad" | "concatenate" | "scatter" if all_of(operands) != Known::No => Known::Constant,
             "custom-call"
@@ -122,7 +123,7 @@ impl Facts {
     }
 }
 
-/// What is computed of these alone: known where all are.
+/// The value of an op on these operands: known if all are.
 fn all_of(operands: &[Known]) -> Known {
     match operands.iter().min() {
         None | Some(Known::No) => Known::No,
@@ -130,7 +131,7 @@ fn all_of(operands: &[Known]) -> Known {
     }
 }
 
-/// Whether XLA makes a transpose of it, if it is none.
+/// Whether XLA turns it into a transpose.
 fn makes_transposes(it: &Instruction) -> bool {
     match it.opcode.as_str() {
         "transpose" | "gather" | "scatter" | "dot" | "convolution" => true,
@@ -143,7 +144,7 @@ fn is_array(shape: &Option<ShapeProto>) -> bool {
     shape.as_ref().is_some_and(|shape| !shape.dimensions.is_empty() || !shape.tuple_shapes.is_empty())
 }
 
-/// Whether an array inside a program is said to lie otherwise than row by row. Arguments may.
+/// Whether an array inside a program has a layout that is not row-major. Arguments may have one.
 fn says_a_layout(it: &Instruction) -> bool {
     fn is_other(shape: &ShapeProto) -> bool {
         let order = shape.layout.iter().flat_map(|layout| &layout.minor_to_major);
@@ -182,7 +183,7 @@ mod tests {
                 "n = f32[2,3] negate(c); ROOT d = f32[2,2] dot(n, c), lhs_contracting_dims={1}, rhs_contracting_dims={1}",
             ),
             (false, "ROOT d = f32[2,2] dot(x, c), lhs_contracting_dims={1}, rhs_contracting_dims={1}"),
-            // Of one number there is no order.
+            // A splat has no order.
             (
                 false,
                 "o = f32[] constant(1); b = f32[2,3] broadcast(o), dimensions={}; ROOT t = f32[3,2] transpose(b), dimensions={1,0}",

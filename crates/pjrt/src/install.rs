@@ -1,8 +1,8 @@
-//! Installing a pinned plugin from the Python package index, by way of pip, once.
+//! Installs a pinned plugin from the Python package index, with pip, once.
 //!
-//! Nothing is installed that does not match the pinned checksums; a library is whole in its place or absent; processes
-//! that start together wait for one of them, which also removes what killed installations left. What happens is told
-//! to [`Setup::on_install`]; without one it is said on stderr, because a download of 200 MB is never silent.
+//! Nothing is installed that does not match the pinned checksums; a library is complete or absent; concurrent processes
+//! wait for one of them, which also removes the remains of killed installations. [`Setup::on_install`] receives the
+//! progress; without it, progress goes to stderr, because a download of 200 MB is never silent.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,9 +18,9 @@ use super::whole::{self, Damage, Installed};
 use bf16scope_files::{self as files, ZipError};
 
 fn say(setup: &Setup, progress: Progress<'_>) {
-    // A line every 200 ms would drown a test's output.
+    // A line every 200 ms would flood a test's output.
     if !setup.on_install.tell(&progress) && !matches!(progress, Progress::Downloading { .. }) {
-        // Nothing can be done about a stderr that is closed.
+        // If stderr is closed, there is no other way to report.
         drop(writeln!(io::stderr(), "bf16scope: {progress}"));
     }
 }
@@ -29,34 +29,34 @@ fn say(setup: &Setup, progress: Progress<'_>) {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// No variable says where caches are.
+    /// No variable names a cache directory.
     #[error(
         "no cache directory: BF16SCOPE_CACHE, XDG_CACHE_HOME and HOME are unset or empty\nhelp: set BF16SCOPE_CACHE to a directory that can hold 900 MB"
     )]
     NoCacheDir,
-    /// Installing is refused.
+    /// Installation is not permitted.
     #[error("{package} {version} is not installed in {}, and this run is offline\nhelp: run `bf16scope plugins install` without --offline and BF16SCOPE_OFFLINE, or name the library in {variable}", cache_dir.display())]
     Offline {
         /// Project.
         package: &'static str,
         /// Version.
         version: &'static str,
-        /// Where it would be.
+        /// The directory it would be installed to.
         cache_dir: PathBuf,
         /// The variable that names another file.
         variable: &'static str,
     },
-    /// The installed file is not the pinned library, and installing is refused.
+    /// The installed file is not the pinned library, and reinstalling is not permitted.
     #[error("{} is damaged: {damage}; and this run is offline\nhelp: run `bf16scope plugins install` without --offline and BF16SCOPE_OFFLINE, or name another library in {variable}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// How it differs.
+        /// The difference.
         damage: Damage,
         /// The variable that names another file.
         variable: &'static str,
     },
-    /// The disk has less room than the wheel and the library take.
+    /// The disk has too little space for the wheel and the library.
     #[error("cache {}: no room for {package}: {} MB free, {} MB needed\nhelp: {ROOM}", path.display(), available / 1_000_000, needed.div_ceil(1_000_000))]
     NoRoom {
         /// Project.
@@ -82,7 +82,7 @@ pub enum InstallError {
         /// The variable that names another file.
         variable: &'static str,
     },
-    /// No pip.
+    /// There is no pip.
     #[error("{package}: no pip: tried {}\nhelp: install Python 3 with pip (Debian: apt-get install python3-pip), or name the library in {variable}", tried.join(", "))]
     NoPip {
         /// Project.
@@ -103,22 +103,22 @@ pub enum InstallError {
         wheel: &'static str,
         /// The command, without its options.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: String,
         /// Its last lines.
         text: String,
     },
-    /// pip brought no such wheel.
+    /// pip did not download such a wheel.
     #[error("{package}: pip brought no {wheel} but: {}", found.join(", "))]
     NoWheel {
         /// Project.
         package: &'static str,
         /// The wheel.
         wheel: &'static str,
-        /// Files that pip brought.
+        /// Files that pip downloaded.
         found: Vec<String>,
     },
-    /// The wheel is another one.
+    /// The wheel's checksum is wrong.
     #[error(
         "{wheel}: sha256: measured {measured}, expected {expected}\nhelp: the file was changed on its way; try another network or package mirror"
     )]
@@ -130,7 +130,7 @@ pub enum InstallError {
         /// Pinned checksum.
         expected: &'static str,
     },
-    /// The library that came out of the right wheel is another one.
+    /// The library in the right wheel has a wrong checksum.
     #[error(
         "{member}: sha256: measured {measured}, expected {expected}\nhelp: the wheel is right, so memory or disk of this machine may be failing; try again"
     )]
@@ -153,12 +153,12 @@ pub enum InstallError {
         #[source]
         source: ZipError,
     },
-    /// The cache directory is full, read-only, or no directory.
+    /// The cache directory is full, read-only, or not a directory.
     #[error("cache {}: {doing}: {source}\nhelp: {}", path.display(), remedy(.source))]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// Why it failed.
         #[source]
@@ -183,7 +183,7 @@ fn remedy(error: &io::Error) -> &'static str {
 pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) -> Result<Located, InstallError> {
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = artifact.path_in(cache_dir);
-    // Before anything is said of what is there: it may be another user's.
+    // Checked before the existing file is examined: it may belong to another user.
     whole::trusted_folders(&path).map_err(|error| InstallError::Io {
         path: cache_dir.to_path_buf(),
         doing: "looking whose it is",
@@ -214,7 +214,7 @@ pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) 
     let lock_path = dir.join("lock");
     let lock = files::open_lock(&lock_path).map_err(io_error(&lock_path, "making the lock file"))?;
     lock.lock_exclusive().map_err(io_error(&lock_path, "waiting for the lock"))?;
-    // Another process may have installed it while this one waited. The lock goes with `lock`.
+    // Another process may have installed it while this one waited. The lock is released with `lock`.
     match whole::installed(artifact, &path) {
         Installed::Whole => return Ok(Located { path, source: Source::Cache }),
         Installed::Damaged(damage) => say(setup, Progress::Damaged { path: &path, damage: &damage }),
@@ -237,14 +237,14 @@ pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) 
     Ok(Located { path, source: Source::Installed })
 }
 
-/// What directories begin with in which a plugin is being installed.
+/// The prefix of directories in which a plugin is being installed.
 const STAGING: &str = "staging-";
 
-/// Removes what killed installations left. The lock is ours, so nobody works there.
+/// Removes the remains of killed installations. This process holds the lock, so no installation is running.
 fn remove_left(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(STAGING.as_bytes()) {
-            // What cannot be removed takes room, and harms nothing.
+            // A directory that cannot be removed takes space, but does no harm.
             if let Err(error) = fs::remove_dir_all(entry.path()) {
                 tracing::debug!("{}: {error}", entry.path().display());
             }
@@ -252,7 +252,7 @@ fn remove_left(dir: &Path) {
     }
 }
 
-/// Whether wheel and library have room; better asked before a download than found out by it.
+/// Checks that there is space for the wheel and the library, before the download.
 fn check_room(artifact: &Pinned, dir: &Path, available: u64) -> Result<(), InstallError> {
     let needed = artifact.wheel_bytes + artifact.library_bytes;
     if available >= needed {
@@ -268,7 +268,7 @@ fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Insta
 
 /// A way to start pip.
 struct Pip {
-    /// As it is named in messages.
+    /// Its name in messages.
     name: &'static str,
     /// The program.
     program: &'static str,
@@ -276,11 +276,10 @@ struct Pip {
     args: &'static [&'static str],
 }
 
-/// Python alone, then pip: nothing of the current directory may be in its place. `python3 -m pip` would run a `pip.py`
-/// that lies there.
+/// Isolated Python: `python3 -m pip` would run a `pip.py` in the current directory.
 const ISOLATED: &[&str] = &["-I", "-m", "pip"];
-/// As `-m pip`, without the current directory, for a pip that only the user's own site-packages or PYTHONPATH have,
-/// which `-I` leaves out.
+/// Like `-m pip`, without the current directory, for a pip that is only in the user's own site-packages or PYTHONPATH,
+/// which `-I` excludes.
 const WITHOUT_CURRENT_DIR: &[&str] = &[
     "-c",
     "import sys; sys.path = [place for place in sys.path if place]; import runpy; \
@@ -316,7 +315,7 @@ impl Pip {
             match child.try_wait() {
                 Ok(Some(status)) => return status.success(),
                 Ok(None) if began.elapsed() < ANSWER => std::thread::sleep(Duration::from_millis(5)),
-                // One that never ends is no pip.
+                // A program that does not exit is not pip.
                 _ => {
                     drop(child.kill());
                     drop(child.wait());
@@ -327,12 +326,12 @@ impl Pip {
     }
 }
 
-/// How long a pip may take to say its version; a cold start of Python takes seconds.
+/// The timeout for pip to print its version; a cold start of Python takes seconds.
 const ANSWER: Duration = Duration::from_secs(60);
-/// How long pip may download without a byte that comes. It gives up a connection by itself after 15 seconds, five times.
+/// The timeout for pip without a new byte. It times out on a connection itself after 15 seconds, five times.
 const STALLED: Duration = Duration::from_secs(300);
 
-/// Downloads the wheel with the first pip there is.
+/// Downloads the wheel with the first available pip.
 fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
     let pip = PIPS.iter().find(|pip| pip.answers(setup)).ok_or_else(|| InstallError::NoPip {
         package: artifact.package,
@@ -342,14 +341,14 @@ fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &S
     let wheels = staging.join("wheels");
     fs::create_dir(&wheels).map_err(io_error(&wheels, "making it"))?;
     let mut command = pip.command(setup);
-    // The tags pin the wheel, so that any Python 3 gets the same one.
+    // The tags pin the wheel, so that any Python 3 downloads the same one.
     command
         .args(["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"])
         .args(["--progress-bar", "off", "--platform", artifact.platform])
         .args(["--implementation", "cp", "--python-version", "3.11", "--abi", "cp311", "--dest"])
         .arg(&wheels)
         .arg(format!("{}=={}", artifact.package, artifact.version))
-        // pip writes to its temporary directory first: it must have room too, and be watched.
+        // pip writes to its temporary directory first: it must have space too, and be monitored.
         .env("TMPDIR", staging)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
@@ -361,14 +360,14 @@ fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &S
         text,
     };
     let mut child = command.spawn().map_err(|error| failed("not started".to_string(), error.to_string()))?;
-    // Not through a file, which a full disk would keep empty.
+    // A pipe, not a file, which would stay empty on a full disk.
     let stderr = child.stderr.take();
     let log = std::thread::spawn(move || stderr.map(end_of).unwrap_or_default());
     let status =
         watch(&mut child, artifact, staging, setup).map_err(|error| failed("lost".to_string(), error.to_string()))?;
     if !status.success() {
         let log = log.join().unwrap_or_default();
-        // pip fails like any other command when the disk is full; the remedy is another one.
+        // pip fails in the usual way if the disk is full, but the remedy is a different one.
         return Err(match full(&log) {
             Some(kind) => io_error(staging, "downloading the wheel")(kind.into()),
             None => failed(status.to_string(), last_lines(&log)),
@@ -383,7 +382,7 @@ fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &S
     }
 }
 
-/// The end of what comes through a pipe, which is read to its end.
+/// The end of a pipe's content, which is read completely.
 fn end_of(mut pipe: impl Read) -> String {
     const KEPT: usize = 64 << 10;
     let (mut end, mut chunk) = (Vec::new(), vec![0; KEPT]);
@@ -394,7 +393,7 @@ fn end_of(mut pipe: impl Read) -> String {
     String::from_utf8_lossy(&end).into_owned()
 }
 
-/// Whether pip's log says that there is no more room: the system's errors 28 and 122.
+/// Whether pip's log says that the disk is full: the system's errors 28 and 122.
 fn full(log: &str) -> Option<io::ErrorKind> {
     let says = |texts: [&str; 2]| texts.iter().any(|text| log.contains(text));
     if says(["No space left on device", "[Errno 28]"]) {
@@ -406,7 +405,7 @@ fn full(log: &str) -> Option<io::ErrorKind> {
     }
 }
 
-/// Waits for pip, and says how many bytes have come.
+/// Waits for pip, and reports the downloaded bytes.
 fn watch(child: &mut Child, artifact: &Pinned, staging: &Path, setup: &Setup) -> io::Result<std::process::ExitStatus> {
     let (mut n_before, mut since) = (0, Instant::now());
     loop {
@@ -446,7 +445,7 @@ fn file_names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The end of pip's log: its last two lines that say something.
+/// The end of pip's log: its last two non-empty lines.
 fn last_lines(log: &str) -> String {
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(2)..].join(" / ")
@@ -461,7 +460,7 @@ fn check_sum(artifact: &Pinned, wheel: &Path) -> Result<(), InstallError> {
     }
 }
 
-/// Unpacks the library beside its place, then moves it there: it is whole or absent.
+/// Unpacks the library beside its place, then moves it there: it is complete or absent.
 fn unpack(artifact: &Pinned, wheel: &Path, staging: &Path, path: &Path) -> Result<(), InstallError> {
     let zip_error =
         |error| InstallError::Wheel { wheel: artifact.wheel, member: artifact.member, source: ZipError::new(error) };
@@ -505,7 +504,7 @@ mod tests {
         assert_eq!(end_of([b'x'; 1 << 20].as_slice()).len(), 64 << 10);
     }
 
-    /// What this machine cannot be, and what a right wheel does not hold.
+    /// An unsupported machine, and a wheel with a wrong library.
     #[test]
     fn other_machines_and_damaged_libraries_are_named_with_what_to_do() {
         let (package, variable) = ("xla-cpu-pjrt", "BF16SCOPE_CPU_PLUGIN");

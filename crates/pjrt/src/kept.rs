@@ -1,4 +1,4 @@
-//! The programs that a client compiled last, for when one of them is asked for again.
+//! The cache of a client's most recently compiled programs.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,16 +9,16 @@ use sha2::{Digest, Sha256};
 use super::compiled::Code;
 use super::{CompileOptions, PjrtError};
 
-/// Program and options, hashed.
+/// A hash of program and options.
 type Key = [u8; 32];
 
-/// The programs that were asked for last, at most `n_programs`; the last one is at the back.
+/// The most recently requested programs, at most `n_programs`; the latest is at the back.
 pub(super) struct Kept {
     n_programs: usize,
     programs: Mutex<VecDeque<(Key, Slot)>>,
 }
 
-/// One program. Locked while it is compiled: who asks for it meanwhile waits, and then has it.
+/// One program. Locked while it is compiled: concurrent requests wait for it.
 type Slot = Arc<Mutex<Option<Arc<Code>>>>;
 
 impl Kept {
@@ -26,7 +26,7 @@ impl Kept {
         Kept { n_programs, programs: Mutex::default() }
     }
 
-    /// The code of this program: what is kept, or what `compile` makes. A failure is not kept.
+    /// The code of this program, from the cache or from `compile`. A failure is not cached.
     pub(super) fn code(
         &self,
         program: &[u8],
@@ -34,7 +34,7 @@ impl Kept {
         compile: impl FnOnce() -> Result<Code, PjrtError>,
     ) -> Result<Arc<Code>, PjrtError> {
         let slot = self.slot(key(program, options));
-        // Who panics while compiling leaves the slot empty.
+        // A panic while compiling leaves the slot empty.
         let mut code = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(code) = &*code {
             return Ok(Arc::clone(code));
@@ -44,7 +44,7 @@ impl Kept {
         Ok(made)
     }
 
-    /// The place of a program, which is the last one asked for now.
+    /// The slot of a program, which becomes the latest.
     fn slot(&self, key: Key) -> Slot {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = match programs.iter().position(|(other, _)| *other == key) {

@@ -1,11 +1,12 @@
-//! PJRT: load a plugin, compile HLO, run it, read back what the compiler says. Our own thin, safe layer over the C API.
+//! PJRT: loads a plugin, compiles HLO, runs it, and reads the compiler's information. A thin, safe layer over the C
+//! API.
 //!
-//! A [`Plugin`] is a shared library, described by a [`PluginSpec`], found by [`locate`], loaded once per process and never
-//! unloaded. Loading one runs code that Rust knows nothing about: pinned plugins are checked, and for any other file the
-//! caller supplies a [`ForeignCode`]. A [`Client`] owns its devices; an [`Executable`] and a [`Buffer`] keep their client
-//! alive. A [`Topology`] describes devices that are not present, and compiles for them. [`Client::in_child`] does all of
-//! that in another process. Every handle frees itself, errors are read and freed on every path, events are awaited, and
-//! donation is explicit ([`Arg`]). [`live_handles`] counts the handles that are alive.
+//! A [`Plugin`] is a shared library, described by a [`PluginSpec`], found by [`locate`], loaded once per process and
+//! never unloaded. Loading one runs unknown code: pinned plugins are checked, and for any other file the caller
+//! supplies a [`ForeignCode`]. A [`Client`] owns its devices; an [`Executable`] and a [`Buffer`] keep their client
+//! alive. A [`Topology`] describes devices that are not present, and compiles for them. [`Client::in_child`] does all
+//! of that in another process. Every handle frees itself, errors are read and freed on every path, events are awaited,
+//! and donation is explicit ([`Arg`]). [`live_handles`] counts the live handles.
 //!
 //! ```no_run
 //! use bf16scope_pjrt::hlo::{proto::encode, text, verify};
@@ -25,12 +26,12 @@
 //! `backend` is the trait behind a client. Three folders implement it: `capi` over a plugin, one file per C object;
 //! `child` over another process; `xla` over xla-rs.
 //!
-//! This room does not build programs (`graph`), does not verify them (`hlo::verify`, which must come first, because XLA
-//! checks some rules by aborting the process), and does not print. It is the only room with `unsafe`.
+//! This crate does not build programs (`graph`), does not verify them (`hlo::verify`, which must come first, because
+//! XLA checks some rules by aborting the process), and does not print. It is the only crate with `unsafe`.
 //!
 //! Source: `pjrt_c_api.h`, PJRT C API 0.81; see [`ffi`].
 
-/// The modules that are compiled.
+/// The crate of the modules to compile.
 pub use bf16scope_hlo as hlo;
 
 pub mod ffi;

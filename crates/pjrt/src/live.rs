@@ -1,4 +1,4 @@
-//! How many plugin handles are alive, by kind: what lets a test prove that every one is freed, on error paths too.
+//! Counts live plugin handles, by kind, so that a test can prove that every one is freed, on error paths too.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ pub struct LiveHandles {
     pub errors: usize,
 }
 
-/// What kind of handle is counted.
+/// The kind of a counted handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HandleKind {
     Client,
@@ -35,7 +35,7 @@ pub(super) enum HandleKind {
 
 static COUNTS: [AtomicUsize; 7] = [const { AtomicUsize::new(0) }; 7];
 
-/// Counts one handle for as long as it lives; a field of whatever owns the handle.
+/// Counts one handle while it is alive; a field of the handle's owner.
 #[derive(Debug)]
 pub(super) struct Live(HandleKind);
 
@@ -52,7 +52,7 @@ impl Drop for Live {
     }
 }
 
-/// Counts of the handles alive now.
+/// The numbers of live handles.
 pub fn live_handles() -> LiveHandles {
     let count = |kind: HandleKind| COUNTS[kind as usize].load(Ordering::Relaxed);
     LiveHandles {

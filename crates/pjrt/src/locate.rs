@@ -1,6 +1,6 @@
 //! Where a plugin comes from: a path, an environment variable, the cache directory, or [`install`].
 //!
-//! What the user may say of it is in `setup`, what is pinned in `spec`; nothing is linked at build time.
+//! The user's settings are in `setup`, the pinned plugin in `spec`; nothing is linked at build time.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use super::setup::{Located, Setup, Source, variable};
 use super::whole::{self, Installed};
 use super::{Pinned, PjrtError, PjrtErrorKind, PjrtPlace, PluginSpec};
 
-/// The file that is to be the plugin, and who named it, where anybody did. It need not exist.
+/// The file that a user or caller named as the plugin, and its source. It need not exist.
 pub fn named(spec: &PluginSpec, setup: &Setup) -> Option<(PathBuf, Source)> {
     let given = spec.path.clone().map(|path| (path, Source::Given));
     let named = || spec.variable.filter(|_| setup.variables).and_then(variable);
     given.or_else(|| Some((named()?.into(), Source::Named)))
 }
 
-/// Finds a plugin, and installs it if it is nowhere. Nothing is loaded.
+/// Finds a plugin, and installs it if it is missing. Nothing is loaded.
 pub fn locate(spec: &PluginSpec, setup: &Setup) -> Result<Located, PjrtError> {
     if let Some((path, source)) = named(spec, setup) {
         if !path.exists() {
@@ -38,7 +38,7 @@ pub fn locate(spec: &PluginSpec, setup: &Setup) -> Result<Located, PjrtError> {
     Ok(install(artifact, spec.variable_or_path(), setup)?)
 }
 
-/// What there is of a pinned library in a cache directory. Nothing is installed.
+/// The state of a pinned library in a cache directory. Nothing is installed.
 pub fn installed(artifact: &Pinned, cache_dir: &Path) -> Installed {
     whole::installed(artifact, &artifact.path_in(cache_dir))
 }

@@ -1,7 +1,7 @@
 //! Compile options, and their `CompileOptionsProto`.
 //!
-//! Declares only the fields this crate sets. XLA's flags travel as `env_option_overrides`, which XLA applies on top of
-//! its defaults; a `DebugOptions` message would replace all defaults by zeros.
+//! Declares only the fields this crate sets. XLA's flags are sent as `env_option_overrides`, which XLA applies on top
+//! of its defaults; a `DebugOptions` message would replace all defaults by zeros.
 //!
 //! Source: XLA's `xla/pjrt/proto/compile_options.proto` (field numbers), `xla/xla.proto` (names of flags).
 
@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 
 use bf16scope_hlo::devices::Placement;
 
-/// How a program is compiled.
+/// The options for compiling a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOptions {
-    /// Copies of the program that run at once on different data.
+    /// The number of replicas, which run at once on different data.
     pub n_replicas: usize,
-    /// Parts that one copy is split into.
+    /// The number of partitions of a replica.
     pub n_partitions: usize,
-    /// The devices' ids, those of a replica's partitions together; empty: the plugin chooses.
+    /// The devices' ids, grouped by replica; empty: the plugin chooses.
     pub device_ids: Vec<i32>,
-    /// Whether Shardy splits the program, whose shardings it carries, not GSPMD.
+    /// Whether the program is partitioned by Shardy, whose shardings it carries, instead of GSPMD.
     pub is_shardy: bool,
-    /// Of each parameter, whether the partitioner may choose how it is split; one for all; empty: none.
+    /// For each parameter, whether the partitioner may choose its sharding; one value applies to all; empty: none.
     pub free_parameters: Vec<bool>,
-    /// The same of each result.
+    /// The same for each result.
     pub free_results: Vec<bool>,
-    /// Whether XLA may keep more precision than the program says: drop an f32 → bf16 → f32 pair, and with it the cast
-    /// that a user wrote. XLA's default is `true`; ours is `false`, because the casts are the point.
+    /// Whether XLA may keep more precision than the program specifies: drop an f32 → bf16 → f32 pair, and with it the
+    /// user's cast. XLA's default is `true`; ours is `false`, because the casts are the point.
     pub allow_excess_precision: bool,
     /// Whether the program takes one tuple instead of one argument per parameter.
     pub parameter_is_tupled: bool,
-    /// A folder that a plugin writes what it was given to, as MLIR's text, before it looks at it; empty: none.
+    /// A folder for the plugin's dump of its input as MLIR text, before processing; empty: none.
     pub inputs_to: String,
     /// More of XLA's flags (fields of `DebugOptions`, or the compiler's own), by name.
     pub flags: BTreeMap<String, OptionValue>,
@@ -69,7 +69,7 @@ pub enum OptionValue {
 }
 
 impl CompileOptions {
-    /// The defaults for a program that lies over devices so.
+    /// The defaults for a program with this placement on devices.
     pub fn over(placement: &Placement) -> CompileOptions {
         let Placement { devices, is_shardy, free_parameters, free_results } = placement.clone();
         CompileOptions {
@@ -157,7 +157,7 @@ struct CompileOptionsProto {
 struct ExecutableBuildOptionsProto {
     #[prost(int64, tag = "1")]
     device_ordinal: i64,
-    /// Where it is there it takes the place of the process's own flags, of which the plugin has none.
+    /// If present, it replaces the process's own flags, of which the plugin has none.
     #[prost(message, optional, tag = "3")]
     debug_options: Option<DebugOptions>,
     #[prost(int64, tag = "4")]
@@ -176,14 +176,14 @@ struct ExecutableBuildOptionsProto {
     use_shardy_partitioner: bool,
 }
 
-/// Of `xla.proto`.
+/// From `xla.proto`.
 #[derive(Clone, PartialEq, Message)]
 struct DebugOptions {
     #[prost(string, tag = "109")]
     xla_dump_to: String,
 }
 
-/// Of `xla_data.proto`.
+/// From `xla_data.proto`.
 #[derive(Clone, PartialEq, Message)]
 struct DeviceAssignmentProto {
     #[prost(int32, tag = "1")]
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn one_device_is_said_in_the_bytes_that_it_always_was() {
-        // Compiles are remembered under these bytes.
+        // The cache of compiles uses these bytes as a key.
         let bytes = CompileOptions::over(&Placement::default()).encode();
         assert_eq!(bytes, CompileOptions::default().encode());
         assert_eq!(bytes[..17], *b"\x1a\x0f\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x20\x01\x28\x01");

@@ -1,4 +1,4 @@
-//! The devices a user can name: what `--device` takes, and the client behind each.
+//! The devices a user can name: the values of `--device`, and the client for each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::spec::{PLUGIN, XLA_CPU, platform_names};
 use super::{Client, MAX_CPU_DEVICES, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, PluginSpec, Purpose, Setup, Value};
 
-/// What programs run on, by the name users give it: `cpu`, `cpu:8`, `tpu`, `plugin:PATH`, `xla-cpu`.
+/// The devices that programs run on, by their name for users: `cpu`, `cpu:8`, `tpu`, `plugin:PATH`, `xla-cpu`.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Platform {
@@ -25,7 +25,7 @@ impl Platform {
     /// `cpu:N`: the CPU plugin, with N devices in this process; they share its cores and its memory.
     ///
     /// # Errors
-    /// Beyond [`MAX_CPU_DEVICES`], and of 0.
+    /// 0 or more than [`MAX_CPU_DEVICES`].
     pub fn cpu_devices(n: u32) -> Result<Platform, PjrtError> {
         let name = format!("{CPU}{n}");
         if !(1..=MAX_CPU_DEVICES).contains(&n) {
@@ -36,7 +36,7 @@ impl Platform {
         Ok(spec.into())
     }
 
-    /// How many devices its name asks for, where it does: N of `cpu:N`.
+    /// The number of devices in its name, if any: N for `cpu:N`.
     pub fn n_devices(&self) -> Option<u32> {
         match self.spec()?.create_options.get(CPU_DEVICE_COUNT) {
             Some(Value::Int(n)) => u32::try_from(*n).ok(),
@@ -44,15 +44,15 @@ impl Platform {
         }
     }
 
-    /// Whether its devices are all of this process, whatever the machine is: so it is of a CPU.
+    /// Whether all its devices belong to this process on any machine: true for a CPU.
     pub fn is_of_one_process(&self) -> bool {
         self.n_devices().is_some() || *self == Platform::cpu() || *self == Platform::XlaCpu
     }
 
-    /// Whether a program of one device may be meant for it.
+    /// Checks that a single-device program can run on it.
     ///
     /// # Errors
-    /// A name that asks for more.
+    /// Its name asks for several devices.
     pub fn one_device(&self) -> Result<&Platform, PjrtError> {
         match self.n_devices() {
             Some(n_devices @ 2..) => {
@@ -63,12 +63,12 @@ impl Platform {
         }
     }
 
-    /// `tpu`: the TPU plugin, on a machine that has a TPU.
+    /// `tpu`: the TPU plugin, on a machine with a TPU.
     pub fn tpu() -> Platform {
         PluginSpec::tpu().clone().into()
     }
 
-    /// Every platform that has a name of its own.
+    /// Every platform with a fixed name.
     pub fn named() -> [Platform; 3] {
         [Platform::cpu(), Platform::tpu(), Platform::XlaCpu]
     }
@@ -81,7 +81,7 @@ impl Platform {
         }
     }
 
-    /// Its plugin, where it has one.
+    /// Its plugin, if it has one.
     pub fn spec(&self) -> Option<&PluginSpec> {
         match self {
             Platform::Plugin(spec) => Some(spec),
@@ -108,9 +108,9 @@ impl fmt::Display for Platform {
     }
 }
 
-/// `cpu:N`: the CPU plugin, with so many devices.
+/// `cpu:N`: the CPU plugin, with N devices.
 const CPU: &str = "cpu:";
-/// The CPU plugin's option for their number.
+/// The CPU plugin's option for that number.
 const CPU_DEVICE_COUNT: &str = "cpu_device_count";
 
 impl FromStr for Platform {
@@ -146,7 +146,7 @@ fn device_error(name: &str, text: impl Into<String>) -> PjrtError {
     PjrtError::new(PjrtErrorKind::Device, PjrtPlace::Device(name.to_string()), text)
 }
 
-/// `cpu:` without a number of devices that could be.
+/// The error for `cpu:` without a valid number of devices.
 fn device_count(name: &str) -> PjrtError {
     let text = format!("expected a number of devices from 1 to {MAX_CPU_DEVICES} after `cpu:`");
     device_error(name, text).with_help("use cpu or cpu:8")
@@ -162,10 +162,11 @@ fn did_you_mean(name: &str) -> String {
 pub const HAS_XLA_RS: bool = cfg!(feature = "xla");
 
 impl Client {
-    /// A client of this platform, in this process. A plugin is found, and installed on first use, as `setup` says.
+    /// A client of this platform, in this process. A plugin is found, and installed on first use, according to `setup`.
     ///
     /// # Errors
-    /// [`PjrtErrorKind::ForeignCode`] for a file that `setup` gives no leave to load; [`Client::in_child`] needs none.
+    /// [`PjrtErrorKind::ForeignCode`] for a file that `setup` does not permit to load; [`Client::in_child`] needs no
+    /// permission.
     pub fn of(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
         match platform {
             Platform::Plugin(spec) => {

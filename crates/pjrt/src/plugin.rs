@@ -1,8 +1,8 @@
 //! A plugin: a shared library that exports `GetPjrtApi`, loaded once per process and never unloaded.
 //!
-//! Holds loading, the checks before it (the file is a whole ELF library for this machine) and after it (symbol, API
-//! version), the table lookup with its `struct_size` check, and the reading of errors. What a plugin is called and wants
-//! is in `spec`, finding and installing it in `locate` and `install`.
+//! Contains loading, the checks before it (the file is a complete ELF library for this machine) and after it (symbol,
+//! API version), the table lookup with its `struct_size` check, and the reading of errors. A plugin's name and
+//! requirements are in `spec`, finding and installing it in `locate` and `install`.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -40,12 +40,12 @@ macro_rules! call {
 
 pub(super) use {call, entry};
 
-/// A handle that a call was to give; the error of a plugin that gave null and reports success.
+/// Checks a handle that a call should return: null is an error of a plugin that reports success.
 pub(super) fn given<T>(call: &'static str, what: &'static str, raw: *mut T) -> Result<*mut T, PjrtError> {
     if raw.is_null() { Err(PjrtError::nothing(call, what)) } else { Ok(raw) }
 }
 
-/// A loaded plugin. Lives as long as the process, so everything may refer to it.
+/// A loaded plugin. Lives as long as the process, so references to it are `'static`.
 #[derive(Debug)]
 pub struct Plugin {
     api: *const ffi::PJRT_Api,
@@ -61,7 +61,7 @@ unsafe impl Send for Plugin {}
 unsafe impl Sync for Plugin {}
 
 impl PluginSpec {
-    /// Ok, or that nothing can run here on this plugin.
+    /// Ok, or an error if programs cannot run here on this plugin.
     pub(super) fn check_hardware(&self, purpose: Purpose) -> Result<(), PjrtError> {
         match &self.hardware {
             Some(hardware) if purpose == Purpose::Run && !hardware.is_here() => {
@@ -90,12 +90,12 @@ impl Plugin {
         Plugin::of(PluginSpec::tpu(), &Setup::from_env(), Purpose::Compile)
     }
 
-    /// A plugin, found as `setup` says, and loaded for a purpose: which variables are set before it is loaded depends on
-    /// it. One that is loaded stays as it is.
+    /// A plugin, found according to `setup`, and loaded for a purpose, which determines the variables set before
+    /// loading. A plugin that is already loaded is unchanged.
     ///
     /// # Errors
-    /// A plugin that cannot be found, installed or loaded; one that `setup` gives no leave to load; hardware that is not
-    /// here; variables that cannot be set (see [`prepare_environment`](super::prepare_environment)).
+    /// A plugin that cannot be found, installed or loaded; one that `setup` does not permit to load; missing hardware;
+    /// variables that cannot be set (see [`prepare_environment`](super::prepare_environment)).
     pub fn of(spec: &PluginSpec, setup: &Setup, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
         let located = locate(spec, setup)?;
         if !spec.is_pinned() && setup.foreign.is_none() {
@@ -113,7 +113,7 @@ impl Plugin {
     /// Loads the plugin in this file, or returns it if it is loaded.
     ///
     /// # Safety
-    /// As [`ForeignCode::allow`](super::ForeignCode::allow), for this file.
+    /// Those of [`ForeignCode::allow`](super::ForeignCode::allow), for this file.
     pub(super) unsafe fn load(path: &Path, spec: &PluginSpec, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
         let canonical = path.canonicalize().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => PjrtError::missing(path, "the caller"),
@@ -145,7 +145,7 @@ impl Plugin {
         &self.path
     }
 
-    /// What the plugin says of itself, such as `xla_version`.
+    /// The plugin's description of itself, such as `xla_version`.
     pub fn attributes(&'static self) -> Result<BTreeMap<String, Value>, PjrtError> {
         let mut args = ffi::PJRT_Plugin_Attributes_Args::zeroed();
         // SAFETY: no handles; the attributes returned live as long as the process.
@@ -175,8 +175,8 @@ impl Plugin {
         entry.ok_or_else(|| self.unsupported(function))
     }
 
-    /// Looks for the entries without which nothing can be done: an error could not be read and freed, nor could be waited
-    /// for what still writes to our memory.
+    /// Checks the entries that are always needed: to read and free errors, and to wait for work that still writes to
+    /// our memory.
     fn check_needed(&self) -> Result<(), PjrtError> {
         // SAFETY: each entry's offset and type are those of one field; the macro takes both from its name.
         unsafe {
@@ -196,10 +196,10 @@ impl Plugin {
             .with_help("use a newer plugin (`bf16scope plugins list` names the pinned ones)")
     }
 
-    /// Turns what a call returned into a result: reads the error, then frees it.
+    /// Turns a call's return value into a result: reads the error, then frees it.
     ///
     /// # Safety
-    /// `error` is null, or an error of this plugin that nobody else frees.
+    /// `error` is null, or an error of this plugin that is freed nowhere else.
     pub(super) unsafe fn check(
         &'static self,
         call: &'static str,
@@ -242,7 +242,7 @@ impl Plugin {
     }
 }
 
-/// A handle that could not be freed: nothing to be done in a `drop` but say so.
+/// Logs a handle that could not be freed: a `drop` cannot do more.
 pub(super) fn log_drop(freed: Result<(), PjrtError>) {
     if let Err(error) = freed {
         tracing::warn!(%error, "a plugin handle could not be freed");
@@ -252,7 +252,7 @@ pub(super) fn log_drop(freed: Result<(), PjrtError>) {
 /// Opens a file that was checked, and reads its table.
 ///
 /// # Safety
-/// As [`Plugin::load`].
+/// Those of [`Plugin::load`].
 unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
     let not_pjrt = |why: String| {
         PjrtError::plugin(path, format!("not a PJRT plugin: {why}"))
@@ -270,7 +270,7 @@ unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
     if api.is_null() {
         return Err(not_pjrt("its GetPjrtApi gives no table".to_string()));
     }
-    // The table points into the library, so it stays for good.
+    // The table points into the library, so it is never unloaded.
     std::mem::forget(library);
     // SAFETY: the size is at the start of the table in every version.
     let table_size = unsafe { (&raw const (*api).struct_size).read() };
@@ -295,7 +295,8 @@ unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
     Ok(plugin)
 }
 
-/// The dynamic loader refused the file; the text is its own. It may have had no room, where that is limited.
+/// The dynamic loader refused the file, with its own text. It may have had too little address space, if that is
+/// limited.
 fn not_loaded(path: &Path, text: &str, address_space: Option<u64>) -> PjrtError {
     let help = address_space.map_or(String::new(), |limit| {
         format!("processes may have {limit} bytes of address space here; raise that limit (`ulimit -v`)")
@@ -303,7 +304,7 @@ fn not_loaded(path: &Path, text: &str, address_space: Option<u64>) -> PjrtError 
     PjrtError::plugin(path, format!("cannot be loaded: {text}")).with_help(help)
 }
 
-/// A plugin whose ABI is another one.
+/// A plugin with another ABI.
 fn other_api(path: &Path, (major, minor): (i32, i32)) -> PjrtError {
     let (known, since) = (ffi::API_MAJOR, ffi::API_MINOR);
     let text = format!("PJRT C API {major}.{minor}, this build knows {known}.x (since {known}.{since})");
@@ -311,7 +312,7 @@ fn other_api(path: &Path, (major, minor): (i32, i32)) -> PjrtError {
 }
 
 const GET_PJRT_API: &CStr = c"GetPjrtApi";
-/// Where the first function stands in the table, behind size and version.
+/// The offset of the first function in the table, after size and version.
 const HEAD_BYTES: usize = std::mem::offset_of!(ffi::PJRT_Api, PJRT_Error_Destroy);
 
 #[cfg(test)]

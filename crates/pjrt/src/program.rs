@@ -1,4 +1,4 @@
-//! A program on its way to a compiler: what is read of it, and the one thing that is taken from it.
+//! Prepares a program for a compiler: reads its argument types, checks its calls, and removes its schedule.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::proto::messages::{OpSharding, ProgramShapeProto, ShapeProto};
 use bf16scope_hlo::proto::sharding;
 
-/// Field of `HloModuleProto` that holds the order of execution.
+/// Field of `HloModuleProto` with the schedule.
 const SCHEDULE: u32 = 7;
 
-/// The program without its schedule. The order of execution is for the compiler to choose, and XLA's CPU compiler ends the
-/// process over one that is given.
+/// The program without its schedule. The compiler chooses the order of execution, and XLA's CPU compiler aborts the
+/// process on a given one.
 pub(super) fn without_schedule(program: &[u8]) -> Result<Cow<'_, [u8]>, PjrtError> {
     let mut without = Cow::Borrowed(program);
     let mut rest = program;
@@ -34,14 +34,14 @@ pub(super) fn without_schedule(program: &[u8]) -> Result<Cow<'_, [u8]>, PjrtErro
     Ok(without)
 }
 
-/// Instructions that a program may have once its calls are inlined, which is the first that XLA does with them: more than
-/// it compiles in a day. A chain of computations, each of which calls the next one twice, has as many as it likes.
+/// The largest number of instructions after inlining calls, which is XLA's first step: more than it compiles in a day.
+/// In a chain of computations, each calling the next one twice, it grows exponentially.
 const MAX_INLINED: u64 = 10_000_000;
 
-/// Refuses a program whose calls stand for more than XLA can compile.
+/// Refuses a program that is too large after inlining.
 pub(super) fn check_calls(program: &[u8]) -> Result<(), PjrtError> {
     let module = CallingProgram::decode(program).map_err(PjrtError::program)?;
-    // What is called stands before its callers.
+    // Computations come before their callers.
     let mut sizes: BTreeMap<i64, u64> = BTreeMap::new();
     for computation in &module.computations {
         let is_copied = |it: &&CallingInstruction| matches!(it.opcode.as_str(), "call" | "while" | "conditional");
@@ -55,7 +55,7 @@ pub(super) fn check_calls(program: &[u8]) -> Result<(), PjrtError> {
     }
 }
 
-/// Calls that stand for more instructions than XLA compiles.
+/// The error for a program that is too large after inlining.
 fn too_many_calls(n_inlined: u64) -> PjrtError {
     let text = format!(
         "the program has {n_inlined} instructions once its calls are inlined, as XLA inlines them, expected at most \
@@ -65,12 +65,12 @@ fn too_many_calls(n_inlined: u64) -> PjrtError {
         .with_help("computations that call others several times multiply; say a repetition with a `while` loop")
 }
 
-/// What a program is written in.
+/// The format of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// A serialized `HloModuleProto`.
     Hlo,
-    /// StableHLO: MLIR as text or bytecode, a portable artifact among them.
+    /// StableHLO: MLIR as text or bytecode, including portable artifacts.
     Mlir,
 }
 
@@ -88,8 +88,8 @@ pub(super) fn program(bytes: &[u8], format: Format) -> ffi::PJRT_Program {
     program
 }
 
-/// Types of a program's arguments: of its parameters, or of the one parameter's arrays where that is a tuple. `None` where
-/// it does not say, or one is no array.
+/// Types of a program's arguments: of its parameters, or of the arrays in its single tuple parameter. `None` if it does
+/// not say, or one is not an array.
 pub(super) fn argument_specs(program: &[u8], options: &CompileOptions) -> Result<Option<Vec<ArgumentSpec>>, PjrtError> {
     let is_tupled = options.parameter_is_tupled;
     let header = HloModuleHeader::decode(program).map_err(PjrtError::program)?;
@@ -104,7 +104,7 @@ pub(super) fn argument_specs(program: &[u8], options: &CompileOptions) -> Result
     };
     let Some(wholes) = header.host_program_shape.and_then(specs) else { return Ok(None) };
     let shardings = if options.n_partitions > 1 { Shardings::read(program, is_tupled)? } else { Shardings::default() };
-    // Shardy splits what the program says nothing of, as it likes.
+    // Shardy may shard arguments without a sharding as it likes.
     let is_free = |number: usize| options.is_shardy || options.free_parameters.get(number) == Some(&true);
     let shard = |number: usize, whole: &OutputSpec| match shardings.of(number) {
         None if options.n_partitions > 1 && is_free(number) => None,
@@ -117,7 +117,7 @@ pub(super) fn argument_specs(program: &[u8], options: &CompileOptions) -> Result
     Ok(Some(specs.map(|(number, whole)| ArgumentSpec { shard: shard(number, &whole), whole }).collect()))
 }
 
-/// How a program's arguments lie over its partitions.
+/// The shardings of a program's arguments over its partitions.
 #[derive(Default)]
 struct Shardings {
     /// By the parameter's number.
@@ -134,7 +134,7 @@ impl Shardings {
         Ok(Shardings { of_parameters, is_tupled })
     }
 
-    /// Of argument `number`; `None` where nothing is said, and every partition takes all of it.
+    /// The sharding of argument `number`; `None` if there is none, and every partition takes all of it.
     fn of(&self, number: usize) -> Option<&OpSharding> {
         if !self.is_tupled {
             return self.of_parameters.get(&(number as i64));
@@ -150,7 +150,7 @@ pub(super) fn name(program: &[u8]) -> Result<String, PjrtError> {
     Ok(HloModuleHeader::decode(program).map_err(PjrtError::program)?.name)
 }
 
-/// The part of `HloModuleProto` that execution needs: decoding it skips the rest of a large module.
+/// The part of `HloModuleProto` needed for execution: decoding it skips the rest of a large module.
 #[derive(Clone, PartialEq, Message)]
 struct HloModuleHeader {
     #[prost(string, tag = "1")]
@@ -159,7 +159,7 @@ struct HloModuleHeader {
     host_program_shape: Option<ProgramShapeProto>,
 }
 
-/// The part of `HloModuleProto` that says what calls what.
+/// The part of `HloModuleProto` with the calls between computations.
 #[derive(Clone, PartialEq, Message)]
 struct CallingProgram {
     #[prost(message, repeated, tag = "3")]
@@ -184,7 +184,7 @@ struct CallingInstruction {
     called_computation_ids: Vec<i64>,
 }
 
-/// The part of `HloModuleProto` that says how arguments are split.
+/// The part of `HloModuleProto` with the shardings of arguments.
 #[derive(Clone, PartialEq, Message)]
 struct ShardedProgram {
     #[prost(message, repeated, tag = "3")]

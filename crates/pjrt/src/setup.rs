@@ -1,4 +1,4 @@
-//! What a user may say of where plugins come from, and who may load which library.
+//! The user's settings: where plugins come from, and which libraries may be loaded.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,32 +9,31 @@ use super::Pinned;
 use super::whole::Damage;
 use bf16scope_files::{Cache, OnBytes};
 
-/// What decides where plugins come from. [`Setup::from_env`] reads it from the environment.
+/// Determines where plugins come from. [`Setup::from_env`] reads it from the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
     /// Whether a plugin's variable ([`PluginSpec::variable`](super::PluginSpec::variable)) may name another file.
     pub variables: bool,
-    /// Where plugins are installed; `None` where no variable says.
+    /// Where plugins are installed; `None` if no variable names a directory.
     pub cache_dir: Option<PathBuf>,
-    /// Whether installing is refused.
+    /// Whether installation is forbidden.
     pub offline: bool,
-    /// Where `python3` and `pip` are looked for, in the form of `PATH`; `None`: in `PATH`.
+    /// Where to search for `python3` and `pip`, in the form of `PATH`; `None`: in `PATH`.
     pub search_path: Option<OsString>,
-    /// The caller's word for files that this crate knows nothing of. Without it only pinned plugins are loaded into this
+    /// The caller's permission for files unknown to this crate. Without it only pinned plugins are loaded into this
     /// process, and those that the user named in their variables.
     pub foreign: Option<ForeignCode>,
-    /// Who is told what an installation does; nobody: it is said in lines on stderr.
+    /// Progress callback for installations; by default, lines on stderr.
     pub on_install: OnInstall,
-    /// Who is told how far other work is that is done once, such as text that is tokenized.
+    /// Progress callback for other one-time work, such as tokenizing text.
     pub on_bytes: OnBytes,
 }
 
-/// Leave to load any library into this process: whoever makes one vouches for what the libraries do.
+/// Permission to load any library into this process: its creator vouches for what the libraries do.
 ///
-/// Loading a library runs code that Rust knows nothing of, at once and at every call, with all that the process may do.
-/// A pinned plugin is checked to the last bit, and a file that the user of the process named in an environment variable
-/// is the user's own affair, as `LD_PRELOAD` is. For any other file somebody must give his word, which only an `unsafe`
-/// block can do:
+/// Loading a library runs unknown code, at once and at every call, with all the rights of the process. A pinned plugin
+/// is verified by checksum, and a file that the user of the process named in an environment variable is the user's own
+/// responsibility, like `LD_PRELOAD`. For any other file somebody must vouch, which only an `unsafe` block can express:
 ///
 /// ```no_run
 /// use bf16scope_pjrt::{Client, ForeignCode, Platform, PluginSpec, Setup};
@@ -46,17 +45,18 @@ pub struct Setup {
 /// # Ok::<(), bf16scope_pjrt::PjrtError>(())
 /// ```
 ///
-/// A child process needs none ([`Client::in_child`](super::Client::in_child)): what a library breaks there is not here.
+/// A child process needs no permission ([`Client::in_child`](super::Client::in_child)): a library cannot harm this
+/// process from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignCode(());
 
 impl ForeignCode {
-    /// Gives leave.
+    /// Grants permission.
     ///
     /// # Safety
-    /// Every library that is loaded with it is a PJRT plugin for this machine that keeps to the C API: its initialisers
-    /// and functions may run in this process, on any thread, and what its table says of itself is true. Every executable
-    /// that is loaded with it is one that the client's plugin wrote, for the program and the options given beside it.
+    /// Every library that is loaded with it is a PJRT plugin for this machine that conforms to the C API: its
+    /// initialisers and functions may run in this process, on any thread, and its table is correct. Every executable
+    /// that is loaded with it was written by the client's plugin, for the program and the options given beside it.
     pub const unsafe fn allow() -> ForeignCode {
         ForeignCode(())
     }
@@ -77,31 +77,31 @@ impl Setup {
         }
     }
 
-    /// What a caller chose, or else [`Setup::from_env`]: for calls that must work where nothing was chosen, as
-    /// [`Client::cpu`](super::Client::cpu) does.
+    /// The caller's set-up, or [`Setup::from_env`]: for calls that must work without one, such as
+    /// [`Client::cpu`](super::Client::cpu).
     pub fn or_from_env(chosen: Option<Setup>) -> Setup {
         chosen.unwrap_or_else(Setup::from_env)
     }
 
-    /// Where what is made of files once is kept.
+    /// The cache for data derived from files.
     pub fn cache(&self) -> Cache {
         Cache { dir: self.cache_dir.clone(), on_bytes: self.on_bytes.clone() }
     }
 }
 
-/// Who is told what an installation does, in place of lines on stderr. Two are equal that tell the same one.
+/// Progress callback for installations, instead of lines on stderr. Two are equal if they share the function.
 #[derive(Clone, Default)]
 pub struct OnInstall(Option<Arc<TellsProgress>>);
 
 type TellsProgress = dyn Fn(&Progress<'_>) + Send + Sync;
 
 impl OnInstall {
-    /// Tells a function.
+    /// Calls this function.
     pub fn new(tell: impl Fn(&Progress<'_>) + Send + Sync + 'static) -> OnInstall {
         OnInstall(Some(Arc::new(tell)))
     }
 
-    /// Tells it, if there is one.
+    /// Calls the function, if there is one; returns whether there is.
     pub(super) fn tell(&self, progress: &Progress<'_>) -> bool {
         self.0.as_ref().inspect(|tell| tell(progress)).is_some()
     }
@@ -124,28 +124,28 @@ impl fmt::Debug for OnInstall {
     }
 }
 
-/// What installation is doing.
+/// The progress of an installation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Progress<'a> {
     /// An installed file is not the pinned library, and is replaced.
     Damaged {
         /// The file.
         path: &'a Path,
-        /// How it differs.
+        /// The difference.
         damage: &'a Damage,
     },
     /// The download starts.
     Starting(&'a Pinned),
-    /// Bytes of the wheel that are here.
+    /// The downloaded bytes of the wheel so far.
     Downloading {
-        /// What is downloaded.
+        /// The wheel that is downloaded.
         artifact: &'a Pinned,
         /// Bytes so far.
         n_bytes: u64,
     },
-    /// The wheel is here and its checksum is right; the library is unpacked.
+    /// The wheel is complete and its checksum is right; the library is being unpacked.
     Unpacking(&'a Pinned),
-    /// The library is in its place.
+    /// The library is installed.
     Installed(&'a Path),
 }
 
@@ -179,7 +179,7 @@ pub enum Source {
     Named,
     /// Named by the caller, in [`PluginSpec::path`](super::PluginSpec::path).
     Given,
-    /// In the cache directory, whole.
+    /// In the cache directory, intact.
     Cache,
     /// Installed just now.
     Installed,
@@ -190,11 +190,11 @@ pub enum Source {
 pub struct Located {
     /// The file.
     pub path: PathBuf,
-    /// How it was found.
+    /// Its source.
     pub source: Source,
 }
 
-/// An environment variable that is set, and not empty.
+/// The value of an environment variable that is set and not empty.
 pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

@@ -1,10 +1,10 @@
-//! The part of a program that is looked at before it is compiled.
+//! The part of a program that is examined before it is compiled.
 
 use prost::Message;
 
 use bf16scope_hlo::proto::messages::ShapeProto;
 
-/// The part of `HloModuleProto` that these questions are about: decoding it skips the constants themselves.
+/// The part of `HloModuleProto` needed for these checks: decoding it skips the constants themselves.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Program {
     #[prost(message, repeated, tag = "3")]

@@ -1,7 +1,7 @@
-//! Plugins as data: what one is called, where it comes from, what it wants of the process around it, and what its
-//! clients are made with. [`PluginSpec::cpu`] and [`PluginSpec::tpu`] are two values, [`PluginSpec::at`] makes a third.
+//! Plugins as data: the name of one, its source, its requirements on the process, and its clients' options.
+//! [`PluginSpec::cpu`] and [`PluginSpec::tpu`] are two values, [`PluginSpec::at`] makes a third.
 //!
-//! Finding a plugin is `locate`'s, setting its variables `environment`'s, loading it `plugin`'s.
+//! `locate` finds a plugin, `environment` sets its variables, `plugin` loads it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A plugin: everything that this crate knows of one before it is loaded.
+/// A plugin: everything that is known of it before it is loaded.
 ///
-/// All fields are public, so a plugin that this crate has never heard of is another value:
+/// All fields are public, so a plugin unknown to this crate is simply another value:
 ///
 /// ```
 /// use bf16scope_pjrt::{PluginSpec, Value};
@@ -22,56 +22,58 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct PluginSpec {
-    /// What users call it: `cpu`, `tpu`, `plugin:PATH`.
+    /// Its name for users: `cpu`, `tpu`, `plugin:PATH`.
     pub name: Cow<'static, str>,
-    /// The library's file. Nothing else is looked for where this is set.
+    /// The library's file. If set, nothing else is tried.
     pub path: Option<PathBuf>,
-    /// The environment variable that names a file in place of the pinned one.
+    /// The environment variable that names a file instead of the pinned one.
     pub variable: Option<&'static str>,
     /// The wheel that is installed on first use.
     pub artifact: Option<Pinned>,
     /// Variables that it wants to be set when it is loaded.
     pub settings: Cow<'static, [Setting]>,
-    /// Options that every client is made with.
+    /// Environment variables to set before it is loaded.
     pub create_options: BTreeMap<String, Value>,
-    /// The hardware without which nothing runs on it, though it may compile.
+    /// The hardware that it needs to run programs, though maybe not to compile them.
     pub hardware: Option<Hardware>,
-    /// Variables that hold a grid's sizes, such as `2,2,1`, where they are set. Over any other value it ends the process.
+    /// Variables that must hold a grid's sizes, such as `2,2,1`, if they are set: the plugin aborts the process on any
+    /// other value.
     pub grids: &'static [&'static str],
 }
 
-/// What a plugin is loaded for.
+/// The purpose for which a plugin is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// To compile for devices that are only described.
     Compile,
-    /// To run on devices that are here.
+    /// To run on devices that are present.
     Run,
 }
 
-/// An environment variable that a plugin wants. One that is set keeps its value, whatever it is.
+/// An environment variable for a plugin. One that is already set keeps its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Its name.
     pub variable: &'static str,
     /// Its value.
     pub value: &'static str,
-    /// What it is for. `None`: it only keeps the plugin quiet, and may be left out where setting it is not safe.
+    /// The purpose that needs it. `None`: it only keeps the plugin quiet, and may be omitted where setting it is not
+    /// safe.
     pub purpose: Option<Purpose>,
 }
 
-/// What a machine must have for a plugin to run anything.
+/// The hardware that a plugin needs to run anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hardware {
-    /// What users call it.
+    /// Its name for users.
     pub name: &'static str,
     /// PCI vendor and device of each form of it.
     pub pci: &'static [(u16, u16)],
-    /// Who sets this variable vouches for the hardware: nothing is looked for.
+    /// Setting this variable vouches for the hardware: no search is made.
     pub variable: &'static str,
 }
 
-/// A library as pinned: which wheel on the Python package index, and which file in it.
+/// A pinned library: a wheel on the Python package index, and a file in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinned {
     /// Project on the Python package index.
@@ -121,27 +123,28 @@ impl Pinned {
         platform: "manylinux_2_31_x86_64",
     };
 
-    /// Where it is in a cache directory.
+    /// Its path in a cache directory.
     pub fn path_in(&self, cache_dir: &Path) -> PathBuf {
         let file = self.member.rsplit('/').next().expect("rsplit yields at least one part");
         cache_dir.join("plugins").join(format!("{}-{}", self.package, self.version)).join(file)
     }
 }
 
-/// Errors come back through the API; what XLA's own logging adds is noise on stderr.
+/// Errors are returned through the API; XLA's own logging is only noise on stderr.
 const QUIET: Setting = Setting { variable: "TF_CPP_MIN_LOG_LEVEL", value: "3", purpose: None };
 
 const TO_COMPILE: Option<Purpose> = Some(Purpose::Compile);
 
-/// What `libtpu` wants. A TPU VM describes itself, by variables or by its metadata server, and what describes another
-/// machine would be in its way: those are for compiling only.
+/// Variables for `libtpu`. A TPU VM describes itself, by variables or by its metadata server, and a description of
+/// another machine would interfere: these are for compiling only.
 const TPU_SETTINGS: &[Setting] = &[
-    // Without a TPU there is no metadata server to ask; asking for each of several values takes minutes.
+    // Without a TPU there is no metadata server; querying it for several values takes minutes.
     Setting { variable: "TPU_SKIP_MDS_QUERY", value: "1", purpose: TO_COMPILE },
-    // Else a second process that loads libtpu aborts on its lock file. That file keeps processes from sharing a TPU.
+    // Otherwise a second process that loads libtpu aborts on its lock file. That file keeps processes from sharing a
+    // TPU.
     Setting { variable: "ALLOW_MULTIPLE_LIBTPU_LOAD", value: "1", purpose: TO_COMPILE },
-    // Both are looked for when libtpu loads, and missed on stderr. They describe a host, not the compiler's target:
-    // device limits and memory figures of every target are the same with and without them.
+    // libtpu looks for both when it loads, and complains on stderr if they are missing. They describe a host, not the
+    // compiler's target: device limits and memory figures of every target are the same with and without them.
     Setting { variable: "TPU_ACCELERATOR_TYPE", value: "v2-8", purpose: TO_COMPILE },
     Setting { variable: "TPU_WORKER_HOSTNAMES", value: "localhost", purpose: TO_COMPILE },
     Setting { variable: "TPU_STDERR_LOG_LEVEL", value: "3", purpose: None },
@@ -169,7 +172,7 @@ static TPU: PluginSpec = PluginSpec {
     create_options: BTreeMap::new(),
     hardware: Some(Hardware {
         name: "TPU",
-        // Google's v2 and v3 (one number), v4, v5p, v5e, v6e, 7x. Source: the table that JAX looks chips up in.
+        // Google's v2 and v3 (one number), v4, v5p, v5e, v6e, 7x. Source: JAX's table of chips.
         pci: &[
             (0x1ae0, 0x0027),
             (0x1ae0, 0x005e),
@@ -199,7 +202,7 @@ impl PluginSpec {
         [&CPU, &TPU]
     }
 
-    /// The plugin in this file. It gets no variables and no options.
+    /// The plugin in this file, without variables and options.
     pub fn at(path: impl Into<PathBuf>) -> PluginSpec {
         let path = path.into();
         PluginSpec {
@@ -214,13 +217,12 @@ impl PluginSpec {
         }
     }
 
-    /// The variables that it wants when it is loaded for this.
+    /// The environment variables for this purpose.
     pub fn environment(&self, purpose: Purpose) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(move |setting| setting.purpose.is_none_or(|wanted| wanted == purpose))
     }
 
-    /// Whether its library is one that this crate pins: the pinned one, or the one that the user of this process named
-    /// in its variable.
+    /// Whether its library is trusted: the pinned one, or the one that the user of this process named in its variable.
     pub(super) fn is_pinned(&self) -> bool {
         let is = |pinned: &PluginSpec| self.artifact == pinned.artifact && self.variable == pinned.variable;
         self.path.is_none() && PluginSpec::pinned().into_iter().any(is)
@@ -247,15 +249,15 @@ pub enum Value {
     Bool(bool),
 }
 
-/// The platform that is no plugin: xla-rs's client.
+/// The platform without a plugin: xla-rs's client.
 pub(super) const XLA_CPU: &str = "xla-cpu";
 
-/// Every platform that has a name of its own, for messages.
+/// Every platform with a fixed name, for messages.
 pub(super) fn platform_names() -> Vec<&'static str> {
     PluginSpec::pinned().into_iter().map(|spec| spec.name.as_ref()).chain([XLA_CPU]).collect()
 }
 
-/// What the name of a plugin in a file begins with.
+/// The prefix of a name for a plugin in a file.
 pub(super) const PLUGIN: &str = "plugin:";
 
 /// Where Linux lists PCI devices.
@@ -267,7 +269,7 @@ impl Hardware {
         self.is_among(Path::new(PCI))
     }
 
-    /// Whether it is among the devices listed there, or vouched for.
+    /// Whether it is among the listed devices, or vouched for.
     fn is_among(&self, devices: &Path) -> bool {
         if std::env::var_os(self.variable).is_some() {
             return true;
@@ -284,7 +286,7 @@ impl Hardware {
     }
 }
 
-/// As many were tried.
+/// The largest number that was tested.
 pub const MAX_CPU_DEVICES: u32 = 64;
 
 #[cfg(test)]
@@ -325,13 +327,13 @@ mod tests {
             std::fs::write(path.join("device"), device).unwrap();
         };
         assert!(!hardware.is_among(&folder.path().join("nowhere")));
-        // Google's network card, which every one of its virtual machines has; a file that is no device.
+        // Google's network card, which every one of its virtual machines has; a file that is not a device.
         add("0000:00:04.0", "0x1ae0\n", "0x0042\n");
         std::fs::write(folder.path().join("file"), "0x1ae0").unwrap();
         assert!(!hardware.is_among(folder.path()));
         add("0000:00:05.0", "0x1ae0\n", "0x0027\n");
         assert!(hardware.is_among(folder.path()));
-        // PATH is set everywhere.
+        // PATH is always set.
         assert!(Hardware { pci: &[], variable: "PATH", ..hardware }.is_among(folder.path()));
     }
 }

@@ -1,4 +1,4 @@
-//! A topology: devices that are described but not here, and the compiler for them.
+//! A topology: devices that are described but not present, and the compiler for them.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,11 +16,11 @@ pub struct Topology {
     devices: Vec<DeviceDescription>,
 }
 
-/// What describes devices, and compiles for them: a plugin, or a child.
+/// Describes devices, and compiles for them: a plugin, or a child.
 pub(super) trait Describes: Debug + Send + Sync {
-    /// Such as `tpu`.
+    /// The platform, such as `tpu`.
     fn platform_name(&self) -> Result<String, PjrtError>;
-    /// What the compiler says of its version.
+    /// The compiler's description of its version.
     fn platform_version(&self) -> Result<String, PjrtError>;
     /// Compiles a program whose arguments can be read, and which has no schedule.
     fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Compiled, PjrtError>;
@@ -48,19 +48,19 @@ impl Topology {
         &self.devices
     }
 
-    /// Such as `tpu`.
+    /// The platform, such as `tpu`.
     pub fn platform_name(&self) -> Result<String, PjrtError> {
         self.describes.platform_name()
     }
 
-    /// What the compiler says of its version.
+    /// The compiler's description of its version.
     pub fn platform_version(&self) -> Result<String, PjrtError> {
         self.describes.platform_version()
     }
 
     /// Compiles a program (serialized `HloModuleProto`) for these devices. It cannot be run here.
     ///
-    /// The program must have passed `hlo::verify`: XLA aborts the process over some of what the verifier rejects.
+    /// The program must have passed `hlo::verify`: XLA aborts the process on some of what the verifier rejects.
     pub fn compile(&self, program: &[u8], options: &CompileOptions) -> Result<Compiled, PjrtError> {
         program::check_calls(program)?;
         program::argument_specs(program, options)?;
@@ -69,7 +69,7 @@ impl Topology {
     }
 }
 
-/// Compiles StableHLO for a topology of this plugin, and keeps nothing: what the compiler dumps on its way is wanted.
+/// Compiles StableHLO for a topology of this plugin, and discards the result: only the compiler's dumps are needed.
 pub(super) fn compile_stablehlo(
     plugin: &'static Plugin,
     topology: &str,
@@ -127,8 +127,8 @@ impl PluginTopology {
         args.program = &raw mut program;
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
-        // SAFETY: a live topology; program and options are alive during the call, which is as long as they are
-        // needed; the client is optional. The executable returned is ours.
+        // SAFETY: a live topology; program and options are alive during the call, which is as long as they are needed;
+        // the client is optional. The executable returned is ours.
         unsafe {
             call!(self.plugin, PJRT_Compile, args)?;
             let raw = given("PJRT_Compile", "executable", args.executable)?;

@@ -1,4 +1,4 @@
-//! Named values: options given to a plugin, attributes and costs that it gives.
+//! Named values: options for a plugin, attributes and costs from it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
@@ -71,7 +71,7 @@ pub(super) unsafe fn text(start: *const c_char, len: usize) -> String {
     String::from_utf8_lossy(unsafe { list(start.cast::<u8>(), len) }).into_owned()
 }
 
-/// A slice over an array in the plugin; empty where the plugin gave null, or a length that no array has.
+/// A slice over an array in the plugin; empty if the plugin returned null, or an impossible length.
 ///
 /// # Safety
 /// `start` points to `len` initialized elements that outlive `'a`, or `len` is 0 or more than fit into the address space,
@@ -84,10 +84,10 @@ pub(super) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(start, len) }
 }
 
-/// As [`list`], where a list that is not there is an error of this call.
+/// Like [`list`], but a missing list is an error of this call.
 ///
 /// # Safety
-/// As [`list`].
+/// Those of [`list`].
 pub(super) unsafe fn whole_list<'a, T>(call: &'static str, start: *const T, len: usize) -> Result<&'a [T], PjrtError> {
     match len > 0 && (start.is_null() || !can_be::<T>(len)) {
         true => Err(PjrtError::impossible(call, format_args!("{len} elements without a list"))),
@@ -96,7 +96,7 @@ pub(super) unsafe fn whole_list<'a, T>(call: &'static str, start: *const T, len:
     }
 }
 
-/// Whether memory can hold so many.
+/// Whether memory can hold this many elements.
 fn can_be<T>(len: usize) -> bool {
     len.checked_mul(size_of::<T>()).is_some_and(|n_bytes| n_bytes <= isize::MAX as usize)
 }

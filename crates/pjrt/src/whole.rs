@@ -1,8 +1,8 @@
-//! Whether an installed library is the pinned one, to the last bit.
+//! Verifies that an installed library is the pinned one, by checksum.
 //!
-//! Its sha256 is measured once for each state of the file, not at every start: what was measured is kept in a stamp
-//! beside the library, with size, inode and times of the file that it speaks of. A stamp that is damaged, missing or of
-//! another state means only that the library is measured again; where none can be written, it is at every start.
+//! Its sha256 is computed once for each state of the file, not at every start: a stamp beside the library records the
+//! result with the file's size, inode and times. If the stamp is damaged, missing or for another state, the checksum is
+//! computed again; if no stamp can be written, it is computed at every start.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Metadata};
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::Pinned;
 use bf16scope_files as files;
 
-/// What is in the place of an installed library.
+/// The state of an installed library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Installed {
     /// No file.
@@ -33,9 +33,9 @@ pub enum Damage {
     /// In size.
     #[error("measured {measured} bytes, expected {expected}")]
     Size {
-        /// Its bytes.
+        /// Its size.
         measured: u64,
-        /// The library's.
+        /// The library's size.
         expected: u64,
     },
     /// In content.
@@ -46,18 +46,18 @@ pub enum Damage {
         /// The library's.
         expected: &'static str,
     },
-    /// It cannot be read to its end, as on a failing disk.
+    /// It cannot be read completely, for example on a failing disk.
     #[error("it cannot be read: {why}")]
     Unreadable {
-        /// What the system says.
+        /// The system's message.
         why: String,
     },
 }
 
-/// Looks at an installed library; reads it whole if it was not measured in its present state.
+/// Checks an installed library; hashes it if there is no stamp for its present state.
 pub(super) fn installed(artifact: &Pinned, path: &Path) -> Installed {
     let Some(metadata) = fs::metadata(path).ok().filter(Metadata::is_file) else { return Installed::Absent };
-    // Beside a library that another user may write is whatever stamp that user writes.
+    // If another user may write the library's folder, that user may also write its stamp.
     if let Err(error) = files::check_trusted(path).and_then(|()| trusted_folders(path)) {
         return Installed::Damaged(Damage::Unreadable { why: error.to_string() });
     }
@@ -77,19 +77,20 @@ pub(super) fn installed(artifact: &Pinned, path: &Path) -> Installed {
         }
         Ok(_) => {
             tracing::debug!(seconds = began.elapsed().as_secs_f64(), "measured {}", path.display());
-            // Of the state before it was read: if it changed since, the stamp fits no file.
+            // For the state before it was read: if it changed since, the stamp fits no file.
             keep(path, &expected);
             Installed::Whole
         }
     }
 }
 
-/// Refuses folders of the cache that another user owns or may write: the library's own, those of all plugins, and the cache.
+/// Refuses folders of the cache that another user owns or may write: the library's own, that of all plugins, and the
+/// cache.
 pub(super) fn trusted_folders(path: &Path) -> Result<(), files::Untrusted> {
     path.ancestors().skip(1).take(3).try_for_each(files::check_trusted)
 }
 
-/// Keeps that the library at `path`, as it is now, was just measured and is the pinned one.
+/// Records that the library at `path`, in its present state, was just verified.
 pub(super) fn keep_measured(artifact: &Pinned, path: &Path) {
     if let Ok(metadata) = fs::metadata(path) {
         keep(path, &stamp(artifact, &metadata));
@@ -97,7 +98,7 @@ pub(super) fn keep_measured(artifact: &Pinned, path: &Path) {
 }
 
 fn keep(path: &Path, stamp: &str) {
-    // A cache that cannot be written to costs the next start a measurement, and nothing else.
+    // A cache that cannot be written costs the next start another verification.
     if let Err(error) = files::put(&stamp_path(path), stamp.as_bytes()) {
         tracing::debug!("{}: {error}", stamp_path(path).display());
     }
@@ -109,7 +110,7 @@ fn stamp_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What says that a file in this state is the pinned library.
+/// The stamp's text for a pinned library in this state.
 fn stamp(artifact: &Pinned, metadata: &Metadata) -> String {
     let nanos =
         metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|age| age.as_nanos());
@@ -118,7 +119,7 @@ fn stamp(artifact: &Pinned, metadata: &Metadata) -> String {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt as _;
-        // The time of the last change is the system's own: no program can set it back.
+        // The change time is set by the system: no program can set it back.
         let (seconds, nanos) = (metadata.ctime(), metadata.ctime_nsec());
         let _ = write!(text, " inode {} changed {seconds}.{nanos:09}", metadata.ino());
     }
@@ -126,7 +127,7 @@ fn stamp(artifact: &Pinned, metadata: &Metadata) -> String {
     text
 }
 
-/// Copies bytes from a reader to a writer; their sha256 in hexadecimal.
+/// Copies bytes from a reader to a writer; returns their sha256 in hexadecimal.
 pub(super) fn sha256(mut from: impl Read, to: &mut impl io::Write) -> io::Result<String> {
     let mut hasher = Sha256::new();
     let mut chunk = vec![0; 1 << 20];
@@ -165,7 +166,7 @@ mod tests {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             fs::write(&path, &flipped).unwrap();
-            // Times of a file system may be coarse: this file is another one.
+            // A file system's times may be coarse: this must be a new file.
             fs::remove_file(stamp_path(&path)).ok();
             assert!(matches!(installed(&artifact, &path), Installed::Damaged(Damage::Content { .. })), "bit {bit}");
         }
@@ -182,23 +183,23 @@ mod tests {
         let (folder, path, artifact) = pinned(b"library");
         assert_eq!(installed(&artifact, &path), Installed::Whole);
         let stamp = fs::read(stamp_path(&path)).unwrap();
-        // Other bytes of the same length, other times: measured again, and refused.
+        // Other bytes with the same length and other times: verified again, and refused.
         let damaged = || matches!(installed(&artifact, &path), Installed::Damaged(_));
         fs::write(&path, b"livrary").unwrap();
         File::options().append(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
         assert!(damaged());
-        // The damaged file has another's stamp, or a stamp that is itself damaged, empty, or no file.
+        // The damaged file has another's stamp, or a stamp that is damaged, empty, or not a file.
         for bytes in [&stamp[..], b"sha256", b"", b"\xff\xfe", &[b'x'; 1 << 16]] {
             fs::write(stamp_path(&path), bytes).unwrap();
             assert!(damaged());
         }
         fs::remove_file(stamp_path(&path)).unwrap();
-        // What is in the place of a stamp is removed; a folder of files is moved aside.
+        // Anything in a stamp's place is removed; a folder with files is moved aside.
         fs::create_dir_all(stamp_path(&path).join("full")).unwrap();
         assert!(damaged());
         fs::write(&path, b"library").unwrap();
         assert_eq!(installed(&artifact, &path), Installed::Whole);
-        // A copy under another name has no stamp; that of the old state is replaced.
+        // A copy under another name has no stamp; the stamp of the old state is replaced.
         assert!(stamp_path(&path).is_file());
         fs::write(stamp_path(&path), &stamp).unwrap();
         File::options().append(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();

@@ -86,7 +86,7 @@ impl Array for PluginArray {
     }
 
     fn copy_to_host(&self, bytes: &mut [u8], dims: &[i64]) -> Result<(), PjrtError> {
-        // The device may hold another order of dimensions; the host always gets this one.
+        // The device may use another order of dimensions; the host always gets this one.
         let minor_to_major: Vec<i64> = (0..dims.len() as i64).rev().collect();
         let mut layout = ffi::PJRT_Buffer_MemoryLayout::zeroed();
         layout.layout_type = ffi::LAYOUT_TILED;

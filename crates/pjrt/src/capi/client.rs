@@ -7,12 +7,12 @@ use crate::live::{HandleKind, Live};
 use crate::plugin::{call, given, log_drop};
 use crate::{Device, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Processes, Value, ffi, value};
 
-/// A client of a plugin: what its buffers and its executables share.
+/// A plugin's client, shared by its buffers and executables.
 #[derive(Debug)]
 pub(crate) struct PluginClient {
     pub(super) plugin: &'static Plugin,
     pub(super) raw: *mut ffi::PJRT_Client,
-    /// In one order: as others see them, and as the plugin knows them.
+    /// Parallel lists: the descriptions, and the plugin's handles.
     pub(super) devices: Vec<Device>,
     pub(super) handles: Vec<PluginDevice>,
     pub(super) processes: Processes,
@@ -29,7 +29,7 @@ impl Drop for PluginClient {
     fn drop(&mut self) {
         let mut args = ffi::PJRT_Client_Destroy_Args::zeroed();
         args.client = self.raw;
-        // SAFETY: `raw` is live and not used again: whatever refers to it holds this struct in an `Arc`.
+        // SAFETY: `raw` is live and not used again: everything that refers to it holds this struct in an `Arc`.
         log_drop(unsafe { call!(self.plugin, PJRT_Client_Destroy, args) });
     }
 }
@@ -78,7 +78,7 @@ fn read_devices(client: &PluginClient) -> Result<(Vec<PluginDevice>, Vec<Device>
     }
 }
 
-/// Copies what a new client says of all processes.
+/// Copies a new client's information on all processes.
 fn read_processes(client: &PluginClient) -> Result<Processes, PjrtError> {
     const CALL: &str = "PJRT_Client_Devices";
     let mut own = ffi::PJRT_Client_ProcessIndex_Args::zeroed();
@@ -97,7 +97,7 @@ fn read_processes(client: &PluginClient) -> Result<Processes, PjrtError> {
             })
             .collect::<Result<Vec<_>, PjrtError>>()?
     };
-    // Whoever numbers replicas by all devices finds his own among them.
+    // Numbering replicas by all devices requires that this process's are among them.
     let is_there = |own: &&Device| devices.iter().any(|device| device.id == own.description().id);
     match client.devices.iter().find(|own| !is_there(own)) {
         None => Ok(Processes { own_idx: own.process_index, devices }),

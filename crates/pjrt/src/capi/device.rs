@@ -4,7 +4,7 @@ use crate::device::CountsMemory;
 use crate::plugin::{call, given};
 use crate::{Device, DeviceDescription, DeviceMemory, PjrtError, Plugin, ffi};
 
-/// What a plugin knows a device by.
+/// The plugin's handle of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PluginDevice {
     pub(super) raw: *mut ffi::PJRT_Device,

@@ -1,4 +1,4 @@
-//! Executables of a plugin: what it says of a program, and a program that it loaded.
+//! Executables of a plugin: its information on a program, and a loaded program.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::live::{HandleKind, Live};
 use crate::plugin::{call, given, log_drop};
 use crate::{PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Value, ffi, value};
 
-/// What a plugin says of a program.
+/// A plugin's information on a program.
 #[derive(Debug)]
 struct PluginProgram {
     plugin: &'static Plugin,
     raw: *mut ffi::PJRT_Executable,
-    /// Keeps the client alive, where the program is loaded on one.
+    /// Keeps the client alive, if the program is loaded on one.
     _client: Option<Arc<PluginClient>>,
     _live: Live,
 }
@@ -38,10 +38,10 @@ impl Drop for PluginProgram {
     }
 }
 
-/// What a plugin says of a program that it compiled.
+/// A plugin's information on a program that it compiled.
 ///
 /// # Safety
-/// `raw` is a live executable of this plugin that nobody else frees; `client` is the one it is loaded on, if it is.
+/// `raw` is a live executable of this plugin that is freed nowhere else; `client` is the one it is loaded on, if it is.
 pub(crate) unsafe fn compiled(
     plugin: &'static Plugin,
     raw: *mut ffi::PJRT_Executable,
@@ -70,7 +70,7 @@ impl Program for PluginProgram {
         if n_outputs > MOST {
             return Err(PjrtError::impossible("PJRT_Executable_NumOutputs", format!("{n_outputs} outputs")));
         }
-        // An execution writes so many handles into our memory: better asked twice.
+        // An execution writes this many handles into our memory, so the number is checked twice.
         let mut types = ffi::PJRT_Executable_OutputElementTypes_Args::zeroed();
         types.executable = self.raw;
         // SAFETY: a live executable. Only the count is used.
@@ -237,11 +237,11 @@ impl Drop for PluginRunner {
     }
 }
 
-/// What a plugin loaded, with what it says of it. Where `device_ids` names devices, those of this process among them must be
-/// those that it runs on, in that order: so arguments are given.
+/// A program that a plugin loaded, with the plugin's information on it. If `device_ids` names devices, those of this
+/// process among them must be the ones that it runs on, in that order, which is the order of argument lists.
 ///
 /// # Safety
-/// `raw` is a live loaded executable of this client that nobody else frees.
+/// `raw` is a live loaded executable of this client that is freed nowhere else.
 pub(super) unsafe fn loaded(
     client: &Arc<PluginClient>,
     raw: *mut ffi::PJRT_LoadedExecutable,
@@ -249,7 +249,7 @@ pub(super) unsafe fn loaded(
 ) -> Result<Loaded, PjrtError> {
     const DEVICES: &str = "PJRT_LoadedExecutable_AddressableDevices";
     let plugin = client.plugin;
-    // Owns the handle from here on, so that it is freed also when what follows fails.
+    // Owns the handle from here on, so that it is freed on later errors too.
     let _live = Live::new(HandleKind::LoadedExecutable);
     let mut runner = PluginRunner { client: Arc::clone(client), raw, n_devices: 0, _live };
     let mut args = ffi::PJRT_LoadedExecutable_GetExecutable_Args::zeroed();
@@ -269,7 +269,8 @@ pub(super) unsafe fn loaded(
         n_devices => return Err(PjrtError::impossible(DEVICES, format!("{n_devices} devices"))),
     };
     if !device_ids.is_empty() {
-        // SAFETY: as many devices as the plugin says, which live as long as the client; they are only compared.
+        // SAFETY: the list has the length that the plugin states; the devices live as long as the client, and are only
+        // compared.
         let list = unsafe { value::whole_list(DEVICES, devices.addressable_devices, devices.num_addressable_devices)? };
         let id_of = |raw: &*mut ffi::PJRT_Device| {
             let position = client.handles.iter().position(|device| std::ptr::eq(device.raw, *raw));
@@ -288,7 +289,7 @@ pub(super) unsafe fn loaded(
     Ok(Loaded { program, n_devices: runner.n_devices, runner: Box::new(runner) })
 }
 
-/// More outputs, dimensions or devices than a program has anywhere; a plugin that gives more is not believed.
+/// The largest plausible number of outputs, dimensions or devices; a plugin that returns more is not trusted.
 const MOST: usize = 1 << 24;
 
 const TYPES: &str = "PJRT_Executable_OutputElementTypes";
@@ -324,7 +325,7 @@ impl Runner for PluginRunner {
         let client = &self.client;
         // SAFETY: live handles of one client, as the caller made sure; every list has the length the call reads or
         // writes (`n_devices` lists of `n_args` and of `n_outputs`), and is alive during it. Arguments that are not
-        // listed as non-donatable are owned by the caller, who gives them up, so nobody else can use them.
+        // listed as non-donatable are owned by the caller, who gives them up, so nothing else can use them.
         unsafe { call!(client.plugin, PJRT_LoadedExecutable_Execute, call_args)? };
         let events: Vec<Event> = events.into_iter().filter_map(|raw| Event::new(client.plugin, raw)).collect();
         let own = |raw| -> Result<Box<dyn Array>, PjrtError> {
@@ -332,17 +333,17 @@ impl Runner for PluginRunner {
             // SAFETY: the call succeeded and gave a buffer of this client, which we own.
             Ok(Box::new(unsafe { PluginArray::new(client, raw) }))
         };
-        // What is there is owned before what is not is looked for, so that all of it is freed.
+        // All returned handles are wrapped before missing ones are reported, so that all of them are freed.
         let outputs: Vec<Vec<Result<Box<dyn Array>, PjrtError>>> =
             raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
-        // Every event is awaited, also after one failed: the devices run together.
+        // Every event is awaited, even after one failed: the devices run together.
         let done: Vec<Result<(), PjrtError>> = events.into_iter().map(Event::wait).collect();
         done.into_iter().collect::<Result<(), PjrtError>>()?;
         outputs.into_iter().map(|list| list.into_iter().collect()).collect()
     }
 }
 
-/// `HloModuleProtoWithConfig`, whose module stays bytes and whose configuration is left alone.
+/// `HloModuleProtoWithConfig`, whose module stays bytes and whose configuration is ignored.
 #[derive(Clone, PartialEq, Message)]
 struct HloModuleProtoWithConfig {
     #[prost(bytes = "vec", tag = "1")]

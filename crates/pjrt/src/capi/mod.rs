@@ -33,13 +33,13 @@ impl Client {
         Client::with_options(plugin, &BTreeMap::new())
     }
 
-    /// A client of this plugin, made with options of the plugin's own, such as `cpu_device_count`.
+    /// A client of this plugin, made with the plugin's options, such as `cpu_device_count`.
     pub fn with_options(plugin: &'static Plugin, options: &BTreeMap<String, Value>) -> Result<Client, PjrtError> {
         Ok(Client::over(PluginClient::new(plugin, options)?))
     }
 }
 
-/// Compiles StableHLO on a client of the plugin's own, and keeps nothing: what the compiler dumps on its way is wanted.
+/// Compiles StableHLO on a new client, and discards the result: only the compiler's dumps are needed.
 pub(super) fn compile_stablehlo(
     plugin: &'static Plugin,
     program: &[u8],
@@ -104,7 +104,7 @@ impl Backend for PluginClient {
     }
 
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError> {
-        // It folds some constants to another order, and leaves some products without what runs them.
+        // It folds some constants into another order, and leaves some products without an implementation.
         let options = match self.platform_name()?.as_str() {
             "cpu" => cpu::options(program, options)?,
             _ => Cow::Borrowed(options),
@@ -119,8 +119,8 @@ impl Backend for PluginClient {
         args.client = self.raw;
         args.serialized_executable = executable.as_ptr().cast();
         args.serialized_executable_size = executable.len();
-        // SAFETY: a live client; the bytes are alive during the call, and whoever gave leave vouches for what they do. Null
-        // options: the executable's own.
+        // SAFETY: a live client; the bytes are alive during the call, and the permission's creator vouches for what
+        // they do. Null options: the executable's own.
         unsafe { call!(self.plugin, PJRT_Executable_DeserializeAndLoad, args)? };
         let raw = given(CALL, "executable", args.loaded_executable)?;
         // SAFETY: the call returned an executable of this client, which we own.
@@ -156,7 +156,7 @@ impl Backend for PluginClient {
     }
 }
 
-/// An executable that nobody vouches for.
+/// The error for an executable that nobody vouches for.
 fn foreign_executable() -> PjrtError {
     let text = "an executable is not loaded into this process: it is machine code, and nobody vouches for what it does";
     PjrtError::new(PjrtErrorKind::ForeignCode, PjrtPlace::Nowhere, text)

@@ -1,4 +1,4 @@
-//! A child's client, arrays and programs, as the parent has them: a number for each, and questions.
+//! The parent's proxies for a child's client, arrays and programs: each holds the object's number, and sends requests.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,7 +33,7 @@ struct ChildClient {
 pub(super) fn open(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Result<Client, PjrtError> {
     let (library, environment, create_options) = match platform.spec() {
         Some(plugin) => {
-            // Found, and installed, here: the child has no way to say how that goes.
+            // Found and installed in the parent: the child has no way to report progress.
             let library = locate(plugin, setup)?.path;
             plugin.check_hardware(Purpose::Run)?;
             (Some(library), environment::of_child(plugin, Purpose::Run), plugin.create_options.clone())
@@ -53,7 +53,7 @@ pub(super) fn open(platform: &Platform, setup: &Setup, spec: &ChildSpec) -> Resu
     Ok(Client::over(ChildClient { child, platform_name, platform_version, devices, processes }))
 }
 
-/// What a child says of a client or topology that it opened.
+/// The child's information on a client or topology that it opened.
 pub(super) struct Opened {
     pub(super) id: Id,
     pub(super) platform_name: String,
@@ -90,7 +90,7 @@ impl CountsMemory for ChildDevice {
     }
 }
 
-/// Compiles, for the client or for a topology; returns the program's number and how many devices it runs on.
+/// Compiles, for the client or for a topology; returns the program's number and its number of devices.
 pub(super) fn compile(
     child: &Arc<Child>,
     topology: Option<Id>,
@@ -257,7 +257,7 @@ impl Drop for ProgramId {
     }
 }
 
-/// What a child's compiler says of a program.
+/// Information from the child's compiler on a program.
 #[derive(Debug)]
 pub(super) struct ChildProgram(Arc<ProgramId>);
 
@@ -270,7 +270,7 @@ impl ChildProgram {
         self.0.child.request(self.doing(), Request::Program { program: self.0.id, ask }, None)
     }
 
-    /// What comes as a file.
+    /// An answer that comes as a file.
     fn file(&self, ask: AskProgram) -> Result<Vec<u8>, PjrtError> {
         match self.ask(ask)? {
             (Reply::Bytes, Some(file)) => Ok(wire::with_bytes(&file, <[u8]>::to_vec)

@@ -1,14 +1,14 @@
-//! StableHLO to HLO by XLA's own converter, which is inside every plugin's compiler.
+//! Converts StableHLO to HLO with XLA's own converter, which is part of every plugin's compiler.
 //!
-//! The C API has no call for it, but a compiler that is told to dump writes the program as it was before its first pass:
-//! that is the conversion's result, with names, locations and shardings. A child compiles, and is ended as soon as that
-//! file is whole; what would have come after it is not waited for.
+//! The C API has no call for it, but a compiler with dumps enabled writes the program before its first pass, which is
+//! the result of the conversion, with names, locations and shardings. A child compiles, and is killed as soon as that
+//! file is complete.
 //!
-//! The CPU plugin is asked first. One that is older than the program's writer does not know the newest operations, and
-//! says so; then the TPU compiler is asked, if it is installed.
+//! The CPU plugin is tried first. If it is older than the program's writer, it does not know the newest operations, and
+//! says so; then the TPU compiler is tried, if it is installed.
 //!
-//! A program whose sizes are symbolic has no HLO, but a plugin writes what it was given as text before it converts it:
-//! that is how bytecode is read.
+//! A program with symbolic sizes has no HLO, but a plugin dumps its input as text before it converts it: this is how
+//! bytecode is read.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,17 +29,17 @@ use crate::locate::{installed, locate, named};
 use crate::{CompileOptions, Installed, OptionValue, PjrtError, PluginSpec, Purpose, Setup, environment};
 use bf16scope_files as files;
 
-/// How the file's name ends that holds the program before XLA's first pass.
+/// The suffix of the file with the program before XLA's first pass.
 const DUMP: &str = ".before_optimizations.hlo.pb";
-/// The most that is read of it: protocol buffers themselves end here.
+/// The largest size to read: the limit of protocol buffers.
 const MAX_BYTES: u64 = 2 << 30;
-/// How long a conversion may take where nobody set a limit. A program of 5 MB takes under two seconds.
+/// The default timeout of a conversion. A program of 5 MB takes under two seconds.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// Any topology does; this is the smallest that the TPU compiler always knew.
+/// Any topology works; this is the smallest that every version of the TPU compiler knows.
 const TOPOLOGY: &str = "v2:2x2";
 
-/// The HLO of a StableHLO program (MLIR as text or bytecode, a portable artifact among them): a serialized `HloProto`.
-/// It is as XLA's converter made it, and has yet to be decoded and verified.
+/// The HLO of a StableHLO program (MLIR as text or bytecode, including portable artifacts): a serialized `HloProto`. It
+/// comes from XLA's converter, and has yet to be decoded and verified.
 ///
 /// ```no_run
 /// use bf16scope_pjrt::{ChildSpec, Setup, hlo_of_stablehlo};
@@ -51,8 +51,8 @@ const TOPOLOGY: &str = "v2:2x2";
 /// ```
 ///
 /// # Errors
-/// What the converter says of a program that it does not take, with the line and the operation; a plugin that cannot be
-/// had; a child that ends or reaches a limit.
+/// The converter's message on a program that it rejects, with the line and the operation; a missing plugin; a child
+/// that dies or reaches a limit.
 pub fn hlo_of_stablehlo(program: &[u8], setup: &Setup, spec: &ChildSpec) -> Result<Vec<u8>, PjrtError> {
     let first = convert(PluginSpec::cpu(), None, program, setup, spec);
     match first {
@@ -64,7 +64,7 @@ pub fn hlo_of_stablehlo(program: &[u8], setup: &Setup, spec: &ChildSpec) -> Resu
     }
 }
 
-/// Whether the program may be of a StableHLO that came after this plugin.
+/// Whether the program may use a newer StableHLO than this plugin's.
 fn is_too_new(error: &PjrtError, program: &[u8]) -> bool {
     let is_refused = error.message().is_some_and(|message| message.contains("forward incompatibility"));
     is_refused && !program.is_ascii()
@@ -79,15 +79,14 @@ fn has_tpu_compiler(setup: &Setup) -> bool {
     named(spec, setup).is_some() || pinned().unwrap_or(false)
 }
 
-/// What a plugin's text of its input is called, in a folder of its own.
+/// The name of a plugin's dump of its input, in a folder of its own.
 const INPUT: &str = "module.mlir";
 
-/// A StableHLO program in MLIR's bytecode as text, with locations: of a portable artifact StableHLO's ops. Where sizes are
-/// symbolic, it is had at once; any other program is compiled first.
+/// A StableHLO program in MLIR bytecode as text, with locations; for a portable artifact, in StableHLO's ops. With
+/// symbolic sizes, it is available at once; any other program is compiled first.
 ///
 /// # Errors
-/// What the plugin says of bytes that are no program that it knows; a plugin that cannot be had; a child that ends or reaches a
-/// limit.
+/// The plugin's message on bytes that are not a known program; a missing plugin; a child that dies or reaches a limit.
 pub fn text_of_stablehlo(program: &[u8], setup: &Setup, spec: &ChildSpec) -> Result<String, PjrtError> {
     let doing = Doing { what: "reading", of: Some("StableHLO".to_string()) };
     let failed = |source| ChildError::Io { doing: doing.clone(), source };
@@ -100,7 +99,7 @@ pub fn text_of_stablehlo(program: &[u8], setup: &Setup, spec: &ChildSpec) -> Res
     let folders = std::fs::read_dir(folder.path()).map_err(failed)?;
     let written = folders.flatten().map(|entry| entry.path().join(INPUT)).find(|path| path.exists());
     match (written, answer) {
-        // That it has no HLO is known.
+        // It has no HLO, as expected.
         (Some(path), _) => Ok(files::read_text(&path, MAX_BYTES).map_err(failed)?),
         (None, Err(error)) => Err(error),
         (None, Ok(())) => Err(ChildError::Answer { doing, measured: format!("no file {INPUT}") }.into()),
@@ -111,7 +110,7 @@ fn folder() -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("bf16scope-stablehlo-").tempdir()
 }
 
-/// A child that has the plugin, and what it is asked.
+/// A child with the plugin, and its request.
 fn started(
     plugin: &PluginSpec,
     topology: Option<&str>,
@@ -141,10 +140,10 @@ fn convert(
     let (child, request) = started(plugin, topology, options(folder.path()), setup, spec)?;
     let file = wire::file_of(program).map_err(failed)?;
     let answer = child.request_until(doing.clone(), request, &file, &mut || dumped.is_whole());
-    // The child has ended, or has answered, before anything is read.
+    // The child has died, or has answered, before the dump is read.
     drop(child);
     match (dumped.is_whole().then_some(dumped.path).flatten(), answer) {
-        // What came after it, whatever it was, is not asked for.
+        // Any later result does not matter.
         (Some(path), _) => Ok(files::read(&path, MAX_BYTES).map_err(failed)?),
         (None, Err(error)) => Err(error),
         (None, Ok(())) => {
@@ -154,7 +153,7 @@ fn convert(
     }
 }
 
-/// Options of a compile that dumps the program before its first pass, and little more.
+/// Options for a compile that dumps the program before its first pass, and does little else.
 fn options(folder: &Path) -> CompileOptions {
     let flags = [
         ("xla_dump_to", OptionValue::Str(folder.display().to_string())),
@@ -182,7 +181,7 @@ impl Dumped {
     fn is_whole(&mut self) -> bool {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watch, &mut space);
-        // An error is the end of what has happened so far.
+        // An error ends the search.
         while self.path.is_none()
             && let Ok(event) = events.next()
         {

@@ -1,4 +1,4 @@
-//! What can go wrong with a child.
+//! Errors of child processes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a child was asked to do.
+/// A request to a child, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doing {
     /// `compiling`, `running`, …
     pub what: &'static str,
-    /// Of what: a module's name, a device's.
+    /// Its object: the name of a module or a device.
     pub of: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub enum ChildError {
         #[source]
         source: io::Error,
     },
-    /// The program is another one, or another version.
+    /// The program is not bf16scope, or has another version.
     #[error(
         "child process: {} is not a bf16scope {} that serves: {why}{}\nhelp: name a bf16scope program of this version, or one that calls pjrt::serve",
         program.display(), env!("CARGO_PKG_VERSION"), quoted(said)
@@ -45,73 +45,73 @@ pub enum ChildError {
     NotAServer {
         /// The program.
         program: PathBuf,
-        /// What it did instead.
+        /// Its behaviour.
         why: String,
-        /// What it wrote.
+        /// Its output.
         said: String,
     },
-    /// The child ended in the middle.
+    /// The child died during a request.
     #[error("{doing}: the child process ended with {how}{}\nhelp: {}", quoted(said), ended_help(.doing, *.address_space))]
     Ended {
-        /// What it was doing.
+        /// The request.
         doing: Doing,
         /// A signal, or an exit status.
         how: String,
-        /// What was last written on standard error.
+        /// The end of its standard error.
         said: String,
-        /// The address space that it might have had, where that is limited.
+        /// The limit of its address space, if there is one.
         address_space: Option<u64>,
     },
-    /// It took too long, and was ended.
+    /// It exceeded the time limit, and was killed.
     #[error(
         "{doing}: not done after {measured:.1?}, and the limit is {limit:?}\nhelp: raise the limit (--timeout), if it is not a loop without an end"
     )]
     Timeout {
-        /// What it was doing.
+        /// The request.
         doing: Doing,
-        /// How long it was waited for.
+        /// The time waited.
         measured: Duration,
-        /// How long it might have taken.
+        /// The time limit.
         limit: Duration,
     },
-    /// It took too much memory, and was ended.
+    /// It exceeded the memory limit, and was killed.
     #[error("{doing}: {measured} bytes of memory in use ({}), and the limit is {limit} ({})\nhelp: raise the limit (--memory), or make the module's arrays smaller", gib(*measured), gib(*limit))]
     Memory {
-        /// What it was doing.
+        /// The request.
         doing: Doing,
         /// Its resident bytes.
         measured: u64,
-        /// How many it might have had.
+        /// The memory limit.
         limit: u64,
     },
-    /// A child that ended before was asked again.
+    /// A request to a child that has died.
     #[error(
         "{doing}: the child process ended before: {why}\nhelp: make another client: arrays and programs are gone with the child"
     )]
     Gone {
-        /// What it was asked to do.
+        /// The request.
         doing: Doing,
-        /// The first line of the error that it ended with.
+        /// The first line of the error with which it died.
         why: String,
     },
     /// The parent and its child could not communicate.
     #[error("{doing}: cannot communicate with the child process: {source}")]
     Io {
-        /// What it was asked to do.
+        /// The request.
         doing: Doing,
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// An answer to another question.
+    /// The answer does not match the request.
     #[error("{doing}: the child process answered {measured}: this is a bug of bf16scope, please report it")]
     Answer {
-        /// What it was asked to do.
+        /// The request.
         doing: Doing,
-        /// What it answered.
+        /// The answer.
         measured: String,
     },
-    /// An error that the child met, in its words.
+    /// An error in the child, as text.
     #[error("{text}")]
     Failed {
         /// The error's text.
@@ -120,18 +120,18 @@ pub enum ChildError {
 }
 
 impl ChildError {
-    /// Whether it is the program's doing: another program may well be compiled, or run, in another child.
+    /// Whether the program caused it: another program may well be compiled, or run, in another child.
     pub fn is_of_the_program(&self) -> bool {
         matches!(self, ChildError::Ended { .. } | ChildError::Timeout { .. } | ChildError::Memory { .. })
     }
 }
 
-/// Bytes, for eyes.
+/// Bytes, for people.
 pub(super) fn gib(n_bytes: u64) -> String {
     format!("{:.2} GiB", n_bytes as f64 / f64::from(1u32 << 30))
 }
 
-/// What a child wrote, if anything, on lines of its own.
+/// A child's output, if any, on separate lines.
 fn quoted(said: &str) -> String {
     match said {
         "" => String::new(),
@@ -161,7 +161,7 @@ fn ended_help(doing: &Doing, address_space: Option<u64>) -> Cow<'static, str> {
 mod tests {
     use super::*;
 
-    /// What only a child that is broken, or gone at the wrong moment, does.
+    /// Faults of a child that is broken, or dies at the wrong moment.
     #[test]
     fn a_child_that_is_not_understood_is_named_with_what_it_was_doing() {
         let doing = || Doing { what: "compiling", of: Some("step".to_string()) };

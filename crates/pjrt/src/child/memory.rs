@@ -1,27 +1,27 @@
-//! How much memory there is, and how much a process has.
+//! The available memory, and the memory of a process.
 //!
 //! Source: `proc(5)` (`meminfo`, `statm`), the kernel's `cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
 use std::fs;
 
-/// Bytes that processes started now can have without pushing others out: what the system says, or what is left in the
-/// container if that is less. `None` where the system does not say.
+/// Bytes that new processes can use without pushing others out: the system's figure, or the rest of the container's
+/// limit if that is less. `None` if the system does not say.
 pub fn available() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let machine = kib(&meminfo, "MemAvailable:")?;
     Some(machine.min(left_in_container().unwrap_or(u64::MAX)))
 }
 
-/// Bytes of address space that a process started here may have (`ulimit -v`); `None` where that is not limited.
+/// The limit of address space for a process started here (`ulimit -v`), in bytes; `None` if unlimited.
 ///
-/// XLA ends its process where it gets no more memory, so that under such a limit it runs in a child only.
+/// XLA aborts its process when it gets no more memory, so under such a limit it runs only in a child.
 ///
 /// Source: `getrlimit(2)`, `RLIMIT_AS`.
 pub fn address_space() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
 }
 
-/// What one process may have of that: the rest keeps the machine alive.
+/// The share of that for one process: the rest keeps the machine responsive.
 pub(super) fn most(available: u64) -> u64 {
     available - available / 16
 }
@@ -32,7 +32,8 @@ fn kib(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// What the control group of this process may still take. Pages of files count as taken and are given up when needed.
+/// The rest of the memory limit of this process's control group. Page cache counts as used and is reclaimed when
+/// needed.
 fn left_in_container() -> Option<u64> {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let inactive = |path: &str, name: &str| {
@@ -52,7 +53,7 @@ fn left_in_container() -> Option<u64> {
     Some(max.saturating_sub(taken.saturating_sub(free.unwrap_or(0))))
 }
 
-/// Bytes of a process that are in memory now; `None` if it is gone.
+/// Resident bytes of a process; `None` if it is gone.
 pub(super) fn resident(process: u32) -> Option<u64> {
     let statm = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
     let n_pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The messages between a parent and its child. Programs and arrays travel beside it, in a file: see `wire`.
+//! The messages between a parent and its child. Programs and arrays are sent beside them, in a file: see `wire`.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::{
 };
 use bf16scope_hlo::DType;
 
-/// What names an object of the child: arrays and programs each have their own numbers, counted by the child.
+/// Identifies an object of the child: arrays and programs are numbered separately, by the child.
 pub(super) type Id = u64;
 
-/// A request, and what the parent no longer needs.
+/// A request, and the objects that the parent no longer needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Envelope {
     pub(super) free_arrays: Vec<Id>,
@@ -21,21 +21,21 @@ pub(super) struct Envelope {
     pub(super) request: Request,
 }
 
-/// What a parent asks for. One answer follows each.
+/// A request from the parent. One answer follows each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// First of all: does this process serve?
+    /// The first request: does this process serve?
     Hello { version: String },
-    /// Opens a client; a child has one.
+    /// Opens a client; a child has only one.
     Client { platform: String, library: Option<Vec<u8>>, create_options: BTreeMap<String, Value> },
-    /// Describes devices that are not here, and becomes the compiler for them.
+    /// Describes devices that are not present, and makes the child the compiler for them.
     Topology { library: Vec<u8>, name: String, options: BTreeMap<String, Value> },
-    /// Compiles the program in the file, for the client or for the topology of this number.
+    /// Compiles the program in the file, for the client or for the topology with this number.
     Compile { topology: Option<Id>, options: CompileOptions },
     /// Loads the executable in the file on the client.
     Load,
-    /// Compiles the StableHLO in the file, for nothing but what the compiler dumps on its way: for the plugin's devices,
-    /// or for the topology of this name.
+    /// Compiles the StableHLO in the file, only for the compiler's dumps: for the plugin's devices, or for the topology
+    /// with this name.
     Convert { library: Vec<u8>, topology: Option<String>, options: CompileOptions },
     /// Copies the array in the file to a device.
     Upload { dtype: i32, dims: Vec<i64>, device_idx: usize },
@@ -70,7 +70,7 @@ pub(super) enum AskProgram {
     Serialized,
 }
 
-/// What a child answers.
+/// A child's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
     Failed(Failure),
@@ -82,7 +82,7 @@ pub(super) enum Reply {
         platform_name: String,
         platform_version: String,
         devices: Vec<DeviceDescription>,
-        /// Of a client.
+        /// For a client.
         processes: Option<Processes>,
     },
     Compiled {
@@ -93,7 +93,7 @@ pub(super) enum Reply {
         id: Id,
     },
     Converted,
-    /// The file is beside it.
+    /// The answer is in the file.
     Bytes,
     Ran {
         outputs: Vec<Vec<Output>>,
@@ -105,7 +105,7 @@ pub(super) enum Reply {
     Raw(Vec<u8>),
     Outputs(Vec<(i32, Vec<i64>)>),
     MemoryStats(MemoryStats),
-    /// Bits of f64s, for JSON has neither infinities nor NaN.
+    /// Bits of f64s, because JSON has neither infinities nor NaN.
     Costs(BTreeMap<String, u64>),
 }
 
@@ -117,12 +117,12 @@ pub(super) struct Output {
     pub(super) dims: Vec<i64>,
 }
 
-/// An error on its way.
+/// An error, serialized.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Failure {
-    /// What callers tell apart keeps its form.
+    /// Errors that callers distinguish keep their fields.
     Call { call: String, code: i32, message: String },
-    /// Anything else is its text.
+    /// Any other error is its text.
     Other { text: String },
 }
 
@@ -149,17 +149,17 @@ impl From<Failure> for PjrtError {
     }
 }
 
-/// A dtype that travelled as XLA's number of it.
+/// A dtype, from XLA's number for it.
 pub(super) fn dtype(number: i32) -> Result<DType, PjrtError> {
     DType::from_xla(number).ok_or_else(|| PjrtError::buffer_type(number))
 }
 
-/// Output types that travelled.
+/// Output types, from XLA's numbers.
 pub(super) fn output_specs(outputs: Vec<(i32, Vec<i64>)>) -> Result<Vec<OutputSpec>, PjrtError> {
     outputs.into_iter().map(|(number, dims)| Ok(OutputSpec { dtype: dtype(number)?, dims })).collect()
 }
 
-/// An answer to another question.
+/// The error for an answer that does not match the request.
 pub(super) fn unexpected(doing: Doing, reply: &Reply) -> PjrtError {
     let measured: String = format!("{reply:?}").chars().take(100).collect();
     ChildError::Answer { doing, measured }.into()

@@ -1,15 +1,16 @@
-//! Clients and compilers in a child process, so that a module which makes XLA abort, hang or take all memory is an error.
+//! Clients and compilers in a child process, so that a module which makes XLA abort, hang or exhaust memory gives an
+//! error.
 //!
-//! XLA checks some of its rules by ending the process, and runs loops without an end for as long as they take. So whatever
-//! runs or compiles a module that bf16scope did not build does it in a child: [`Client::in_child`] and
-//! [`Topology::in_child`] are used as any other client and topology are. A child that ends is a [`ChildError`] with what
-//! XLA wrote, and one that takes longer or more memory than its [`Limits`] is ended. What was on it is gone then, and every
-//! further call says so; another client is another child.
+//! XLA checks some of its rules by aborting the process, and runs endless loops forever. So modules that bf16scope did
+//! not build are compiled and run in a child: [`Client::in_child`] and [`Topology::in_child`] are used like any other
+//! client and topology. A child that dies gives a [`ChildError`] with XLA's output, and one that exceeds the time or
+//! memory of its [`Limits`] is killed. Its objects are lost then, and every further call reports it; a new client
+//! starts a new child.
 //!
-//! The child is a program that calls [`serve`]: bf16scope itself does for `bf16scope __child`. It is started afresh (never
-//! forked without `exec`), speaks over a socket that is its standard input, and ends when the parent closes that socket or
-//! dies, also in the middle of a computation. Programs and arrays go through shared memory without a name. What the parent
-//! must be sure of is in `process`, what is sent in `message` and `wire`, the child's side in `serve`.
+//! The child is a program that calls [`serve`]: bf16scope itself does for `bf16scope __child`. It is a new process
+//! (never forked without `exec`), communicates over a socket that is its standard input, and exits when the parent
+//! closes that socket or dies, even in the middle of a computation. Programs and arrays are passed through anonymous
+//! shared memory. `process` has the parent's guarantees, `message` and `wire` the protocol, `serve` the child's side.
 
 mod client;
 mod convert;
@@ -34,7 +35,8 @@ pub use topology::ChildCompiler;
 use super::{Client, PjrtError, Platform, Setup, Topology, Value};
 
 impl Client {
-    /// A client of this platform in a child process. A plugin is found, and installed on first use, as `setup` says.
+    /// A client of this platform in a child process. A plugin is found, and installed on first use, according to
+    /// `setup`.
     ///
     /// ```no_run
     /// use bf16scope_pjrt::{ChildSpec, Client, Limits, Platform, Setup};

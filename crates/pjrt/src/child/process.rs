@@ -1,4 +1,4 @@
-//! The parent's side of a child: starting it, asking it, watching its clock and memory, and ending it.
+//! The parent's side of a child: starts it, sends requests, monitors its time and memory, and kills it.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read as _};
@@ -18,24 +18,25 @@ use super::spec::ChildSpec;
 use super::{memory, wire};
 use crate::PjrtError;
 
-/// How often a child that computes is looked at. A process that fills memory takes about 5 GB/s, so 0.1 GB between looks.
+/// The interval for monitoring a child that computes. A process that fills memory takes about 5 GB/s, so 0.1 GB per
+/// interval.
 const TICK: Duration = Duration::from_millis(20);
-/// How long a program may take to say that it serves. bf16scope takes milliseconds; a busy machine may take seconds.
+/// The timeout for a program to report that it serves. bf16scope takes milliseconds; a busy machine may take seconds.
 const GREETING: Duration = Duration::from_secs(60);
-/// How long an ended child's last words, and its exit status, are waited for.
+/// The timeout for a dead child's remaining output, and its exit status.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// An environment variable, and the value it is to have, if any.
+/// An environment variable, and its value; `None` removes it.
 type Variable = (&'static str, Option<&'static str>);
 
-/// A child process that answers one request at a time. Dropping it ends it.
+/// A child process that answers one request at a time. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Child {
     spec: ChildSpec,
-    /// Most resident bytes: what the spec says, or what this machine can give.
+    /// The limit of resident bytes: from the spec, or from the available memory.
     max_bytes: Option<u64>,
     line: Mutex<Line>,
-    /// Arrays and programs that the child may forget, told with the next request.
+    /// Arrays and programs that the child may free, sent with the next request.
     unneeded: Mutex<(Vec<Id>, Vec<Id>)>,
 }
 
@@ -44,13 +45,13 @@ struct Line {
     process: std::process::Child,
     socket: UnixStream,
     said: Arc<Mutex<Said>>,
-    /// Hangs up when all that the child wrote has been read.
+    /// Disconnects when all of the child's output has been read.
     has_read: Receiver<()>,
-    /// Why it ended, once it has.
+    /// Why it died, once it has.
     ended: Option<String>,
 }
 
-/// What can come between a request and its answer.
+/// An event that can come between a request and its answer.
 enum Interruption {
     Io(io::Error),
     Timeout(Duration),
@@ -58,7 +59,7 @@ enum Interruption {
         measured: u64,
         limit: u64,
     },
-    /// What was wanted of it is there before its answer.
+    /// The wanted data are available before the answer.
     Enough,
 }
 
@@ -69,7 +70,7 @@ impl From<io::Error> for Interruption {
 }
 
 impl Child {
-    /// Starts a child whose environment is this process's but for these variables, and makes sure that it serves.
+    /// Starts a child with this process's environment changed by these variables, and checks that it serves.
     pub(super) fn start(spec: &ChildSpec, environment: &[Variable]) -> Result<Child, ChildError> {
         let failed = |source| ChildError::Start { program: spec.program.clone(), source };
         let line = Line::open(spec, environment).map_err(failed)?;
@@ -90,7 +91,7 @@ impl Child {
             Ok(Some((Reply::Hello { version: theirs }, _))) if theirs == version => return Ok(()),
             Ok(Some((Reply::Hello { version: theirs }, _))) => format!("it is version {theirs}"),
             Ok(_) => "it answered something else".to_string(),
-            // Under a limit of its address space it may be the right program, and have no room to start.
+            // Under a limit of its address space, the right program may fail to start.
             Err(error @ ChildError::Ended { address_space: Some(_), .. }) => return Err(error),
             Err(ChildError::Ended { how, .. }) => format!("it ended with {how}"),
             Err(ChildError::Timeout { limit, .. }) => format!("it said nothing for {limit:?}"),
@@ -101,10 +102,10 @@ impl Child {
         Err(ChildError::NotAServer { program: self.spec.program.clone(), why, said: line.said() })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// What the child could not do, as it says; a child that ends, or reaches a limit and is ended.
+    /// The child's error; a child that dies, or reaches a limit and is killed.
     pub(super) fn request(
         &self,
         doing: Doing,
@@ -114,10 +115,10 @@ impl Child {
         self.answer(&mut self.line(), doing, request, file)
     }
 
-    /// Asks for an array, and copies it out of the child's memory before anybody asks for another.
+    /// Requests an array, and copies it out of the child's memory before the next request.
     ///
     /// # Errors
-    /// As [`Child::request`]; a file that is too short. (One that is too long is the child's bug, and harmless.)
+    /// Those of [`Child::request`]; a file that is too short. (One that is too long is the child's bug, and harmless.)
     pub(super) fn request_bytes(&self, doing: &Doing, request: Request, bytes: &mut [u8]) -> Result<(), PjrtError> {
         use std::os::unix::fs::FileExt as _;
         let mut line = self.line();
@@ -147,10 +148,10 @@ impl Child {
         }
     }
 
-    /// Asks, and waits for the answer, or until `is_enough`; then the child is ended.
+    /// Sends a request, and waits for the answer, or until `is_enough`; then the child is killed.
     ///
     /// # Errors
-    /// As [`Child::request`].
+    /// Those of [`Child::request`].
     pub(super) fn request_until(
         &self,
         doing: Doing,
@@ -166,12 +167,12 @@ impl Child {
         }
     }
 
-    /// Whether it is there no longer.
+    /// Whether it has died.
     pub(super) fn has_ended(&self) -> bool {
         self.line().ended.is_some()
     }
 
-    /// What the child may forget.
+    /// Marks objects that the child may free.
     pub(super) fn forget(&self, arrays: &[Id], programs: &[Id]) {
         let mut unneeded = self.unneeded.lock().unwrap_or_else(PoisonError::into_inner);
         unneeded.0.extend_from_slice(arrays);
@@ -182,7 +183,7 @@ impl Child {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks; `None` where it was enough before there was an answer, and the child was ended.
+    /// Sends a request; `None` if `is_enough` came before an answer, and the child was killed.
     fn ask(
         &self,
         line: &mut Line,
@@ -229,7 +230,7 @@ impl Child {
             }
             Err(Interruption::Io(source)) => ChildError::Io { doing, source },
         };
-        // Whatever is half-said cannot be taken back.
+        // A partial message cannot be undone.
         let first = error.to_string().lines().next().unwrap_or_default().trim_end_matches(". It wrote:").to_string();
         line.end(first);
         Err(error)
@@ -248,7 +249,7 @@ impl Line {
         socket.set_read_timeout(Some(tick))?;
         socket.set_write_timeout(Some(tick))?;
         let (words, mouth) = io::pipe()?;
-        // The child's end is its standard input: no other descriptor is inherited. XLA prints on both outputs.
+        // The socket is the child's standard input: no other descriptor is inherited. XLA prints on both outputs.
         let mut command = Command::new(&spec.program);
         for (name, value) in environment {
             match value {
@@ -262,7 +263,7 @@ impl Line {
             .stdout(mouth.try_clone()?)
             .stderr(mouth)
             .spawn()?;
-        // And with it our copies of what is the child's.
+        // This drops our copies of the child's descriptors.
         drop(command);
         let said = Arc::new(Mutex::new(Said::default()));
         let (sender, has_read) = channel();
@@ -271,7 +272,7 @@ impl Line {
         Ok(Line { process, socket, said, has_read, ended: None })
     }
 
-    /// How the child ended by itself; one that hangs up and lives on is ended.
+    /// The exit status of a child that died by itself; one that disconnects and lives on is killed.
     fn status(&mut self) -> String {
         let began = Instant::now();
         loop {
@@ -284,17 +285,17 @@ impl Line {
         }
     }
 
-    /// All that the child wrote, as far as it is kept.
+    /// The kept part of the child's output.
     fn said(&self) -> String {
-        // Nothing is ever sent: an error is the end of what is read, or of our patience.
+        // Nothing is ever sent: an error means that everything was read, or the timeout.
         let _ = self.has_read.recv_timeout(LAST_WORDS);
         self.said.lock().unwrap_or_else(PoisonError::into_inner).text()
     }
 
-    /// Ends the child and collects its exit status, so that nothing of it is left.
+    /// Kills the child and collects its exit status, so that no zombie is left.
     fn end(&mut self, why: String) {
         if self.ended.is_none() {
-            // Both fail only for a child that was collected before.
+            // Both fail only if the child was already collected.
             drop(self.process.kill());
             drop(self.process.wait());
             self.ended = Some(why);
@@ -305,12 +306,12 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         self.end("it was no longer needed".to_string());
-        // So that its descriptor has gone when this returns.
+        // Waits until the descriptor is closed.
         let _ = self.has_read.recv_timeout(LAST_WORDS);
     }
 }
 
-/// Reads what a child writes until it ends, so that it never waits for a reader; `_done` goes with this thread.
+/// Reads a child's output until it ends, so that the child never blocks on it; `_done` is dropped with this thread.
 fn listen(mut words: PipeReader, said: &Mutex<Said>, _done: Sender<()>) {
     let mut buffer = [0; 4096];
     loop {

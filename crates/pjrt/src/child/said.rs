@@ -1,11 +1,11 @@
-//! What a child wrote on standard error: its beginning and its end, without what would do harm to a terminal.
+//! A child's standard error: the beginning and the end of it, without sequences that could harm a terminal.
 
 use std::collections::VecDeque;
 
-/// Kept of the beginning, and of the end.
+/// Bytes kept of the beginning, and of the end.
 const KEPT: usize = 8 << 10;
 
-/// Text of any length, of which the ends are kept.
+/// A text of any length, of which both ends are kept.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     start: Vec<u8>,
@@ -14,7 +14,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// More text.
+    /// Appends text.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
         tracing::debug!("child: {}", harmless(&String::from_utf8_lossy(bytes)));
         let (start, rest) = bytes.split_at(bytes.len().min(KEPT - self.start.len()));
@@ -25,8 +25,7 @@ impl Said {
         self.n_left_out += n_over;
     }
 
-    /// The text for people: without addresses of a stack, which say nothing to anyone without symbols, and without what
-    /// the log says of itself.
+    /// The text for people: without stack addresses, which are useless without symbols, and without log prefixes.
     pub(super) fn text(&self) -> String {
         let mut bytes = self.start.clone();
         if self.n_left_out > 0 {
@@ -46,7 +45,7 @@ fn is_noise(line: &str) -> bool {
         || line.starts_with("WARNING: All log messages before absl::InitializeLog() is called")
 }
 
-/// Control characters as Rust escapes them.
+/// Escapes control characters as Rust does.
 fn harmless(text: &str) -> String {
     let keep = |c: char| !c.is_control() || c == '\t';
     text.chars().map(|c| if keep(c) { c.to_string() } else { c.escape_default().to_string() }).collect()

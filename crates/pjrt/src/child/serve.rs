@@ -1,4 +1,4 @@
-//! The child's side: answers requests until the parent hangs up.
+//! The child's side: answers requests until the parent disconnects.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,25 +24,25 @@ use crate::{
 };
 use bf16scope_hlo::DType;
 
-/// Serves a parent over standard input, which must be its socket, until the parent hangs up or dies.
+/// Serves a parent over standard input, which must be its socket, until the parent disconnects or dies.
 ///
-/// A program that is to be its own child calls this first of all in `main`, before it starts threads, if its first
-/// argument is [`SERVE`](super::SERVE); when it returns there is nothing more to do.
+/// A program that is its own child calls this first in `main`, before it starts threads, if its first argument is
+/// [`SERVE`](super::SERVE), and exits when it returns.
 ///
 /// # Errors
-/// A standard input that is no socket, or brings something else than requests.
+/// Standard input is not a socket, or receives something other than requests.
 pub fn serve() -> io::Result<()> {
-    // What a plugin needs the parent has set.
+    // The parent has set the plugin's variables.
     prepare_environment(Purpose::Run).map_err(io::Error::other)?;
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Whatever a library does with standard input, it does not read our requests.
+    // Whatever a library does with standard input, it must not read our requests.
     let null = OpenOptions::new().read(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
-    // Ctrl-C and the terminal's end go to parent and child. The parent decides what they mean; the child ends with it.
+    // Ctrl-C and a closed terminal signal both parent and child. The parent handles them; the child exits with it.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         let _ = signal_hook::flag::register(signal, Arc::default())?;
     }
-    // An abort is an answer here, and its core would be gigabytes.
+    // An abort is an expected answer here, and its core dump would be gigabytes.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     end_with_the_parent(socket.try_clone()?);
     let mut server = Server::default();
@@ -63,28 +63,28 @@ pub fn serve() -> io::Result<()> {
     }
 }
 
-/// Ends this process at once when the other end of the socket is closed, whatever it computes: the parent closes it when
-/// it needs the child no longer, and the system when the parent dies. (`PR_SET_PDEATHSIG` ends a child with the *thread*
-/// that started it, which a library must not.)
+/// Exits this process at once when the other end of the socket is closed, whatever it computes: the parent closes it
+/// when it no longer needs the child, and the system when the parent dies. (`PR_SET_PDEATHSIG` kills a child with the
+/// *thread* that started it, which is wrong for a library.)
 fn end_with_the_parent(socket: UnixStream) {
     thread::spawn(move || {
         loop {
             let mut watched = [PollFd::new(&socket, PollFlags::empty())];
             match rustix::event::poll(&mut watched, None) {
                 Err(error) if error == rustix::io::Errno::INTR => {}
-                // Hung up, or nothing to watch.
+                // Disconnected, or nothing to watch.
                 Ok(_) | Err(_) => break,
             }
         }
-        // A process may always end itself.
+        // A process may always kill itself.
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     });
 }
 
-/// What a child holds for its parent.
+/// The objects that a child holds for its parent.
 #[derive(Default)]
 struct Server {
-    // Fields are dropped in this order: what belongs to a client before the client.
+    // Fields are dropped in this order: a client's objects before the client.
     arrays: BTreeMap<Id, Buffer>,
     programs: BTreeMap<Id, Held>,
     topologies: BTreeMap<Id, Topology>,
@@ -243,7 +243,7 @@ impl Server {
     }
 
     fn execute(&mut self, program: Id, args: &[Vec<(Id, bool)>]) -> Result<Reply, PjrtError> {
-        // Donated arrays leave the table first, so that what is kept can be borrowed from it.
+        // Donated arrays are removed from the table first, so that the others can be borrowed from it.
         let mut donated: BTreeMap<Id, Buffer> = BTreeMap::new();
         for (id, _) in args.iter().flatten().filter(|(_, is_donated)| *is_donated) {
             donated.insert(*id, self.arrays.remove(id).ok_or_else(|| missing("an array that was not donated"))?);
@@ -287,12 +287,12 @@ fn opened(
 /// Loads the library that the parent found.
 fn load(path: &[u8]) -> Result<&'static Plugin, PjrtError> {
     let path = Path::new(OsStr::from_bytes(path));
-    // SAFETY: this process was started to run this library, and holds nothing else. The parent believes nothing of what
-    // comes from here: answers are parsed, and what is written in shared memory are numbers.
+    // SAFETY: this process was started to run this library, and holds nothing else. The parent does not trust its
+    // output: answers are parsed, and shared memory contains only numbers.
     unsafe { Plugin::load(path, &PluginSpec::at(path), Purpose::Run) }
 }
 
-/// Compiles the StableHLO in the file, for nothing but what the compiler dumps on its way.
+/// Compiles the StableHLO in the file, only for the compiler's dumps.
 fn convert(
     library: &[u8],
     topology: Option<&str>,
@@ -308,7 +308,7 @@ fn convert(
     .map_err(failed)?
 }
 
-/// A parent that asks for what it has not been given.
+/// The error for a request about an unknown object.
 fn missing(what: &str) -> PjrtError {
     ChildError::Failed { text: format!("a request needs {what}: this is a bug of bf16scope, please report it") }.into()
 }
@@ -317,8 +317,8 @@ fn failed(error: io::Error) -> PjrtError {
     ChildError::Failed { text: format!("shared memory: {error}") }.into()
 }
 
-/// Whether `available` bytes hold the file of a result and the parent's copy of it. The system ends processes that use memory
-/// it does not have, and not always the right one.
+/// Checks that `available` bytes can hold the file of a result and the parent's copy of it. The kernel kills a process
+/// when memory runs out, and not always the right one.
 fn check_memory(n_bytes: u64, available: u64) -> Result<(), PjrtError> {
     let wanted = 2 * n_bytes;
     if available >= wanted {
@@ -390,7 +390,7 @@ fn of_program(compiled: &Compiled, ask: AskProgram) -> Answer {
 mod tests {
     use super::*;
 
-    /// A parent keeps what it was given, so that these are faults of ours.
+    /// The parent keeps the numbers it gets, so these would be our bugs.
     #[test]
     fn requests_without_their_file_array_or_program_are_refused() {
         let mut server = Server::default();

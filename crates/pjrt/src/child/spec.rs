@@ -1,4 +1,4 @@
-//! Which program is the child, and what it may take.
+//! The child's program, and its limits.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,39 +6,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What bf16scope is called with to be a child.
+/// The argument that makes bf16scope a child.
 pub const SERVE: &str = "__child";
 
-/// Which program is the child, and what it may take.
+/// The child's program, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildSpec {
     /// A bf16scope program of this version, or one that calls [`serve`](super::serve()) when it is given `arguments`.
     pub program: PathBuf,
-    /// What it is called with.
+    /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// What it may take.
+    /// Its limits.
     pub limits: Limits,
-    /// What ends it in the middle of a call.
+    /// Stops it in the middle of a call.
     pub stop: Stop,
 }
 
-/// A word that ends whatever child is told it, from any thread: for Ctrl-C where the process goes on.
+/// Kills all children that share it, from any thread: for Ctrl-C in a process that goes on.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends the children, within some 20 milliseconds; what they were asked for is a [`ChildError::Gone`](super::ChildError).
+    /// Kills the children, within some 20 milliseconds; their requests return a
+    /// [`ChildError::Gone`](super::ChildError).
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was said.
+    /// Whether it was requested.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// One word is equal to itself.
+/// Equal if it is the same flag.
 impl PartialEq for Stop {
     fn eq(&self, other: &Stop) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -47,18 +48,18 @@ impl PartialEq for Stop {
 
 impl Eq for Stop {}
 
-/// What a child may take before it is ended.
+/// The limits of a child before it is killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest that one call may take: a compile, a run, a copy. `None`: as long as it takes.
+    /// The time limit of one call: a compile, a run, a copy. `None`: unlimited.
     pub timeout: Option<Duration>,
-    /// Most bytes it may have in memory (resident: what is only reserved does not count). `None`: all but a sixteenth of
-    /// what the machine, or the container, has available when the child starts.
+    /// The limit of resident bytes (reserved address space does not count). `None`: all but a sixteenth of what the
+    /// machine, or the container, has available when the child starts.
     pub memory: Option<u64>,
 }
 
 impl ChildSpec {
-    /// A bf16scope program, with no limits but the machine's.
+    /// A bf16scope program, limited only by the machine.
     pub fn new(program: impl Into<PathBuf>) -> ChildSpec {
         ChildSpec {
             program: program.into(),

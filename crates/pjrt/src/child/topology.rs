@@ -13,7 +13,8 @@ use crate::locate::locate;
 use crate::topology::Describes;
 use crate::{CompileOptions, Compiled, PjrtError, PluginSpec, Purpose, Setup, Topology, Value, environment};
 
-/// A child that compiles for devices which are not here. It is started when it is first asked, and again after it ended.
+/// A child that compiles for devices which are not present. It is started by the first request, and again after it
+/// died.
 #[derive(Debug)]
 pub struct ChildCompiler {
     spec: ChildSpec,
@@ -21,7 +22,7 @@ pub struct ChildCompiler {
 }
 
 impl ChildCompiler {
-    /// A compiler in a child; nothing is started yet.
+    /// A compiler in a child, which is not started yet.
     pub fn new(spec: &ChildSpec) -> ChildCompiler {
         ChildCompiler { spec: spec.clone(), child: Mutex::default() }
     }

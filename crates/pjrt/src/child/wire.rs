@@ -1,8 +1,8 @@
-//! Messages over a Unix socket: a header that is checked, JSON, and at most one file, which travels as a descriptor.
+//! Messages over a Unix socket: a header that is checked, JSON, and at most one file, sent as a descriptor.
 //!
-//! Whatever is large (programs, arrays) is in the file: memory that both processes see, made with `memfd_create`, so it has
-//! no name in any file system and goes with its last descriptor. What is sent is sealed: nobody can change or shorten it;
-//! but not what a child gives of arrays, which is copied out of its memory ([`Outbox`]).
+//! Large data (programs, arrays) is in the file: shared memory from `memfd_create`, so it has no name in any file
+//! system and is freed with its last descriptor. Sent files are sealed: no process can change or shorten them; except
+//! for a child's arrays, which are copied out of its memory ([`Outbox`]).
 //!
 //! Source: `unix(7)` (`SCM_RIGHTS`), `memfd_create(2)`, `fcntl(2)` (seals).
 
@@ -20,14 +20,14 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How every header begins; the digit is the protocol's version.
+/// The first bytes of every header; the digit is the protocol's version.
 const MAGIC: [u8; 8] = *b"bf16ipc1";
-/// Magic, bytes of JSON.
+/// Magic, and the size of the JSON.
 const HEADER: usize = 16;
-/// JSON holds names, numbers and error texts: more than this is no message of ours.
+/// JSON holds names, numbers and error texts: a larger message is not ours.
 const MAX_JSON: u64 = 256 << 20;
 
-/// What is done each time a socket with a time limit has nothing to say: look at clocks and limits, or give up.
+/// Called each time a socket with a timeout is idle: to check clocks and limits, or to give up.
 pub(super) type Tick<'a, E> = &'a mut dyn FnMut() -> Result<(), E>;
 
 /// Sends a message.
@@ -51,7 +51,7 @@ pub(super) fn send<E: From<io::Error>>(
             control.push(SendAncillaryMessage::ScmRights(&fds));
         }
         match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes[n_sent..])], &mut control, SendFlags::NOSIGNAL) {
-            // The descriptor went with the first bytes.
+            // The descriptor was sent with the first bytes.
             Ok(n) => (n_sent, fds) = (n_sent + n, Vec::new()),
             Err(error) => wait(error.into(), tick)?,
         }
@@ -81,7 +81,7 @@ fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Fills `bytes` from the socket; returns a descriptor that came with them.
+/// Fills `bytes` from the socket; returns a descriptor received with them.
 fn fill<E: From<io::Error>>(socket: &UnixStream, bytes: &mut [u8], tick: Tick<'_, E>) -> Result<Option<OwnedFd>, E> {
     let mut fd = None;
     let mut n_read = 0;
@@ -113,7 +113,7 @@ fn wait<E: From<io::Error>>(error: io::Error, tick: Tick<'_, E>) -> Result<(), E
     }
 }
 
-/// What a file must be sealed against before its memory is lent as Rust's: writing, and becoming shorter.
+/// The seals that a file needs before its memory is borrowed as a slice: against writing and resizing.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
 fn memory_file() -> io::Result<File> {
@@ -129,17 +129,17 @@ pub(super) fn file_of(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Memory in which a child gives arrays, one after another. It is kept from one to the next: to get memory from the system
-/// takes several times as long as to copy an array into it. So it is not sealed, and the parent, which does not lend it,
-/// reads it (`pread`) before it asks again.
+/// Memory in which a child returns arrays, one after another. It is reused: allocating memory from the system takes
+/// several times as long as copying an array into it. So it is not sealed, and the parent, which does not borrow it,
+/// reads it (`pread`) before its next request.
 #[derive(Default)]
 pub(super) struct Outbox(Option<(File, Map)>);
 
 impl Outbox {
-    /// The most that is kept.
+    /// The largest size to keep.
     const KEPT: usize = 256 << 20;
 
-    /// A file that begins with `n_bytes`, more than none, that `write` fills.
+    /// A file that begins with `n_bytes`, at least one, filled by `write`.
     pub(super) fn filled_by<E: From<io::Error>>(
         &mut self,
         n_bytes: usize,
@@ -154,9 +154,10 @@ impl Outbox {
                 (file, map)
             }
         };
-        // SAFETY: the mapping is at least `n_bytes` long and writable; it is this value's alone, which is borrowed. The
-        // parent has a descriptor, and reads through it only between an answer and its next request, so not while the
-        // slice lives; it never writes, nor changes the length. The bytes are zeros or an earlier array's: valid.
+        // SAFETY: the mapping is at least `n_bytes` long and writable; it belongs to this value alone, which is
+        // borrowed. The parent has a descriptor, and reads through it only between an answer and its next request, so
+        // not while the slice lives; it never writes, nor changes the length. The bytes are zeros or an earlier
+        // array's: valid.
         write(unsafe { std::slice::from_raw_parts_mut(map.start.cast(), n_bytes) })?;
         let given = file.try_clone()?;
         if map.n_bytes <= Outbox::KEPT {
@@ -166,12 +167,12 @@ impl Outbox {
     }
 }
 
-/// Whether a file is memory that nobody changes any more.
+/// Whether a file is memory that can no longer be changed.
 pub(super) fn is_sealed(file: &File) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
 }
 
-/// Lends the bytes of a sealed file.
+/// Borrows the bytes of a sealed file.
 pub(super) fn with_bytes<R>(file: &File, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
     let seals = rustix::fs::fcntl_get_seals(file)?;
     if !seals.contains(SEALS) {
@@ -182,8 +183,8 @@ pub(super) fn with_bytes<R>(file: &File, read: impl FnOnce(&[u8]) -> R) -> io::R
         return Ok(read(&[]));
     }
     let map = Map::new(file, n_bytes, ProtFlags::READ)?;
-    // SAFETY: the mapping is `n_bytes` long and readable; the seals, which nobody can take away, keep the file at that
-    // length and its bytes as they are.
+    // SAFETY: the mapping is `n_bytes` long and readable; the seals, which cannot be removed, keep the file at that
+    // length and its bytes unchanged.
     Ok(read(unsafe { std::slice::from_raw_parts(map.start.cast(), n_bytes) }))
 }
 
@@ -194,7 +195,7 @@ struct Map {
 }
 
 impl Map {
-    /// Maps the first `n_bytes` of a file, more than none.
+    /// Maps the first `n_bytes` of a file, at least one.
     fn new(file: &File, n_bytes: usize, prot: ProtFlags) -> io::Result<Map> {
         // SAFETY: the kernel chooses the address, so no memory in use is replaced.
         let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), n_bytes, prot, MapFlags::SHARED, file, 0)? };
@@ -204,7 +205,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: what `new` mapped, and nobody else unmaps; slices over it have ended with the functions that made them.
+        // SAFETY: mapped by `new`, and unmapped nowhere else; slices over it have ended with the functions that made
+        // them.
         let unmapped = unsafe { rustix::mm::munmap(self.start, self.n_bytes) };
         unmapped.expect("a whole mapping of this process can be unmapped");
     }
@@ -261,7 +263,8 @@ mod tests {
         assert_eq!(error.to_string(), "asked to wait");
     }
 
-    /// Arrays of growing, of smaller and of too large a size: each is there, and memory is new only where it must be.
+    /// Arrays of growing, of smaller and of too large a size: each arrives intact, and memory is allocated only when
+    /// needed.
     #[test]
     fn arrays_are_given_in_memory_that_is_kept() {
         use std::os::unix::fs::MetadataExt as _;

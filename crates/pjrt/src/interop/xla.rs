@@ -1,8 +1,8 @@
-//! xla-rs's computations, literals and buffers, and ours.
+//! Converts xla-rs's computations, literals and buffers to ours, and back.
 //!
-//! A module crosses as the bytes of its `HloModuleProto`, so that nothing of it is lost on the way. XLA numbers the
-//! instructions of a module that it takes in anew and puts them in post order; names and attributes stay. Arrays cross
-//! as their bytes, bf16 and f16 among them.
+//! A module is converted as the bytes of its `HloModuleProto`, so nothing is lost. XLA renumbers the instructions of an
+//! incoming module and sorts them in post order; names and attributes stay. Arrays are converted as their bytes,
+//! including bf16 and f16.
 //!
 //! `xla::PjRtClient` compiles with the process's XLA flags, under which XLA may drop roundings to bf16: call
 //! [`prepare_environment`](crate::prepare_environment) before the first client is made.
@@ -13,20 +13,20 @@ use bf16scope_hlo::proto::{ProtoError, decode, encode};
 use bf16scope_hlo::verify::{VerifyErrors, verify};
 use bf16scope_hlo::{ArrayShape, Literal, Module};
 
-/// What cannot cross.
+/// Why an object cannot be converted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InteropError {
-    /// A module that breaks HLO's rules: XLA might abort the process over it.
+    /// A module that violates HLO's rules: XLA might abort the process on it.
     #[error("the module is not given to xla-rs: {0}")]
     Invalid(#[from] VerifyErrors),
-    /// A message that is no module, or a module that no message can hold.
+    /// A message that is not a module, or a module that no message can hold.
     #[error(transparent)]
     Proto(#[from] ProtoError),
-    /// xla-rs refused, or has no such dtype.
+    /// xla-rs refused, or lacks the dtype.
     #[error(transparent)]
     XlaRs(#[from] PjrtError),
-    /// A literal of a dtype that xla-rs or this crate has no way to copy.
+    /// A literal of a dtype that xla-rs or this crate cannot copy.
     #[error(
         "an xla::Literal of {primitive_type} cannot be copied out of xla-rs 0.4.3\nhelp: convert it to another type first (Literal::convert)"
     )]
@@ -34,13 +34,13 @@ pub enum InteropError {
         /// XLA's name of the type.
         primitive_type: String,
     },
-    /// A tuple or a token where an array is wanted.
+    /// A tuple or a token where an array is expected.
     #[error("a buffer of xla-rs holds an array, not a literal of {shape}\nhelp: pass the tuple's arrays one by one")]
     NotAnArray {
         /// The literal's shape.
         shape: String,
     },
-    /// A token, which xla-rs has no literal of.
+    /// A token, which xla-rs literals do not support.
     #[error("xla-rs 0.4.3 has no literals of tokens")]
     Token,
 }
@@ -81,8 +81,8 @@ pub fn literal(literal: &Literal) -> Result<xla::Literal, InteropError> {
     }
 }
 
-/// xla-rs's literal as ours; a tuple is taken apart without a copy, an array's bytes are copied out once. (An array of
-/// several dimensions is copied once more inside XLA, into row-major order: xla-rs does not say which order it has.)
+/// xla-rs's literal as ours; a tuple is taken apart without a copy, an array's bytes are copied once. (An array of
+/// several dimensions is copied once more inside XLA, into row-major order, because xla-rs does not expose its layout.)
 pub fn from_literal(mut literal: xla::Literal) -> Result<Literal, InteropError> {
     let shape = literal.shape().map_err(refused("Literal::shape"))?;
     match shape {
@@ -106,7 +106,7 @@ pub fn from_literal(mut literal: xla::Literal) -> Result<Literal, InteropError> 
     }
 }
 
-/// An array on a device of xla-rs's client (the first, for `None`), without a literal of xla-rs's in between.
+/// An array on a device of xla-rs's client (the first, for `None`), without an intermediate xla-rs literal.
 pub fn buffer(
     client: &xla::PjRtClient,
     device: Option<&xla::PjRtDevice<'_>>,
@@ -120,7 +120,7 @@ pub fn buffer(
     copied.map_err(refused("PjRtClient::buffer_from_host_raw_bytes"))
 }
 
-/// What is in a buffer of xla-rs's.
+/// The content of an xla-rs buffer.
 pub fn from_buffer(buffer: &xla::PjRtBuffer) -> Result<Literal, InteropError> {
     from_literal(buffer.to_literal_sync().map_err(refused("PjRtBuffer::to_literal_sync"))?)
 }

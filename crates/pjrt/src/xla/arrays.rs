@@ -44,7 +44,7 @@ impl Array for XlaArray {
         Err(not_in_xla_rs("size of a buffer on its device"))
     }
 
-    /// A donated argument is consumed with its `Buffer`, so one that can be asked has its memory.
+    /// A donated argument is consumed with its `Buffer`, so an existing one has its memory.
     fn is_deleted(&self) -> Result<bool, PjrtError> {
         Ok(false)
     }
@@ -54,7 +54,7 @@ impl Array for XlaArray {
     }
 
     fn copy_to_host(&self, bytes: &mut [u8], _dims: &[i64]) -> Result<(), PjrtError> {
-        // Layouts are row-major throughout: the client compiles programs so.
+        // Layouts are always row-major: the client compiles programs accordingly.
         let literal = self.raw.to_literal_sync().map_err(failed("PjRtBuffer::to_literal_sync"))?;
         literal.copy_untyped_to(bytes).map_err(failed("Literal::copy_untyped_to"))
     }

@@ -1,4 +1,4 @@
-//! xla-rs's client as a back end: its arrays, and the programs that it loaded.
+//! xla-rs's client as a back end: its arrays and its loaded programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -68,13 +68,13 @@ impl Backend for XlaClient {
     }
 }
 
-/// What is known of a program from its message.
+/// Facts about a program from its message.
 #[derive(Debug)]
 struct Facts {
     name: String,
     outputs: Vec<OutputSpec>,
-    /// Parameters whose memory the program may take: XLA takes it from every argument that is not excepted, and xla-rs
-    /// excepts none.
+    /// Parameters whose memory the program may take: XLA takes it from every argument that is not excluded, and xla-rs
+    /// excludes none.
     donated: BTreeSet<usize>,
 }
 
@@ -100,7 +100,7 @@ impl Facts {
     }
 }
 
-/// What is known of a program that xla-rs compiled.
+/// Facts about a program that xla-rs compiled.
 #[derive(Debug)]
 struct XlaProgram {
     facts: Arc<Facts>,
@@ -161,9 +161,10 @@ impl fmt::Debug for XlaRunner {
 
 impl Runner for XlaRunner {
     fn execute(&self, args: &[Vec<Given<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError> {
-        // One device, so one list: `Loaded::n_devices` said so.
+        // A single device, so a single list: `Loaded::n_devices` is 1.
         let args = &args[0];
-        // Arguments that are kept although the program takes their memory are copied. The copies live until it has run.
+        // Arguments that the caller keeps although the program takes their memory are copied. The copies live until the
+        // run ends.
         let copies: Vec<Option<xla::PjRtBuffer>> = (args.iter().enumerate())
             .map(|(idx, arg)| {
                 let is_taken = !arg.is_donated && self.facts.donated.contains(&idx);
@@ -186,7 +187,8 @@ impl Runner for XlaRunner {
 }
 
 impl XlaRunner {
-    /// Another buffer of the same elements. Through bytes: xla-rs's upload of a literal returns before it has read it.
+    /// Another buffer with the same elements. Copied through bytes: xla-rs's upload of a literal returns before it has
+    /// read it.
     fn copy(&self, array: &XlaArray) -> Result<xla::PjRtBuffer, PjrtError> {
         let OutputSpec { dtype, dims } = &array.spec;
         let mut bytes = vec![0; n_host_bytes(*dtype, dims)?];

@@ -18,7 +18,7 @@ pub(super) struct XlaClient {
     pub(super) client: xla::PjRtClient,
     pub(super) devices: Vec<Device>,
     pub(super) processes: Processes,
-    /// Whether XLA compiles with excess precision in this process: measured.
+    /// Whether XLA compiles with excess precision in this process, found by measuring.
     excess_precision: bool,
     _live: Live,
 }
@@ -36,7 +36,7 @@ impl Client {
         Client::from_xla(xla::PjRtClient::cpu().map_err(failed("PjRtClient::cpu"))?)
     }
 
-    /// A client over one that xla-rs made.
+    /// Wraps a client that xla-rs made.
     pub fn from_xla(client: xla::PjRtClient) -> Result<Client, PjrtError> {
         let devices: Vec<Device> = client.addressable_devices().iter().map(describe).collect();
         let processes = Processes::one(&devices);
@@ -68,8 +68,8 @@ impl CountsMemory for XlaDevice {
     }
 }
 
-/// Whether a sum in bf16 comes out with bits that bf16 has not: XLA's CPU compiler widens it, and keeps the rounding of
-/// its result only without excess precision.
+/// Whether a sum in bf16 has bits beyond bf16: XLA's CPU compiler widens it, and rounds the result only without excess
+/// precision.
 fn keeps_excess_precision(client: &xla::PjRtClient) -> Result<bool, PjrtError> {
     // 256 + 1: bf16 counts by 2 from 256, and the tie goes to the even 256.
     const TERMS: [f32; 2] = [256.0, 1.0];
@@ -102,7 +102,7 @@ impl XlaClient {
         put.map_err(failed("PjRtClient::buffer_from_host_raw_bytes"))
     }
 
-    /// Refuses what xla-rs's `compile`, which takes no options, cannot do.
+    /// Refuses options that xla-rs's `compile`, which takes none, cannot implement.
     pub(super) fn check_options(&self, options: &CompileOptions) -> Result<(), PjrtError> {
         let refuse = |what| Err(not_in_xla_rs(what));
         if options.n_replicas != 1 || options.n_partitions != 1 {

@@ -1,4 +1,4 @@
-//! The dtypes that xla-rs has.
+//! The dtypes that xla-rs supports.
 
 use super::error::not_in_xla_rs;
 use crate::PjrtError;
@@ -35,7 +35,7 @@ pub fn element_type(dtype: DType) -> Result<xla::ElementType, PjrtError> {
         .ok_or_else(|| not_in_xla_rs(&format!("arrays of {dtype}")))
 }
 
-/// The dtype that xla-rs names so; `None` for its 4-bit float, of which it packs two in a byte.
+/// The dtype of xla-rs's type; `None` for its 4-bit float, which it packs two to a byte.
 pub fn dtype_of(element_type: xla::ElementType) -> Option<DType> {
     ELEMENT_TYPES.iter().find(|row| row.1 == element_type).map(|row| row.0)
 }

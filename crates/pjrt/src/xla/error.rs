@@ -2,7 +2,7 @@
 
 use crate::{PjrtError, PjrtErrorKind, PjrtPlace};
 
-/// The error of a call into xla-rs. Its backtrace, which xla-rs puts behind the text, is left out.
+/// The error of a call into xla-rs. Its backtrace, which xla-rs appends to the text, is removed.
 pub(crate) fn failed(call: &'static str) -> impl Fn(xla::Error) -> PjrtError {
     move |error| {
         let text = match error {
@@ -13,18 +13,18 @@ pub(crate) fn failed(call: &'static str) -> impl Fn(xla::Error) -> PjrtError {
     }
 }
 
-/// xla-rs refused a call; the text is XLA's own.
+/// xla-rs refused a call; the text is XLA's.
 pub(crate) fn refused(call: &'static str, text: impl Into<String>) -> PjrtError {
     PjrtError::new(PjrtErrorKind::Refused, PjrtPlace::XlaRs(Some(call)), text)
 }
 
-/// xla-rs, behind the device `xla-cpu`, has no way to say or do this.
+/// xla-rs, behind the device `xla-cpu`, does not support this.
 pub(crate) fn not_in_xla_rs(what: &str) -> PjrtError {
     unsupported(format!("unsupported: xla-rs 0.4.3 has no {what}"))
         .with_help("use the device cpu, the plugin, which has it")
 }
 
-/// XLA's process-wide flags are read once, and say otherwise than the options. `measured` is what a probe found.
+/// XLA's process-wide flags, which are read once, contradict the options. `measured` is the result of a probe.
 pub(crate) fn excess_precision(measured: bool, wanted: bool) -> PjrtError {
     let name = |on| if on { "on" } else { "off" };
     let text = format!(

@@ -1,8 +1,8 @@
-//! What a program must be for xla-rs, and what is done to one that is not. A program that is, goes to XLA untouched.
+//! Rewrites programs to meet xla-rs's requirements. A program that meets them is passed to XLA unchanged.
 //!
-//! - xla-rs passes no options, so also not that a tuple's arrays are passed one by one: the tuple becomes parameters.
-//! - Results are read in the order in which the program lays them out, which xla-rs does not tell: it is row-major.
-//! - Two kinds of ops end the process: they get a scalar operand as an array.
+//! - xla-rs passes no options, including the one that passes a tuple's arrays one by one: the tuple becomes parameters.
+//! - Results are read in the program's own layout, which xla-rs does not expose: it becomes row-major.
+//! - Two kinds of ops abort the process: their scalar operand becomes an array.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use bf16scope_hlo::proto::messages::{HloInstructionProto, HloModuleProto, ShapeP
 /// XLA's `PrimitiveType` of a tuple.
 pub(super) const TUPLE: i32 = 13;
 
-/// Rewrites a program where it must be; says whether anything was.
+/// Rewrites a program if necessary; returns whether it changed.
 pub(super) fn run(proto: &mut HloModuleProto, parameter_is_tupled: bool) -> bool {
     let adds = (parameter_is_tupled && spread_tuple(proto)) | widen_scalars(proto);
     if adds {
-        // An order of the instructions that were is none of those that are.
+        // The schedule of the previous instructions is no longer valid.
         proto.schedule = None;
     }
     make_row_major(proto) | adds
@@ -33,8 +33,8 @@ impl Ids {
         Ids { largest: ids.max().unwrap_or(0), n_new: 0 }
     }
 
-    /// One that no instruction has. Ids that name their computation in the upper half are counted on in it, others in
-    /// the module.
+    /// An unused id. Ids that contain their computation in the upper half are counted within it, others within the
+    /// module.
     fn next(&mut self, largest_of_computation: i64) -> i64 {
         self.n_new += 1;
         self.n_new + if largest_of_computation >> 32 > 0 { largest_of_computation } else { self.largest }
@@ -45,8 +45,8 @@ fn largest_id(instructions: &[HloInstructionProto]) -> i64 {
     instructions.iter().map(|instr| instr.id).max().unwrap_or(0)
 }
 
-/// Makes the tuple that the entry takes in place of arrays into a tuple of parameters, one for each array. Returns
-/// whether it takes one. (A tuple among other parameters, or of tuples, `hlo::verify` refuses.)
+/// Turns the entry's single tuple parameter into parameters, one for each array. Returns whether there was one.
+/// (`hlo::verify` refuses a tuple among other parameters, or of tuples.)
 fn spread_tuple(proto: &mut HloModuleProto) -> bool {
     let mut ids = Ids::of(proto);
     let Some(entry) = proto.computations.iter_mut().find(|it| it.id == proto.entry_computation_id) else {
@@ -78,7 +78,7 @@ fn spread_tuple(proto: &mut HloModuleProto) -> bool {
         shape.parameters = std::mem::take(&mut shape.parameters).into_iter().flat_map(|it| it.tuple_shapes).collect();
         shape.parameter_names.clone_from(&names);
     }
-    // An array of the tuple is named by parameter 0 and its place in it.
+    // An array of the tuple is identified by parameter 0 and its index.
     let rename = |number: &mut i64, index: &mut Vec<i64>| {
         if let Some(place) = index.pop() {
             *number = place;
@@ -93,9 +93,9 @@ fn spread_tuple(proto: &mut HloModuleProto) -> bool {
     true
 }
 
-/// Makes what ends the process in the XLA of TensorFlow 2.21 (`Mismatched ranks of types`, then `LLVM ERROR`) into what
-/// does not: a select of arrays by one predicate, and a clamp of an array between scalars, get the scalar as an array.
-/// Returns whether there was any.
+/// Rewrites ops that abort the process in the XLA of TensorFlow 2.21 (`Mismatched ranks of types`, then `LLVM ERROR`):
+/// a select of arrays by one predicate, and a clamp of an array between scalars, get the scalar as an array. Returns
+/// whether there was any.
 fn widen_scalars(proto: &mut HloModuleProto) -> bool {
     let mut ids = Ids::of(proto);
     for computation in &mut proto.computations {
@@ -136,7 +136,7 @@ fn widen_scalars(proto: &mut HloModuleProto) -> bool {
     ids.n_new > 0
 }
 
-/// Makes the layouts of parameters and results row-major; says whether any was not.
+/// Makes the layouts of parameters and results row-major; returns whether any changed.
 fn make_row_major(proto: &mut HloModuleProto) -> bool {
     fn relay(shape: &mut ShapeProto) -> bool {
         let mut changed = shape.tuple_shapes.iter_mut().fold(false, |changed, leaf| relay(leaf) | changed);

@@ -1,7 +1,7 @@
-//! Modules across the border to xla-rs, as serialized `HloModuleProto`s.
+//! Passes modules to and from xla-rs, as serialized `HloModuleProto`s.
 //!
-//! Inwards xla-rs has a parser of bytes. Outwards it has nothing: a `HloModuleProto` cannot be serialized through it.
-//! So its bytes are asked of the C++ message itself, whose methods are in the library that xla-rs links.
+//! In one direction xla-rs has a parser of bytes. In the other it has nothing: a `HloModuleProto` cannot be serialized
+//! through it. So the bytes come from the C++ message itself, whose methods are in the library that xla-rs links.
 
 use std::ffi::{c_int, c_void};
 
@@ -24,11 +24,11 @@ struct HloBytes {
     hlo_module: Vec<u8>,
 }
 
-/// xla-rs's message from the bytes of a `HloModuleProto`. XLA builds the module to check it, which numbers its
-/// instructions anew, and aborts the process over some of what `hlo::verify` rejects: verify first.
+/// xla-rs's message from the bytes of a `HloModuleProto`. XLA builds the module to check it, which renumbers its
+/// instructions, and aborts the process on some of what `hlo::verify` rejects: verify first.
 pub fn from_bytes(module: &[u8]) -> Result<xla::HloModuleProto, PjrtError> {
-    // xla-rs tries the bytes as a snapshot, then as a `HloProto`, then as a module; a module's bytes may happen to be
-    // one of the others. As a snapshot they are taken at their word.
+    // xla-rs tries the bytes as a snapshot, then as a `HloProto`, then as a module; a module's bytes may happen to
+    // parse as one of the others. A snapshot is unambiguous.
     let snapshot = Snapshot { hlo: Some(HloBytes { hlo_module: module.to_vec() }) }.encode_to_vec();
     xla::HloModuleProto::parse_proto(&snapshot, true).map_err(failed("HloModuleProto::parse_proto"))
 }
@@ -43,8 +43,8 @@ unsafe extern "C" {
     fn serialize_to_array(message: *const c_void, data: *mut c_void, size: c_int) -> bool;
 }
 
-/// The pointer inside xla-rs's `HloModuleProto`, a struct whose one field it is: it fills the struct, so it starts it.
-/// xla-rs is pinned to one version, and its size is checked here.
+/// The pointer inside xla-rs's `HloModuleProto`, a struct with this single field at its start. xla-rs is pinned to one
+/// version, and the size is checked here.
 const _: () = assert!(size_of::<xla::HloModuleProto>() == size_of::<*const c_void>());
 
 /// The bytes of xla-rs's message.
