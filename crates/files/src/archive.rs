@@ -1,4 +1,4 @@
-//! What is wrong with a zip archive, or with packed bytes. Those who read them (`.npz` arrays, wheels) say which file it was.
+//! Checks of zip archives and packed bytes. Their readers (`.npz` arrays, wheels) add the file to an error.
 
 use std::fs::File;
 use std::io;
@@ -6,16 +6,16 @@ use std::path::Path;
 
 use super::read_exact_at;
 
-/// The signature, the bytes and the longest comment of the end of a zip archive.
+/// The signature, the size and the longest comment of a zip archive's end record.
 const ZIP_END: &[u8; 4] = b"PK\x05\x06";
 const N_ZIP_END: usize = 22;
 const MAX_COMMENT: u64 = 0xffff;
 
-/// Whether a file ends as a zip archive does: with the place of its directory, and a comment. A reader of archives looks for
-/// that end through the whole of a file, which takes long where gigabytes were cut off.
+/// Whether a file ends like a zip archive: with the location of its directory, and a comment. A reader of archives
+/// searches for that record through the whole file, which takes long if gigabytes were cut off.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the operating system.
 pub fn has_zip_end(file: &File) -> io::Result<bool> {
     let n_bytes = file.metadata()?.len();
     let n_tail = n_bytes.min(N_ZIP_END as u64 + MAX_COMMENT);
@@ -23,21 +23,21 @@ pub fn has_zip_end(file: &File) -> io::Result<bool> {
     read_exact_at(file, &mut tail, n_bytes - n_tail)?;
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| (number << 8) | u64::from(byte));
     Ok(tail.windows(N_ZIP_END).enumerate().any(|(at, end)| {
-        // Places beyond four gigabytes are said elsewhere.
+        // Offsets beyond four gigabytes are stored elsewhere.
         let (n_directory, directory) = (number(&end[12..16]), number(&end[16..20]));
         let is_far = directory == u64::from(u32::MAX) || n_directory == u64::from(u32::MAX);
         end.starts_with(ZIP_END) && (is_far || directory + n_directory <= n_bytes - n_tail + at as u64)
     }))
 }
 
-/// Bytes that a file has on the disk, if it is mostly holes: more than a gigabyte, and [`MAX_UNPACKED_RATIO`] times what is
-/// stored. Holes read as zeros, and may be as many as a number says.
+/// Bytes that a file has on the disk, if it is mostly holes: larger than a gigabyte, and than [`MAX_UNPACKED_RATIO`]
+/// times the stored bytes. Holes read as zeros, and may have any size.
 pub fn stored_of_hollow(path: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt as _;
         let found = std::fs::metadata(path).ok()?;
-        // Blocks are of 512 bytes whatever the file system's are.
+        // The unit is 512 bytes, whatever the file system's block size is.
         let n_stored = found.blocks().saturating_mul(512);
         is_bomb(n_stored, found.len()).then_some(n_stored)
     }
@@ -48,7 +48,7 @@ pub fn stored_of_hollow(path: &Path) -> Option<u64> {
     }
 }
 
-/// Why an archive cannot be read: the zip reader's words.
+/// Why an archive cannot be read, in the zip reader's words.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ZipError(Box<dyn std::error::Error + Send + Sync>);
@@ -60,14 +60,14 @@ impl ZipError {
     }
 }
 
-/// What packed bytes may become in memory whatever they were packed in: a gigabyte of zeros is an optimizer's state before
-/// its first step.
+/// The size to which packed bytes may always unpack in memory, whatever their ratio: a gigabyte of zeros is an
+/// optimizer's state before its first step.
 pub const UNPACKED_WITHOUT_QUESTION: u64 = 1 << 30;
-/// Beyond that, how many bytes one packed byte may become. Deflate makes 1,032 of one where all are equal; weights and images
-/// take between a third and nine tenths of their size, one-hot rows of a thousand classes a hundredth.
+/// Beyond that size, the largest ratio of unpacked to packed bytes. Deflate reaches 1,032 for equal bytes; weights and
+/// images shrink to between a third and nine tenths of their size, one-hot rows of a thousand classes to a hundredth.
 pub const MAX_UNPACKED_RATIO: u64 = 200;
 
-/// Whether `n_packed` bytes become more than is unpacked into memory: a decompression bomb, most likely.
+/// Whether `n_packed` bytes exceed these limits: most likely a decompression bomb.
 pub fn is_bomb(n_packed: u64, n_unpacked: u64) -> bool {
     n_unpacked > UNPACKED_WITHOUT_QUESTION && n_unpacked / MAX_UNPACKED_RATIO > n_packed
 }
@@ -92,9 +92,9 @@ mod tests {
         };
         assert!(has_end(&end(0, 0), 22));
         assert!(!has_end(&end(0, 0), 21) && !has_end(b"", 0) && !has_end(b"PK\x05\x06", 4));
-        // Behind it a comment of 65,535 bytes at most.
+        // A comment of at most 65,535 bytes may follow.
         assert!(has_end(&end(0, 0), 22 + 65_535) && !has_end(&end(0, 0), 22 + 65_536));
-        // A directory that is not there; one whose place is said elsewhere.
+        // A missing directory; one whose location is stored elsewhere.
         assert!(!has_end(&end(1, 0), 22) && !has_end(&end(0, 1), 22) && has_end(&end(0, u32::MAX), 22));
     }
 

@@ -1,15 +1,15 @@
-//! Where what is made of files once is kept, and who is told how far that is.
+//! The cache for data derived from files, with its progress callback.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where what is made of files once is kept.
+/// The cache for data derived from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cache {
-    /// The folder; `None` where nothing is kept.
+    /// The folder; `None` without a cache.
     pub dir: Option<PathBuf>,
-    /// Who is told how far what goes there is.
+    /// Progress callback for data on their way into it.
     pub on_bytes: OnBytes,
 }
 
@@ -19,26 +19,26 @@ impl From<Option<&Path>> for Cache {
     }
 }
 
-/// How far work on files is that takes long and is done once: objects of stores are fetched, text is tokenized.
+/// The progress of long one-time work on files: downloading objects of stores, tokenizing text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BytesDone {
-    /// Bytes that are done.
+    /// Bytes done.
     pub n_bytes: u64,
-    /// All bytes. Where there are as many done, the work is.
+    /// All bytes; the work is done when `n_bytes` reaches it.
     pub of: u64,
 }
 
-/// Who is told of [`BytesDone`], by default nobody. Two are equal that tell the same one.
+/// Progress callback; none by default. Two are equal if they share the function.
 #[derive(Clone, Default)]
 pub struct OnBytes(Option<Arc<dyn Fn(BytesDone) + Send + Sync>>);
 
 impl OnBytes {
-    /// Tells a function.
+    /// Calls this function.
     pub fn new(tell: impl Fn(BytesDone) + Send + Sync + 'static) -> OnBytes {
         OnBytes(Some(Arc::new(tell)))
     }
 
-    /// Tells that so many bytes are done.
+    /// Reports the bytes done so far.
     pub fn tell(&self, n_bytes: u64, of: u64) {
         if let Some(tell) = &self.0 {
             tell(BytesDone { n_bytes, of });

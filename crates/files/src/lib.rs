@@ -1,8 +1,8 @@
-//! Files on disk: reading one that a user names, up to a bound, and replacing one whole.
+//! Reads files that users name, up to a size limit, and replaces files atomically.
 //!
-//! Whoever reads or writes a file comes through here, so that `/dev/zero` and FIFOs are errors at once, a killed run
-//! leaves no half file, and what a link points at is never lost. What the bytes mean is the caller's business.
-//! Errors are [`std::io::Error`]s; where the system has no word for what is wrong, they hold a [`FileError`].
+//! All reading and writing goes through this crate, so that `/dev/zero` and FIFOs are errors at once, a killed run
+//! leaves no half-written file, and the target of a link is never lost. The caller interprets the bytes. Errors are
+//! [`std::io::Error`]s; if the system has no error for the problem, they hold a [`FileError`].
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -51,53 +51,53 @@ pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is wrong with a file that the system itself would open.
+/// Problems with a file that the operating system itself would accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// A device, a FIFO or a directory in a file's place.
     #[error("not a regular file but {found}\nhelp: {}", remedy(found))]
     NotRegular {
-        /// What there is.
+        /// The kind of the object there.
         found: &'static str,
     },
-    /// Something that cannot be replaced by a file.
+    /// An object that cannot be replaced by a file.
     #[error("there is {found}, which a file does not replace\nhelp: name another place")]
     Taken {
-        /// What there is.
+        /// The kind of the object there.
         found: &'static str,
     },
-    /// A name that only a directory can have, where a file is to be.
+    /// A name that only a directory can have, for a file.
     #[error("the name ends as a directory's does\nhelp: name a file in it")]
     Directory,
-    /// More than is read.
+    /// Larger than the limit.
     #[error("it has more than {limit} bytes, the most that is read of it")]
     TooLarge {
         /// Bytes.
         limit: u64,
     },
-    /// Text was expected.
+    /// The file is not text.
     #[error("byte {at} is not UTF-8\nhelp: it may be another kind of file, or damaged")]
     NotText {
         /// Bytes before it.
         at: usize,
     },
-    /// A file of a cache whose bytes are not those that were written.
+    /// A file in a cache whose bytes are not those that were written.
     #[error("it is damaged at byte {at} or after it")]
     Damaged {
         /// Where the damaged block begins.
         at: u64,
     },
-    /// Nobody may write to it.
+    /// The file is read-only.
     #[error("the file is read-only\nhelp: `chmod u+w` it, or name another one")]
     ReadOnly,
-    /// A name that other programs take for their standard input or output.
+    /// A name that other programs use for standard input or output.
     #[error("`-` is not a file name here\nhelp: name /dev/stdin or /dev/stdout, or ./- for a file called so")]
     Dash,
-    /// No folder to write in.
+    /// The folder to write to does not exist.
     #[error("its folder is not there\nhelp: make it (`mkdir -p`), or name another place")]
     NoFolder,
-    /// Links that lead to each other, or nowhere.
+    /// Symbolic links in a cycle, or a dangling one.
     #[error("a symbolic link that leads to no file")]
     Link,
 }
@@ -126,7 +126,7 @@ fn remedy(found: &str) -> &'static str {
     if found == FIFO { "save to a file what comes through it, or use /dev/stdin" } else { "name a file" }
 }
 
-/// What is in a file's place, in words; `None` for a regular file.
+/// The kind of an object that is not a regular file, in words; `None` for a regular file.
 fn not_regular(kind: std::fs::FileType) -> Option<&'static str> {
     #[cfg(unix)]
     {
@@ -154,8 +154,8 @@ fn check_name(path: &Path) -> Result<(), FileError> {
     if path == Path::new("-") { Err(FileError::Dash) } else { Ok(()) }
 }
 
-/// Whether the path names a descriptor that the process already has: `/dev/stdin`, `/dev/fd/63` (what a shell makes of
-/// `<(…)` and `>(…)`). A pipe there was given on purpose, and both of its ends are open.
+/// Whether the path names an open descriptor of the process: `/dev/stdin`, `/dev/fd/63` (from a shell's `<(…)` and
+/// `>(…)`). Such a pipe was passed deliberately, and both of its ends are open.
 fn is_descriptor(path: &Path) -> bool {
     let standard = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
     standard.iter().any(|name| path == Path::new(name))

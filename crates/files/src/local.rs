@@ -1,9 +1,10 @@
-//! Outputs are local files: a path that is the URL of a store would make a folder called `gs:` here, and nothing there.
+//! Outputs are local files: for a store's URL, the system would create a local folder called `gs:`, and nothing in the
+//! store.
 
 use std::io;
 use std::path::Path;
 
-/// A path that is a URL, where a local file or folder is read or written.
+/// The error for a URL where a local file or folder is required.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{url}` is a URL, and bf16scope {} only local files\nhelp: {help}", if *is_output { "writes" } else { "reads" })]
 pub struct NotLocal {
@@ -13,7 +14,7 @@ pub struct NotLocal {
 }
 
 impl NotLocal {
-    /// What to do instead.
+    /// The remedy.
     pub fn help(&self) -> &str {
         &self.help
     }
@@ -25,8 +26,8 @@ impl From<NotLocal> for io::Error {
     }
 }
 
-/// Refuses the URL of a store, or of a file, as the place of an output. A folder whose name is a word and a colon is named with
-/// `./` before it.
+/// Refuses the URL of a store, or of a file, as the place of an output. A folder whose name is a word and a colon is
+/// written with `./` before it.
 ///
 /// # Errors
 /// [`NotLocal`].
@@ -34,7 +35,7 @@ pub fn check_output(path: &Path) -> Result<(), NotLocal> {
     refuse(path, true)
 }
 
-/// Refuses a URL as the place of a file that is read.
+/// Refuses a URL as an input file.
 ///
 /// # Errors
 /// [`NotLocal`].
@@ -62,7 +63,7 @@ fn refuse(path: &Path, is_output: bool) -> Result<(), NotLocal> {
     Err(NotLocal { url, is_output, help })
 }
 
-/// The scheme of a URL and what is behind its `://`; `None` for a path of this machine.
+/// The scheme of a URL and the part after its `://`; `None` for a local path.
 fn scheme_of(path: &Path) -> Option<(String, String)> {
     let text = path.to_string_lossy();
     let (scheme, rest) = text.split_once("://")?;

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Refuses every download of this process from now on, as `BF16SCOPE_OFFLINE` does: what `--offline` says.
+/// Forbids every download of this process from now on, like `BF16SCOPE_OFFLINE`: the effect of `--offline`.
 pub fn refuse_downloads() {
     REFUSED.store(true, Ordering::Relaxed);
 }
 
-/// Whether downloads are refused: by [`refuse_downloads`], or by `BF16SCOPE_OFFLINE` unless that is empty or `0`.
+/// Whether downloads are forbidden: by [`refuse_downloads`], or by `BF16SCOPE_OFFLINE` unless that is empty or `0`.
 pub fn is_offline() -> bool {
     let by_environment =
         || std::env::var_os("BF16SCOPE_OFFLINE").is_some_and(|value| !value.is_empty() && value != "0");

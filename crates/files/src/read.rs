@@ -1,4 +1,4 @@
-//! Reading a regular file, never more than a bound.
+//! Reads a regular file, up to a limit.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -7,41 +7,42 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{FIFO, FileError, check_input, check_name, is_descriptor, not_regular};
 
-/// Opens a regular file for reading. Nothing is opened that could block or never end: a FIFO, a device.
+/// Opens a regular file for reading. A file that could block or never end, such as a FIFO or a device, is not opened.
 ///
 /// # Errors
-/// What the system says; [`FileError::NotRegular`].
+/// An error of the operating system; [`FileError::NotRegular`].
 pub fn open(path: &Path) -> io::Result<File> {
     check(path, false)?;
     let file = opened(path)?;
-    // Somebody may have put another one in its place.
+    // Checked again, because it may have been replaced meanwhile.
     match not_regular(file.metadata()?.file_type()) {
         Some(found) => Err(FileError::NotRegular { found }.into()),
         None => Ok(file),
     }
 }
 
-/// Opens a file of which no read waits: some of /proc, such as /proc/kmsg, say that they are regular, and wait for more. A
-/// read that would wait is an error.
+/// Opens a file so that reads do not block: some files in /proc, such as /proc/kmsg, claim to be regular, and wait for
+/// more data. A read that would block is an error.
 fn opened(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true);
     #[cfg(target_os = "linux")]
     {
-        /// As `fcntl.h` of Linux has it on x86, Arm and RISC-V.
+        /// From Linux's `fcntl.h` for x86, Arm and RISC-V.
         const O_NONBLOCK: i32 = 0o4000;
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, O_NONBLOCK);
     }
     options.open(path)
 }
 
-/// Reads a whole file of at most `limit` bytes. A pipe is read as a file where the path names a descriptor that is open
-/// already: `/dev/stdin`, or what a shell makes of `<(…)`. What came through it is kept, as it comes once: who reads it
-/// again, as one who asked first what it is, gets the same. A FIFO with a name of its own is refused: its writer may
-/// never come.
+/// Reads a whole file of at most `limit` bytes. A pipe is read like a file if the path names an open descriptor:
+/// `/dev/stdin`, or a shell's `<(…)`. Its content is kept, because it comes only once, so that a second read, for
+/// example after detecting the format, returns the same. A FIFO with a name in the file system is refused: its writer
+/// may never come.
 ///
 /// # Errors
-/// What the system says; [`FileError::NotRegular`]; [`FileError::TooLarge`], which costs no more memory than the limit.
+/// An error of the operating system; [`FileError::NotRegular`]; [`FileError::TooLarge`], which takes no more memory
+/// than the limit.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let Some(n_bytes) = check(path, true)? else {
         return read_pipe(path, limit);
@@ -50,7 +51,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         return Err(FileError::TooLarge { limit }.into());
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
-    // A file may grow, and those of /proc do not say how long they are.
+    // A file may grow, and files in /proc report no size.
     opened(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(FileError::TooLarge { limit }.into());
@@ -58,19 +59,19 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The folders in a folder, in no order; of very many the first. Of what cannot be listed there are none.
+/// The folders in a folder, unordered; only some if there are very many, and none if it cannot be listed.
 pub fn folders_in(path: &Path) -> Vec<PathBuf> {
     const MOST: usize = 10_000;
     let entries = fs::read_dir(path).into_iter().flatten().flatten().take(MOST);
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// Whether [`read`] takes the path for a pipe that is open already.
+/// Whether [`read`] treats the path as an open pipe.
 pub fn is_pipe(path: &Path) -> bool {
     matches!(check(path, true), Ok(None))
 }
 
-/// What came through pipes, by their names: no more than was asked for and a byte.
+/// The content of pipes, by their names: at most the largest limit so far plus a byte.
 static PIPED: Mutex<Vec<(PathBuf, Vec<u8>)>> = Mutex::new(Vec::new());
 
 fn read_pipe(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
@@ -83,7 +84,7 @@ fn read_pipe(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         }
     };
     let bytes = &mut piped[at].1;
-    // A writer that has ended leaves nothing more to read, so asking again is no harm.
+    // After the writer has ended there is nothing more to read, so reading again does no harm.
     let more = limit.saturating_add(1).saturating_sub(bytes.len() as u64);
     File::open(path)?.take(more).read_to_end(bytes)?;
     if bytes.len() as u64 > limit {
@@ -92,7 +93,7 @@ fn read_pipe(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes.clone())
 }
 
-/// As [`read`], of text.
+/// Like [`read`], for text.
 ///
 /// # Errors
 /// Those of [`read`]; [`FileError::NotText`].
@@ -101,7 +102,7 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     text.map_err(|error| FileError::NotText { at: error.utf8_error().valid_up_to() }.into())
 }
 
-/// Bytes of the file, if it is one that may be read; none of a pipe, which does not say.
+/// The size of the file, if it may be read; `None` for a pipe, which has no known size.
 fn check(path: &Path, takes_pipes: bool) -> io::Result<Option<u64>> {
     check_name(path)?;
     check_input(path)?;
@@ -137,7 +138,7 @@ mod tests {
         fs::write(&path, "12345").unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"12345");
         assert_eq!(text(read(&path, 4)), "it has more than 4 bytes, the most that is read of it");
-        // The system says that it is empty.
+        // The system reports that it is empty.
         assert_eq!(
             text(read(Path::new("/proc/self/status"), 4)),
             "it has more than 4 bytes, the most that is read of it"

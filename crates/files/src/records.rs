@@ -1,5 +1,5 @@
-//! A folder of records that cost only time when they are lost: each is written whole, and the oldest go when there are
-//! too many bytes.
+//! A folder of records, a cache: each is written atomically, losing one only costs time, and the oldest are removed
+//! above a size limit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Untrusted, check_output, check_trusted, put, read, sums, sweep};
 
-/// What a record with length and hash begins with: it changes with the format.
+/// The first bytes of a record with length and hash; changes with the format.
 const SEAL: &[u8; 8] = b"bfkept1\n";
-/// Bytes before its own: the seal, the hash, the length.
+/// The size of a record's header: the seal, the hash, the length.
 const N_SEAL: usize = 8 + 32 + 8;
 
 /// Records of one kind in a folder of ours. Other processes may write and remove there at the same time.
@@ -25,41 +25,43 @@ pub struct Records {
 }
 
 impl Records {
-    /// The records `KEY.ending` of a folder; beyond `max_bytes` the oldest go. Nothing is made before something is kept.
+    /// The records `KEY.ending` of a folder; above `max_bytes` the oldest are removed. Folders are created only when
+    /// something is stored.
     pub fn new(dir: PathBuf, ending: &'static str, max_bytes: u64) -> Records {
         Records { dir, ending, max_bytes }
     }
 
-    /// Where they are.
+    /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The file of one.
+    /// The file of a record.
     pub fn path(&self, key: &str) -> PathBuf {
         self.dir.join(format!("{key}.{}", self.ending))
     }
 
-    /// Refuses a folder, or the one it is in, that another user owns or may write, and a record that another owns: whoever
-    /// could write it could put anything there, with a hash that is right.
+    /// Refuses a folder, or its parent, that another user owns or may write, and a record that another user owns: such
+    /// a user could store any content, with a valid hash.
     ///
     /// # Errors
-    /// [`Untrusted`], which says what mends it.
+    /// [`Untrusted`], with a remedy.
     pub fn check(&self, key: &str) -> Result<(), Untrusted> {
         self.dir.parent().map_or(Ok(()), check_trusted)?;
         check_trusted(&self.dir)?;
         let path = self.path(key);
-        // A link or a FIFO is no record, and is made again.
+        // A link or a FIFO is not a record, and is replaced.
         match fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
             true => check_trusted(&path),
             false => Ok(()),
         }
     }
 
-    /// Writes a record whole, makes room for it, and removes what killed writers left. Whatever else is in its place goes.
+    /// Writes a record atomically, makes room for it, and removes the remains of killed writers. Any other object in
+    /// its place is removed.
     ///
     /// # Errors
-    /// A folder that cannot be made, listed or written to; one that others may write ([`Untrusted`]).
+    /// A folder that cannot be created, listed or written; one that others may write ([`Untrusted`]).
     pub fn keep(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
         check_output(&self.dir)?;
         self.dir.parent().map_or(Ok(()), check_trusted)?;
@@ -69,10 +71,10 @@ impl Records {
         self.make_room(&BTreeSet::new())
     }
 
-    /// As [`keep`](Records::keep), with length and hash, for [`find`](Records::find).
+    /// Like [`keep`](Records::keep), with length and hash, for [`find`](Records::find).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`keep`](Records::keep).
     pub fn keep_whole(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
         let mut whole = SEAL.to_vec();
         whole.extend(self.hash(key, bytes));
@@ -81,8 +83,8 @@ impl Records {
         self.keep(key, &whole)
     }
 
-    /// A record that [`keep_whole`](Records::keep_whole) wrote, of at most `limit` bytes. One that is damaged, another key's or
-    /// no regular file is none, and is said once: it is made again.
+    /// Reads a record written by [`keep_whole`](Records::keep_whole), of at most `limit` bytes. A damaged record,
+    /// another key's, or an object that is not a regular file counts as missing, and is reported once.
     pub fn find(&self, key: &str, limit: u64) -> Option<Vec<u8>> {
         let path = self.path(key);
         let found = fs::symlink_metadata(&path).ok()?;
@@ -104,7 +106,7 @@ impl Records {
         whole
     }
 
-    /// Of the key too, so that no record stands for another.
+    /// The hash covers the key too, so that no record can replace another.
     fn hash(&self, key: &str, bytes: &[u8]) -> [u8; 32] {
         let mut hash = Sha256::new();
         for part in [self.ending.as_bytes(), key.as_bytes()] {
@@ -115,8 +117,8 @@ impl Records {
         hash.finalize().into()
     }
 
-    /// Removes what killed writers left, and the oldest records where there are too many bytes, but none of the keys
-    /// `spared`, which come first.
+    /// Removes the remains of killed writers, and the oldest records above the size limit, except for the keys
+    /// `spared`, which count first.
     ///
     /// # Errors
     /// A folder that cannot be listed, a record that cannot be removed.
@@ -137,16 +139,16 @@ impl Records {
         Ok(())
     }
 
-    /// Number of records, and their bytes.
+    /// The number of records, and their total size.
     ///
     /// # Errors
-    /// A folder that cannot be read; none is no records.
+    /// A folder that cannot be read; a missing one has no records.
     pub fn size(&self) -> io::Result<(usize, u64)> {
         let entries = self.entries()?;
         Ok((entries.len(), entries.iter().map(|entry| entry.n_bytes).sum()))
     }
 
-    /// Removes every record; returns how many there were, and their bytes.
+    /// Removes every record; returns their number and total size.
     ///
     /// # Errors
     /// A folder or file that cannot be read or removed.
@@ -155,7 +157,7 @@ impl Records {
         for entry in &entries {
             remove(&entry.path)?;
         }
-        // Sums whose file went another way.
+        // Checksums whose file was removed separately.
         self.remove_sums_without_file()?;
         Ok((entries.len(), entries.iter().map(|entry| entry.n_bytes).sum()))
     }
@@ -197,16 +199,16 @@ struct Entry {
     changed: SystemTime,
 }
 
-/// Removes a file and its sums, unless somebody else did. Who has it open keeps reading it.
+/// Removes a file and its checksums, unless another process did. Processes that have it open can still read it.
 fn remove(path: &Path) -> io::Result<()> {
     remove_one(&sums::place(path))?;
     remove_one(path)
 }
 
-/// Removes a file; one that is not there is removed.
+/// Removes a file; succeeds if it does not exist.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the operating system.
 pub fn remove_one(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!(records.find("b", 100).unwrap(), b"b program", "what a link led to is as it was");
     }
 
-    /// A record that another user put there, with the hash that it is to have, was read.
+    /// A record stored by another user, with a valid hash, used to be accepted.
     #[cfg(unix)]
     #[test]
     fn a_record_in_a_folder_that_others_may_write_is_none() {

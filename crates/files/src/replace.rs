@@ -1,7 +1,8 @@
-//! Replacing a file whole: written beside its place, synced, renamed. And lock files, which are never written to.
+//! Replaces a file atomically: written beside its place, synced, renamed. Also lock files, which are never written to.
 //!
-//! What is half-written is called `.NAME.writing-XXXXXX` and locked while its writer lives. So whoever writes the same
-//! file next knows what killed runs left, and removes it. On a file system without locks nothing is removed.
+//! A half-written file is called `.NAME.writing-XXXXXX` and locked while its writer lives, so the next writer of the
+//! same file recognises the remains of killed runs, and removes them. On a file system without locks nothing is
+//! removed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -13,16 +14,16 @@ use tempfile::NamedTempFile;
 
 use super::{CHARACTER_DEVICE, FIFO, FileError, check_name, check_output, folder_of, is_descriptor, not_regular};
 
-/// What marks a file as half-written.
+/// Marks a half-written file.
 const MARK: &str = ".writing-";
-/// Of a long name so many bytes are kept: with the mark it must still be a name.
+/// The number of bytes of a long name to keep: with the mark it must still be a valid name.
 const MAX_NAME: usize = 200;
-/// Where a program prints.
+/// A program's standard output.
 const STDOUT: &str = "/dev/stdout";
-/// As many links lead to links; the bound of Linux.
+/// The largest number of chained links: Linux's limit.
 const MAX_LINKS: usize = 40;
 
-/// A file that is being written, beside the one that it will become.
+/// A file being written, beside the file that it will replace.
 #[derive(Debug)]
 pub struct Replacement {
     place: PathBuf,
@@ -30,11 +31,11 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins to write the file that will be at `path`, and removes what killed writers of it left. What is there stays
-    /// as it is until [`finish`](Replacement::finish). A symbolic link is kept, and what it leads to is replaced, or made.
+    /// Begins to write the file for `path`, and removes remains of its killed writers. The existing file is unchanged
+    /// until [`finish`](Replacement::finish). A symbolic link is kept, and its target is replaced, or created.
     ///
     /// # Errors
-    /// What the system says; a URL; a path where something other than a regular file is; a read-only file.
+    /// An error of the operating system; a URL; an object at the path that is not a regular file; a read-only file.
     pub fn begin(path: &Path) -> io::Result<Replacement> {
         check_output(path)?;
         let place = place_of(path)?;
@@ -44,7 +45,7 @@ impl Replacement {
                 if let Some(found) = not_regular(found.file_type()) {
                     return Err(FileError::Taken { found }.into());
                 }
-                // Renaming would go past it.
+                // Renaming would bypass it.
                 if found.permissions().readonly() {
                     return Err(FileError::ReadOnly.into());
                 }
@@ -66,22 +67,22 @@ impl Replacement {
         Ok(Replacement { place, file })
     }
 
-    /// The file that is replaced: the path that was given, or what it links to.
+    /// The file that is replaced: the given path, or its link's target.
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// Where it is written until then: for a caller that reads what was written.
+    /// The temporary file, for a caller that reads what it has written.
     pub fn writing(&self) -> &Path {
         self.file.path()
     }
 
-    /// Puts the file, once everything is on the disk, under the first of these names in its folder that is free; and says which.
-    /// Files under the other names stay, and another writer takes another name. Until [`Placed`] is dropped the file keeps its
-    /// temporary name as well, from which [`remove_unnamed`] sees that a killed writer put it there.
+    /// Moves the file, once everything is on the disk, to the first of these names in its folder that is free. Files
+    /// under the other names stay, and a concurrent writer takes another name. Until [`Placed`] is dropped the file
+    /// keeps its temporary name as well, by which [`remove_unnamed`] recognises the file of a killed writer.
     ///
     /// # Errors
-    /// What the system says; no name that is free.
+    /// An error of the operating system; no free name.
     pub fn finish_new(self, names: impl IntoIterator<Item = PathBuf>) -> io::Result<Placed> {
         self.file.as_file().sync_all()?;
         let mut file = self.file;
@@ -94,7 +95,7 @@ impl Replacement {
                         return Ok(Placed { place, _writing: Some(file) });
                     }
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                    // A file system without them.
+                    // A file system without hard links.
                     Err(_) => has_links = false,
                 }
             }
@@ -110,10 +111,10 @@ impl Replacement {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Puts the file in its place, once everything is on the disk.
+    /// Moves the file into place, once everything is on the disk.
     ///
     /// # Errors
-    /// What the system says; then what was there is unchanged.
+    /// An error of the operating system; the existing file is then unchanged.
     pub fn finish(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.place).map_err(|error| error.error)?;
@@ -122,7 +123,7 @@ impl Replacement {
     }
 }
 
-/// A new file in its place, which nothing names yet.
+/// A new file in its place, which is not referenced yet.
 #[derive(Debug)]
 pub struct Placed {
     place: PathBuf,
@@ -131,20 +132,21 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Where it is.
+    /// Its path.
     pub fn place(&self) -> &Path {
         &self.place
     }
 }
 
-/// A file that is soon to be removed: the other name that it has until then.
+/// A file that is about to be removed: holds its second name until then.
 #[derive(Debug)]
 pub struct Doomed {
     _writing: Option<(NamedTempFile<()>, File)>,
 }
 
-/// Gives a file that is about to be replaced by one of another name its name as one that is being written: so
-/// [`remove_unnamed`] removes it if this writer is killed before it does. On a file system without hard links nothing happens.
+/// Gives a file that is about to be superseded by one with another name a second, temporary name, so that
+/// [`remove_unnamed`] removes it if this writer is killed before it does. Does nothing on a file system without hard
+/// links.
 pub fn doom(path: &Path) -> Doomed {
     let link = || {
         let file = File::open(path).ok()?;
@@ -156,7 +158,7 @@ pub fn doom(path: &Path) -> Doomed {
     Doomed { _writing: link() }
 }
 
-/// A rename is durable once the directory is; some file systems cannot be asked.
+/// A rename is durable once the directory is synced; some file systems do not support that.
 fn sync_folder(place: &Path) {
     if let Ok(folder) = File::open(folder_of(place)) {
         drop(folder.sync_all());
@@ -179,8 +181,8 @@ impl io::Seek for Replacement {
     }
 }
 
-/// Replaces a file whole. What has no content to lose, such as `/dev/null` and FIFOs, and descriptors that are open
-/// already, such as `/dev/stdout` and what a shell makes of `>(…)`, are written to.
+/// Replaces a file atomically. Objects without content to lose, such as `/dev/null` and FIFOs, and open descriptors,
+/// such as `/dev/stdout` and a shell's `>(…)`, are written to directly.
 ///
 /// # Errors
 /// Those of [`Replacement`].
@@ -197,7 +199,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Whether [`replace`] could begin, found out without a change of what is there: for a caller with work to do before.
+/// Whether [`replace`] could begin, tested without changing anything: for a caller with work to do before.
 ///
 /// # Errors
 /// Those of [`Replacement::begin`].
@@ -205,13 +207,13 @@ pub fn check_replaceable(path: &Path) -> io::Result<()> {
     if path == Path::new(STDOUT) || is_written_to(path) { Ok(()) } else { Replacement::begin(path).map(drop) }
 }
 
-/// Whether what is at a path has no content to lose.
+/// Whether the object at a path has no content to lose.
 fn is_written_to(path: &Path) -> bool {
     is_descriptor(path) || fs::metadata(path).is_ok_and(|found| is_stream(found.file_type()))
 }
 
-/// Replaces a file of a cache, which is nobody else's: where a link or a FIFO is in its place, that is removed, and what a link
-/// leads to stays as it is.
+/// Replaces a file in a cache, which belongs to us: a link or a FIFO in its place is removed, and the link's target is
+/// unchanged.
 ///
 /// # Errors
 /// Those of [`Replacement`].
@@ -222,14 +224,14 @@ pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Removes what is no regular file from the place of one in a cache: a link, a FIFO, an empty directory. A directory that holds
-/// something is moved aside, to a name with `.aside` and a number.
+/// Removes an object that is not a regular file from a place in a cache: a link, a FIFO, an empty directory. A
+/// directory with content is moved aside, to a name with `.aside` and a number.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the operating system.
 pub fn make_way(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
-        // Nobody protects a file of a cache from its owner.
+        // Write protection of a file in a cache is ignored.
         Ok(found) if found.is_file() && found.permissions().readonly() => fs::remove_file(path),
         Ok(found) if found.is_file() => return Ok(()),
         Ok(found) if found.is_dir() => match fs::remove_dir(path) {
@@ -245,7 +247,8 @@ pub fn make_way(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Renames a directory to the first free name. One that comes there meanwhile and is empty is replaced, and none that is not.
+/// Renames a directory to the first free name. An empty one that appears there meanwhile is replaced; one with content
+/// is not.
 fn move_aside(path: &Path) -> io::Result<()> {
     let name = |number: u32| {
         let mut name = path.as_os_str().to_os_string();
@@ -256,13 +259,13 @@ fn move_aside(path: &Path) -> io::Result<()> {
     fs::rename(path, free.ok_or(io::ErrorKind::DirectoryNotEmpty)?)
 }
 
-/// Opens a lock file, made if there is none. What is there is never truncated, and a link is never followed to a file
-/// that it would make.
+/// Opens a lock file, creating it if necessary. An existing file is never truncated, and a dangling link is not
+/// followed to create its target.
 ///
 /// # Errors
-/// What the system says; [`FileError::Link`].
+/// An error of the operating system; [`FileError::Link`].
 pub fn open_lock(path: &Path) -> io::Result<File> {
-    // Twice: between the two another process may remove it.
+    // Twice: another process may remove it in between.
     for _ in 0..2 {
         match OpenOptions::new().read(true).append(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -276,7 +279,7 @@ pub fn open_lock(path: &Path) -> io::Result<File> {
     Err(FileError::Link.into())
 }
 
-/// Removes from a folder of our own whatever killed writers left there.
+/// Removes the remains of killed writers from a folder of our own.
 ///
 /// # Errors
 /// A folder that cannot be listed.
@@ -287,8 +290,8 @@ pub fn sweep(folder: &Path) -> io::Result<()> {
     })
 }
 
-/// Removes what killed writers of files whose names begin with `start` left in a folder: what is half-written, and what is in
-/// its place, or was to be removed from it, where `is_named` says of its path that nothing names it.
+/// Removes the remains of killed writers of files whose names begin with `start` from a folder: half-written files, and
+/// files already in place or about to be removed, unless `is_named` is true for their path.
 ///
 /// # Errors
 /// A folder that cannot be listed.
@@ -322,7 +325,7 @@ fn is_same(_: &File, _: &fs::Metadata) -> bool {
     false
 }
 
-/// The path, or what it links to, which need not be there.
+/// The path, or its link's target, which need not exist.
 fn place_of(path: &Path) -> io::Result<PathBuf> {
     check_name(path)?;
     let text = path.as_os_str().as_encoded_bytes();
@@ -359,32 +362,32 @@ fn prefix_of(name: &OsStr) -> OsString {
     prefix
 }
 
-/// A new file that this process has locked.
+/// Creates a file that this process has locked.
 fn locked(folder: &Path, prefix: &OsStr) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix);
-    // As any file a program makes; the umask takes its share. Temporary files are the owner's alone otherwise.
+    // The usual permissions of a new file, subject to the umask. Temporary files are otherwise private to the owner.
     #[cfg(unix)]
     builder.permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
     loop {
         let file = builder.tempfile_in(folder)?;
         let is_locked = file.as_file().try_lock_exclusive();
-        // Between making and locking it, another process may have taken it for one that was left.
+        // Between creating and locking it, another process may have removed it as a remain.
         match is_locked {
             Ok(true) if file.path().exists() => return Ok(file),
             Ok(_) => {}
-            // A file system without locks, where nobody removes it either.
+            // A file system without locks, where other processes do not remove it either.
             Err(_) => return Ok(file),
         }
     }
 }
 
-/// Removes files whose writer is no more.
+/// Removes files whose writer has died.
 fn remove_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<()> {
     each_left(folder, is_ours, |path, _| drop(fs::remove_file(path)))
 }
 
-/// Calls `act` with each file whose writer has ended, and holds the file's lock meanwhile.
+/// Calls `act` with each file whose writer has died, while holding the file's lock.
 fn each_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool, act: impl Fn(&Path, File)) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -392,7 +395,7 @@ fn each_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool, act: impl Fn(&Path
         if !is_file || !is_ours(&entry.file_name()) {
             continue;
         }
-        // Whatever cannot be opened or removed is another user's, or gone.
+        // A file that cannot be opened or removed belongs to another user, or is gone.
         if let Ok(file) = File::open(entry.path())
             && file.try_lock_exclusive().is_ok_and(|is_locked| is_locked)
         {
@@ -511,7 +514,7 @@ mod tests {
         }
     }
 
-    /// Writing to a FIFO would wait for a reader that never comes, and through a link somebody's file would be lost.
+    /// Writing to a FIFO would block forever, and through a link a user's file would be overwritten.
     #[test]
     fn what_is_in_the_place_of_a_file_of_a_cache_is_removed() {
         let folder = tempfile::tempdir().unwrap();
@@ -528,7 +531,7 @@ mod tests {
         }
         assert_eq!(fs::read(at("precious")).unwrap(), b"content");
         assert!(!at("absent").exists());
-        // What is in a directory is nobody's to remove, and what may not be written is ours.
+        // A directory's content must not be removed, and a read-only file in the cache may be.
         for number in [0, 1] {
             fs::remove_file(at("full")).unwrap_or_default();
             fs::create_dir_all(at("full/of")).unwrap();

@@ -1,8 +1,8 @@
-//! Checksums of a large file of a cache, block by block, in a file beside it: what is read of the file is checked as it is
-//! read, wherever that is, and nobody waits until gigabytes have been looked at.
+//! Checksums of a large file in a cache, block by block, in a file beside it: every read at any offset is verified,
+//! without waiting until gigabytes have been hashed.
 //!
-//! `KEY.records` has `KEY.records.sums`: a mark, the key, how many bytes the file has, a CRC-32C of each of its blocks, and a
-//! SHA-256 of all that. A file without its sums, or with those of another key or length, is as good as none.
+//! `KEY.records` has `KEY.records.sums`: a magic number, the key, the file's size, a CRC-32C of each of its blocks, and
+//! a SHA-256 of all that. A file without its sums, or with those of another key or size, counts as missing.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -13,21 +13,21 @@ use sha2::{Digest, Sha256};
 
 use super::{FileError, open, put, read};
 
-/// Bytes of a block. Of an image of 100 KB so much more is read on average, and 64 GiB have sums of 16 MiB.
+/// The block size in bytes. This is the average overhead of reading an image of 100 KB, and 64 GiB have sums of 16 MiB.
 const BLOCK: u64 = 1 << 14;
-/// What sums begin with: it changes with the format.
+/// The first bytes of sums; changes with the format.
 const MAGIC: &[u8; 8] = b"bfsums1\n";
-/// Bytes of sums at most: those of a file of 4 TiB.
+/// The largest size of sums: those of a file of 4 TiB.
 const MAX_SUMS: u64 = 1 << 30;
 
-/// The sums of a file.
+/// The checksums of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sums {
     n_bytes: u64,
     blocks: Vec<u32>,
 }
 
-/// Where the sums of a file are.
+/// The path of a file's checksums.
 pub(super) fn place(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".sums");
@@ -40,10 +40,10 @@ impl Sums {
         self.n_bytes
     }
 
-    /// Keeps the sums of the file at `path`, which is in its cache under `key`.
+    /// Stores the checksums of the file at `path`, which is in its cache under `key`.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the operating system.
     pub fn keep(&self, path: &Path, key: &str) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend((key.len() as u64).to_le_bytes());
@@ -55,10 +55,10 @@ impl Sums {
         put(&place(path), &bytes)
     }
 
-    /// The sums of the file at `path`, if it is there, and as long as they say: of its bytes none is read yet.
+    /// The checksums of the file at `path`, if it exists with the recorded size: none of its bytes is read yet.
     ///
     /// # Errors
-    /// [`Damage`], where something is there.
+    /// [`Damage`], if the file exists but is not valid.
     pub fn find(path: &Path, key: &str) -> Result<Option<Sums>, Damage> {
         let Ok(found) = fs::symlink_metadata(path) else { return Ok(None) };
         if !found.is_file() {
@@ -87,10 +87,10 @@ impl Sums {
         fits.then_some(Sums { n_bytes, blocks })
     }
 
-    /// Reads bytes from `at` on, and checks the blocks that they are in.
+    /// Reads bytes from `at` on, and verifies the blocks that contain them.
     ///
     /// # Errors
-    /// What the system says; [`FileError::Damaged`].
+    /// An error of the operating system; [`FileError::Damaged`].
     pub fn read_exact_at(&self, file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
         let end = at.checked_add(into.len() as u64).filter(|end| *end <= self.n_bytes);
         let end = end.ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))?;
@@ -113,10 +113,10 @@ impl Sums {
         Ok(())
     }
 
-    /// Reads the whole file, and checks it.
+    /// Reads and verifies the whole file.
     ///
     /// # Errors
-    /// As [`read_exact_at`](Sums::read_exact_at).
+    /// Those of [`read_exact_at`](Sums::read_exact_at).
     pub fn check(&self, path: &Path) -> io::Result<()> {
         let mut file = BufReader::with_capacity(1 << 18, open(path)?);
         let mut block = vec![0; BLOCK as usize];
@@ -135,7 +135,7 @@ impl Sums {
     }
 }
 
-/// Carries on a checksum over bytes of a file.
+/// Continues a checksum over bytes of a file.
 fn crc_of(file: &File, bytes: Range<u64>, crc: u32, scratch: &mut Vec<u8>) -> io::Result<u32> {
     if bytes.is_empty() {
         return Ok(crc);
@@ -145,7 +145,7 @@ fn crc_of(file: &File, bytes: Range<u64>, crc: u32, scratch: &mut Vec<u8>) -> io
     Ok(crc32c::crc32c_append(crc, scratch))
 }
 
-/// The sums of bytes that come one after the other.
+/// Computes checksums over consecutive bytes.
 #[derive(Debug, Default)]
 pub struct Summing {
     n_bytes: u64,
@@ -154,7 +154,7 @@ pub struct Summing {
 }
 
 impl Summing {
-    /// The next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let left = BLOCK - self.n_bytes % BLOCK;
@@ -168,7 +168,7 @@ impl Summing {
         }
     }
 
-    /// The sums of all of them.
+    /// The checksums of all bytes.
     pub fn finish(mut self) -> Sums {
         if !self.n_bytes.is_multiple_of(BLOCK) {
             self.blocks.push(self.crc);
@@ -177,21 +177,21 @@ impl Summing {
     }
 }
 
-/// What is wrong with a file of a cache that is there.
+/// Why an existing file of a cache is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// A link, a FIFO, a directory.
+    /// It is a link, a FIFO or a directory.
     #[error("it is not a regular file")]
     Kind,
-    /// Its sums are not there, damaged or of another.
+    /// Its checksums are missing, damaged or another file's.
     #[error("its checksums are missing, damaged or another file's")]
     Sums,
-    /// It is cut, or longer.
+    /// It has another size.
     #[error("it has {measured} bytes, expected {expected}")]
     Length {
-        /// Bytes there are.
+        /// Its size.
         measured: u64,
-        /// Bytes there should be.
+        /// The recorded size.
         expected: u64,
     },
 }
@@ -199,7 +199,7 @@ pub enum Damage {
 /// Fills `into` with the bytes of a file from `at` on, from any thread.
 ///
 /// # Errors
-/// What the system says; a file that ends before.
+/// An error of the operating system; a file that ends before.
 #[cfg(unix)]
 pub fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, into, at)

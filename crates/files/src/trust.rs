@@ -1,6 +1,6 @@
-//! Whether what is in a cache is this user's own. What another may write there becomes this user's programs and numbers:
-//! checksums lie beside what they are of, and have no secret. So folders that others own or may write are refused, as `ssh`
-//! refuses its own.
+//! Checks that a cache belongs to this user alone. Another user with write access could plant programs and numbers:
+//! checksums are stored beside the data, and are not secret. So folders that others own or may write are refused, as
+//! `ssh` does for its own.
 
 use std::fs;
 use std::io;
@@ -21,11 +21,11 @@ impl From<Untrusted> for io::Error {
     }
 }
 
-/// Refuses a file or a folder that another user owns, or may write. What is not there is anybody's.
+/// Refuses a file or a folder that another user owns, or may write. A missing one is accepted.
 ///
-/// The superuser is trusted, and so is a group that has the number of this user, which it is the only member of by custom.
-/// Where the system has no owners everything is trusted. A folder above that every user may write is refused, too, unless it is
-/// sticky as `/tmp` is: who may rename what is in it may put another folder in its place.
+/// The superuser is trusted, and so is a group with this user's number, which by convention has no other member. On a
+/// system without owners everything is trusted. A parent folder that every user may write is refused, too, unless it is
+/// sticky like `/tmp`: a user who may rename its entries could substitute another folder.
 ///
 /// # Errors
 /// [`Untrusted`].
@@ -49,7 +49,7 @@ pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
     }
 }
 
-/// Refuses a path below a folder that every user may write, as it is written and behind its links.
+/// Refuses a path below a folder that every user may write, as written and after resolving links.
 fn check_above(path: &Path) -> Result<(), Untrusted> {
     let written = std::path::absolute(path).ok();
     let behind = fs::canonicalize(path).ok();
@@ -66,7 +66,7 @@ fn check_above(path: &Path) -> Result<(), Untrusted> {
     Ok(())
 }
 
-/// The mode of a folder in which every user may rename what is another's.
+/// The mode of a folder in which every user may rename others' files.
 fn open_to_all(folder: &fs::Metadata) -> Option<u32> {
     #[cfg(unix)]
     {
@@ -78,7 +78,8 @@ fn open_to_all(folder: &fs::Metadata) -> Option<u32> {
     None
 }
 
-/// As [`check_trusted`], of a file or a folder that is no cache's, with what to do instead of following what is in it.
+/// Like [`check_trusted`], for a file or a folder outside of the cache, with a remedy for a caller that would follow
+/// its content.
 ///
 /// # Errors
 /// [`Untrusted`].
@@ -88,13 +89,13 @@ pub fn check_trusted_or(path: &Path, help: &str) -> Result<(), Untrusted> {
     fault.map(untrusted).map_or(Ok(()), Err)
 }
 
-/// What mends a fault.
+/// The remedy for a fault.
 enum Mend {
     Owner,
     Mode,
 }
 
-/// This process's user, by whom its entry in `/proc` is owned; `None` where there is none.
+/// This process's user, from the owner of its entry in `/proc`; `None` without one.
 fn user() -> Option<u32> {
     #[cfg(unix)]
     {
@@ -120,7 +121,7 @@ fn fault(_found: &fs::Metadata, _user: Option<u32>) -> Option<(String, Mend)> {
 #[cfg(unix)]
 fn fault_of(owner: u32, group: u32, mode: u32, user: Option<u32>) -> Option<(String, Mend)> {
     let is_own_group = group == 0 || user == Some(group);
-    // In a folder such as /tmp (sticky) nobody changes what is another's, and what is added is looked at itself.
+    // In a sticky folder such as /tmp, users cannot change others' files, and each entry is checked itself.
     let is_shared = mode & 0o170_000 == 0o040_000 && mode & 0o1000 != 0;
     match user {
         Some(user) if owner != user && owner != 0 => {
@@ -153,11 +154,12 @@ mod tests {
         assert_eq!(what(0, 0, 0o41777), None, "as /tmp is");
         assert_eq!(what(1001, 0, 0o41777).as_deref(), Some(owned));
         assert!(what(1000, 1000, 0o101_666).is_some(), "a file");
-        // Root does not trust what users own.
+        // Root does not trust files of users.
         assert!(fault_of(1000, 1000, 0o40700, Some(0)).is_some());
     }
 
-    /// Its owner and its mode were looked at, and not what it lies in: `mv cache old && mkdir cache` was every user's.
+    /// Only its own owner and mode used to be checked, not the parent's: every user could `mv cache old && mkdir
+    /// cache`.
     #[test]
     fn below_a_folder_that_every_user_may_write_nothing_is_trusted() {
         let folder = tempfile::tempdir().unwrap();
@@ -174,7 +176,7 @@ mod tests {
         assert_eq!(check_trusted(&cache).unwrap_err().to_string(), expected);
         assert_eq!(check_trusted(&folder.path().join("link")).unwrap_err().to_string(), expected);
         check_trusted(&above.join("absent")).unwrap_err();
-        // As /tmp is.
+        // Like /tmp.
         fs::set_permissions(&above, fs::Permissions::from_mode(0o1777)).unwrap();
         check_trusted(&cache).unwrap();
     }
