@@ -1,9 +1,9 @@
-//! `--as tpu-v2|tpu-v3` as a user gives it, to every command that takes it.
+//! `--as tpu-v2|tpu-v3` for every command that accepts it.
 
 use crate::binary;
 use crate::train_cli::Folder;
 
-/// 1 + 2^-9 is a tie between bf16's numbers, and goes to 1; `high` has it in its second part.
+/// 1 + 2^-9 is a tie between bf16 numbers, and rounds to 1; `high` keeps it in its second part.
 const MODULE: &str = "HloModule m
 
 ENTRY m {
@@ -42,7 +42,7 @@ fn run_and_emit_and_audit_multiply_as_a_tpu() {
     assert_eq!((f32_as["arithmetic"].as_str(), f32_as["error"].as_f64()), (Some("tpu-v2"), Some(expected)));
     let shown = folder.stdout(&["audit", "m.txt", "--as", "tpu-v2", "--html", "audit.html"]);
     assert!(shown.contains("f32 on tpu-v2"), "{shown}");
-    // The page has it too: of both results, and of the instructions.
+    // The page has it too, for both results and for the instructions.
     let page = std::fs::read_to_string(folder.path("audit.html")).unwrap();
     assert_eq!(page.matches(">f32 on a TPU<").count(), 2, "{page}");
     let cell = |error: f64| format!("data-v=\"{error}\"");
@@ -55,7 +55,7 @@ fn run_and_emit_and_audit_multiply_as_a_tpu() {
     assert!(shown.contains(said), "{shown}");
 }
 
-/// Losses of training and test differ from a CPU's f32, and are the same in a second run.
+/// Training and test losses differ from a CPU's f32, and are the same in a second run.
 #[test]
 fn train_eval_and_predict_multiply_as_a_tpu() {
     let folder = Folder::new();

@@ -1,11 +1,11 @@
-//! `audit EXPERIMENT --at STEP`: steps of recorded runs are made again with their losses, to the bit, and audited.
+//! `audit EXPERIMENT --at STEP`: repeats steps of recorded runs with the same losses, to the bit, and audits them.
 
 use crate::train_cli::{Folder, kill, text, wait_for};
 use bf16scope::train::checkpoint::Checkpoint;
 use serde_json::Value;
 use std::process::Stdio;
 
-/// Images from records, read by three threads, with dropout and averages; six steps an epoch.
+/// Images from records, read by three threads, with dropout and averages; six steps per epoch.
 const RECORDS: &str = "model:
   kind: layers
   inputs: {images: [16, 16, 3]}
@@ -27,7 +27,7 @@ train: {batch: 16, epochs: 3, optimizer: adam, learning_rate: 0.003, average: {d
         keep_checkpoint_max: 3}
 ";
 
-/// `n` steps from 1 to `last`, as a linear congruential generator draws them.
+/// `n` steps from 1 to `last`, drawn by a linear congruential generator.
 fn steps(seed: u64, n: usize, last: u64) -> Vec<u64> {
     let next =
         |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
@@ -38,7 +38,7 @@ fn audit(folder: &Folder, subject: &str, step: u64, more: &[&str]) -> Value {
     folder.json(&[&["audit", subject, "--at", &step.to_string(), "--json"], more].concat())
 }
 
-/// Audits steps of the run of an experiment: each has the recorded loss, and instructions. Gives the last of them.
+/// Audits steps of an experiment's run: each has the recorded loss, and instructions. Returns the last audit.
 fn check(folder: &Folder, experiment: &str, steps: &[u64], more: &[&str]) -> Value {
     let mut last = Value::Null;
     for &step in steps {
@@ -54,13 +54,13 @@ fn check(folder: &Folder, experiment: &str, steps: &[u64], more: &[&str]) -> Val
     last
 }
 
-/// The digits, with more under `train`.
+/// The digits, with additional keys under `train`.
 fn digits(folder: &Folder, name: &str, train: &str, more: &str) {
     let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     std::fs::write(folder.path(name), yaml.replace("train: {", &format!("train: {{{train}, ")) + more).unwrap();
 }
 
-/// From the checkpoint that the run went on from, in the arithmetic that it had.
+/// From the checkpoint that the run resumed, in the run's arithmetic.
 #[test]
 fn a_step_of_a_run_that_went_on_is_made_again() {
     let folder = Folder::new();
@@ -69,7 +69,8 @@ fn a_step_of_a_run_that_went_on_is_made_again() {
     folder.stdout(&["train", "on.yaml", "--as", "tpu-v3", "--resume", "--log-every", "1"]);
     let found = check(&folder, "on.yaml", &[47], &["--gradients", "--results", "gradient/*"]);
     assert_eq!(found["at"]["from_step"], 44, "{}", found["at"]);
-    // Two kernels and two biases, whose gradients bf16 knows to some hundredths: the cosine of so small an angle.
+    // Two kernels and two biases, whose gradients have relative errors of some hundredths in bf16: the cosine of such a
+    // small angle.
     let results = found["results"].as_array().unwrap();
     let gradients = results.iter().filter(|row| row["name"].as_str().unwrap().starts_with("gradient/"));
     let cosines: Vec<f64> = gradients.map(|row| row["errors"]["cosine"].as_f64().unwrap()).collect();
@@ -77,7 +78,7 @@ fn a_step_of_a_run_that_went_on_is_made_again() {
     assert!(results.iter().any(|row| row["name"] == "loss" && row["judgement"] == "ignored"), "{results:?}");
 }
 
-/// Each replica on two devices, which halve a kernel.
+/// Each replica has two devices, which share a kernel.
 #[test]
 fn a_step_over_a_model_axis_is_made_again() {
     let folder = Folder::new();
@@ -107,9 +108,9 @@ fn a_loss_that_is_not_the_recorded_one_is_an_error_with_both() {
     let said = folder.stderr(&["audit", "mlp.yaml", "--at", "9"]);
     assert!(said.contains("step 7 of runs/mlp-bf16: loss is ") && said.contains(" was recorded as 0.125\n"), "{said}");
     assert!(said.contains("help: versions and device are those of the run"), "{said}");
-    // Before that step all is as it was.
+    // An earlier step is unaffected.
     audit(&folder, "mlp.yaml", 6, &[]);
-    // Another version is named.
+    // A different version is named.
     let about = folder.path("runs/mlp-bf16/run.json");
     let other = std::fs::read_to_string(&about).unwrap().replace("\"bf16scope\": \"", "\"bf16scope\": \"9");
     std::fs::write(&about, other).unwrap();
@@ -130,7 +131,7 @@ fn the_first_step_beyond_is_found_in_no_more_audits_than_said() {
     let step = beyond["step"].as_u64().unwrap();
     assert!(error(step) > error(1) && (step == 2 || error(step - 1) <= error(1)), "{beyond}");
     assert_eq!(found["at"]["step"], step);
-    // The search's figure is the audit's.
+    // The search's figure equals the audit's.
     assert_eq!(found["error"].as_f64(), Some(error(step)));
     // 44 steps: step 1, six doublings, the last from 32 to 44, whose halvings are four.
     assert!(text(&output.stderr).contains("11 audits of results at most") && measured.len() <= 11, "{beyond}");
@@ -182,7 +183,7 @@ mod long {
         folder.stdout(&["train", "records.yaml", "--epochs", "2"]);
         folder.stdout(&["train", "records.yaml", "--resume"]);
         check(&folder, "records.yaml", &steps(1, 2, 18), &[]);
-        // The folder of the run says as much as the experiment; the newest checkpoint before the step is taken.
+        // The folder of the run is equivalent to the experiment; the newest checkpoint before the step is used.
         let found = audit(&folder, "runs/records-bf16", 18, &[]);
         assert_eq!(found["at"]["from_step"], 16, "{}", found["at"]);
     }
@@ -206,7 +207,7 @@ mod long {
         digits(&folder, "bf16.yaml", "variables: bf16_stochastic", "");
         folder.stdout(&["train", "bf16.yaml", "--as", "tpu-v3"]);
         check(&folder, "bf16.yaml", &steps(4, 1, 88), &[]);
-        // The run's arithmetic is the run's; the audit's own is a column.
+        // The run's arithmetic is kept; the audit's is a column.
         let found = audit(&folder, "bf16.yaml", 50, &["--as", "tpu-v3", "--budget", "1"]);
         assert_eq!(found["f32_as"]["arithmetic"], "tpu-v3");
         folder.stdout(&["train", "mlp.yaml", "--precision", "f32", "--as", "tpu-v2", "--seed", "3", "--batch", "64"]);
@@ -220,7 +221,7 @@ mod long {
         digits(&folder, "killed.yaml", "save_checkpoints_steps: 20, keep_checkpoint_max: 2", "");
         let args = ["train", "killed.yaml", "--epochs", "1000000", "--run", "killed", "--log-every", "1"];
         let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // The folder names the checkpoint after it is there.
+        // The folder names the checkpoint only after it exists.
         let about = || std::fs::read_to_string(folder.path("killed/run.json")).unwrap_or_default();
         wait_for("checkpoint", || about().contains("killed-bf16.safetensors"));
         kill("KILL", &child);
@@ -245,8 +246,8 @@ mod long {
         check(&folder, "killed", &chosen, &[]);
     }
 
-    /// Twenty steps of one run that has all of it at once: images that three threads read, dropout, averages, a mesh of two
-    /// replicas, two steps a call, killed and gone on with. Each has the loss that was recorded, to the bit.
+    /// Twenty steps of one run with all features at once: images read by three threads, dropout, averages, a mesh of
+    /// two replicas, two steps per call, killed and resumed. Each has the recorded loss, to the bit.
     ///
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
     #[cfg_attr(feature = "long-tests", test)]

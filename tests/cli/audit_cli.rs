@@ -53,7 +53,7 @@ fn over_the_budget_is_exit_1_and_a_policy_that_is_not() {
     assert!(stdout.contains("within the budget of 1.00e-4"), "{stdout}");
 }
 
-/// `-1` was an unexpected argument, and a seed that is none an "invalid digit found in string".
+/// `-1` used to be an unexpected argument, and an invalid seed an "invalid digit found in string".
 #[test]
 fn a_budget_or_a_seed_that_is_none_says_what_is_expected() {
     let folder = folder();
@@ -84,7 +84,7 @@ fn json_holds_every_instruction_and_the_page_too() {
     assert_eq!(born("difference")["flushed"], 0.5);
     assert_eq!(born("exact")["max_abs"], 0.0);
     assert_eq!(json["error"], 1.0 / 512.0);
-    // No budget says how far off is right: it was `true` at any error.
+    // Without a budget, no error is right or wrong: `is_right` used to be `true` at any error.
     assert_eq!((&json["is_right"], &json["budget"], &json["search"]), (&Value::Null, &Value::Null, &Value::Null));
     assert_eq!(json["results"].as_array().unwrap().len(), 3);
     let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
@@ -130,7 +130,7 @@ fn a_nan_of_its_own_fails_without_a_budget() {
     assert!(stdout.contains("100.0 % not finite, 100.0 % overflowed"), "{stdout}");
 }
 
-/// Whether the difference, which is 0 in bf16, is over 0: "within 0 of f32", and exit code 0.
+/// Whether the difference, which is 0 in bf16, is over 0: this used to be "within 0 of f32", with exit code 0.
 #[test]
 fn predicates_that_differ_fail_whatever_else_is_right() {
     let folder = folder();
@@ -156,7 +156,7 @@ fn predicates_that_differ_fail_whatever_else_is_right() {
         let fails = format!("FAILS: integers or predicates differ from f32's: out{out} (%over) in 1 of 2 elements\n");
         assert!(said.contains(&fails) && said.contains("--keep 'difference'"), "{said}");
     }
-    // Beside a float, which judges.
+    // Beside a float result, which is judged.
     let (code, said) = audit(both, &[]);
     assert!(
         code == Some(0) && said.contains("\nintegers or predicates differ from f32's: out1 (%over) in 1"),
@@ -168,7 +168,7 @@ fn predicates_that_differ_fail_whatever_else_is_right() {
     assert!(code == Some(0) && said.contains("within the budget"), "{said}");
 }
 
-/// All of it was "within 0 of f32", and within every budget.
+/// All of it used to be "within 0 of f32", and within every budget.
 #[test]
 fn what_is_no_number_in_f32_either_is_not_called_right() {
     let folder = folder();
@@ -231,14 +231,14 @@ fn what_cannot_run_is_exit_2() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
-    // No input for the parameter: it is named.
+    // The parameter without an input is named.
     let output = bf16scope(folder.path(), &["audit", "cancels.txt"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains('z'), "{}", text(&output.stderr));
 }
 
-/// Six rows over four devices, the last of which holds padding alone: every shard is compared, and instructions as on one
-/// device.
+/// Six rows over four devices, the last of which holds only padding: every shard is compared, and instructions as on
+/// one device.
 #[test]
 fn a_module_over_partitions_is_compared_shard_by_shard() {
     let folder = tempfile::tempdir().unwrap();
@@ -273,22 +273,22 @@ fn a_module_over_partitions_is_compared_shard_by_shard() {
     assert_eq!(shards(0, "offsets"), [json!([0, 0]), json!([2, 0]), json!([4, 0])]);
     assert_eq!([shards(1, "device"), shards(2, "device")], [vec![json!(0)], vec![json!(0), json!(1), json!(2)]]);
     assert!(one["results"][0].get("shards").is_none());
-    // The whole is as far off as its worst shard, beside f64 as on one device.
+    // The error of the whole equals that of its worst shard, beside f64 as on one device.
     let of_shards = of(&four, 0, "shards");
     let worst = of_shards.as_array().unwrap().iter().map(|shard| shard["errors"]["max_abs"].as_f64().unwrap());
     assert_eq!(worst.fold(0.0, f64::max), of(&four, 0, "errors")["max_abs"].as_f64().unwrap());
     assert!(four["no_f64"].is_null() && of(&four, 0, "f32_error").as_f64().unwrap() > 0.0, "{four}");
-    // Padding is not compared; and a product of four terms, each below 4 · 4, may be summed in another order on each device:
-    // twice 4 · 2^-24 · 64 at most.
+    // Padding is not compared; a product of four terms, each below 4 · 4, may be summed in another order on each
+    // device: at most twice 4 · 2^-24 · 64.
     let number = |audit: &Value, key: &str| of(audit, 0, "errors")[key].as_f64().unwrap();
     assert_eq!(number(&four, "n_elements"), 18.0);
     let (of_one, of_four) = (number(&one, "max_abs"), number(&four, "max_abs"));
     assert!(of_four > 1e-3 && (of_one - of_four).abs() < 2.0 * 4.0 * 64.0 / f64::from(1 << 24), "{of_one}, {of_four}");
     assert_eq!(of(&one, 2, "n_differing"), of(&four, 2, "n_differing"));
-    // Results over the budget fail, and are searched for where one device runs it.
+    // Results over the budget fail, and are searched if one device can run the module.
     let (status, over) = audit("four.txt", &["--device", "cpu:4", "--budget", "1e-9"]);
     assert_eq!((status, over["search"].is_object()), (Some(1), true), "{over}");
-    // The state of a step would have to go from shards of results to shards of parameters.
+    // A step's state would have to move from shards of results to shards of parameters.
     let output = bf16scope(folder.path(), &["audit", "four.txt", "--random", "3", "--device", "cpu:4", "--steps", "2"]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
@@ -298,7 +298,7 @@ fn a_module_over_partitions_is_compared_shard_by_shard() {
     );
 }
 
-/// Replicas that sum: only results can be compared, each replica's; over a budget that is said, not searched.
+/// Replicas that sum: only results can be compared, for each replica; exceeding a budget is reported, without a search.
 #[test]
 fn a_module_over_replicas_is_compared_by_its_results() {
     let folder = tempfile::tempdir().unwrap();
@@ -325,8 +325,8 @@ fn a_module_over_replicas_is_compared_by_its_results() {
     );
 }
 
-/// Adam on a gradient. Random second moments were below 0, and all results NaN: "within inf", and advice to give real inputs
-/// where they were given.
+/// Adam on a gradient. Random second moments used to be negative, and all results NaN: "within inf", with advice to
+/// give real inputs although they were given.
 #[test]
 fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -347,7 +347,7 @@ fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() 
     let head = said.lines().find(|line| line.contains("layer")).unwrap_or_default();
     assert!(head.find("layer") < head.find("line") && head.contains("born"), "{said}");
     assert!(said.contains("adam/step") && said.contains("adam.py:9"), "{said}");
-    // A second moment below 0, from a file.
+    // A negative second moment, from a file.
     let mut npz = bf16scope::data::npz::NpzWriter::create(folder.path().join("in.npz")).unwrap();
     let header = bf16scope::data::npz::Header::of(bf16scope::hlo::DType::F32, vec![64]);
     let array = |value: f32| (0..64).flat_map(|_| value.to_le_bytes()).collect::<Vec<u8>>();
@@ -360,8 +360,8 @@ fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() 
     assert!(!said.contains("searched") && !said.contains("keeping"), "{said}");
 }
 
-/// Five sums of 1 to 256, of which bf16 keeps none, before a comparison: three in f32 make 259 of what is 261. Which comparison it
-/// is and how often is said, and no policy is written.
+/// Five sums of 1 to 256, which bf16 cannot hold exactly, before a comparison: three in f32 give 259 instead of 261.
+/// The comparison and its count are reported, and no policy is written.
 #[test]
 fn decisions_that_no_short_list_mends_are_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::train_cli::{Folder, text};
 
-/// The digits, with more under `train`.
+/// The digits, with additional keys under `train`.
 fn digits(folder: &Folder, train: &str) {
     let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     let yaml = yaml.replace("train: {epochs: 2", &format!("train: {{{train}epochs: 2"));
@@ -34,7 +34,7 @@ fn a_run_ends_early_and_its_folder_has_its_checkpoints() {
     assert!(
         lines[9].starts_with("next: `bf16scope eval mine`, or train on with `bf16scope train mlp.yaml --precision f32")
     );
-    // What is evaluated is what the run ended with, in its precision, from its own copy of the experiment.
+    // The evaluation uses the run's final state and precision, and its own copy of the experiment.
     std::fs::remove_file(folder.path("mlp.yaml")).unwrap();
     let last = folder.stdout(&["eval", "mine"]);
     let accuracy = lines[6].split(' ').nth(2).unwrap();
@@ -52,7 +52,7 @@ fn a_run_ends_early_and_its_folder_has_its_checkpoints() {
         packaged.starts_with("package: mine after 44 steps, in f32, 32 examples at a time, for cpu\n"),
         "{packaged}"
     );
-    // A run that is moved keeps its checkpoints.
+    // A moved run keeps its checkpoints.
     std::fs::rename(folder.path("mine"), folder.path("moved")).unwrap();
     assert!(folder.stdout(&["eval", "moved"]).starts_with("moved/checkpoint.safetensors in f32: test accuracy "));
 }

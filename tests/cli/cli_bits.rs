@@ -1,4 +1,4 @@
-//! `bf16scope bits` and what every command shares, driven as a user would: the real binary, whole outputs.
+//! `bf16scope bits` and behaviour common to all commands, driven as a user would: the real binary, whole outputs.
 //!
 //! `UPDATE_EXPECT=1 cargo test --test cli cli_bits::` rewrites the expectations; read the diff.
 
@@ -565,7 +565,7 @@ fn a_trace_is_written_whole() {
     assert_eq!(described, (&"X".into(), &"command".into(), &"bits".into()));
 }
 
-/// More than a pipe holds, to a reader that leaves after the first bytes.
+/// More than a pipe can buffer, to a reader that leaves after the first bytes.
 #[test]
 fn a_closed_pipe_is_no_error() {
     let mut child = bf16scope(&["bits", "--accumulate", "1", "1", "--steps", "100000", "--json"])
@@ -580,7 +580,7 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!(transcript(output), "exit 0\n");
 }
 
-/// It lost its sign.
+/// It used to lose its sign.
 #[test]
 fn a_negative_nan_is_one() {
     let output = bf16scope(&["bits", "--as", "bf16", "--json", "--", "-nan"]).output().unwrap();

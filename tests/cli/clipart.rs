@@ -1,8 +1,9 @@
-//! `examples/resnet_clipart.yaml`, made small: JPEG and PNG images in compressed TFRecords of TensorFlow's are learnt.
+//! Trains a small form of `examples/resnet_clipart.yaml`: JPEG and PNG images in compressed TFRecords written by
+//! TensorFlow.
 
 use crate::binary;
 
-/// Four classes of drawings; 96 to train on, 24 to test on.
+/// Four classes of drawings; 96 for training, 24 for testing.
 const EXPERIMENT: &str = "model:
   kind: layers
   inputs: {images: [16, 16, 3]}
@@ -24,8 +25,9 @@ data:
 train: {batch: 16, epochs: 20, optimizer: adam, learning_rate: 0.003}
 ";
 
-/// The network says the class of nine in ten drawings that it was trained on, after 120 steps; chance would say a quarter, and
-/// 30 epochs gave 98.96 % in f32 and in bf16 (23 November 2026). Of 24 others a share says little: 42 and 46 %.
+/// The network classifies nine in ten training drawings correctly after 120 steps; chance would be a quarter, and 30
+/// epochs gave 98.96 % in f32 and in bf16 (23 November 2026). A share of only 24 test drawings is not informative: 42
+/// and 46 %.
 #[test]
 fn drawings_are_learnt_from_compressed_records() {
     are_learnt("bf16");

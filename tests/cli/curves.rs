@@ -1,4 +1,4 @@
-//! `bf16scope curves` over runs that `train` recorded and over others; what TensorBoard reads of them; the page in Chromium.
+//! `bf16scope curves` on runs that `train` recorded and on others; TensorBoard's reading of them; the page in Chromium.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthStr as _;
 use crate::binary;
 use crate::support::browser;
 
-/// A folder with an experiment of an epoch in a fraction of a second, and runs.
+/// A folder with an experiment whose epoch takes a fraction of a second, and runs.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -36,7 +36,7 @@ impl Place {
 
     fn output(&self, args: &[&str]) -> Output {
         let mut command = binary::bf16scope(args);
-        // A table's width; sentences are folded too, and `train`'s are looked at elsewhere.
+        // Tables at this width; sentences are wrapped too, and the output of `train` is tested elsewhere.
         let columns = if args[0] == "curves" { "80" } else { "1000" };
         command.current_dir(self.0.path()).env("LC_ALL", "C.UTF-8").env("COLUMNS", columns).output().unwrap()
     }
@@ -54,7 +54,7 @@ impl Place {
         text(&output.stderr)
     }
 
-    /// A run of a seed that ends with this loss.
+    /// A run with a seed and a final loss.
     fn seeded(&self, name: &str, seed: u64, loss: f64) {
         let about = About { seed, precision: "bf16".to_string(), ..About::default() };
         let mut folder = RunFolder::create(self.path(name), about, None).unwrap();
@@ -108,7 +108,7 @@ fn train_leaves_a_folder_that_says_what_happened() {
     assert_eq!(keys(&lines[0]), ["accuracy", "examples_per_second", "learning_rate", "loss", "step", "time"]);
     assert_eq!((&lines[43]["step"], &lines[43]["learning_rate"]), (&44.into(), &0.05.into()));
     assert_eq!(lines[44]["step"], 44);
-    // What was printed is what was recorded.
+    // The printed values are those recorded.
     let of_epoch = |line: &serde_json::Value, key: &str| line[key].as_f64().unwrap();
     let shown = format!(
         "loss {:.4} (test {:.4})  accuracy {:.2} % (test {:.2} %)",
@@ -126,7 +126,7 @@ fn train_leaves_a_folder_that_says_what_happened() {
     let start = &run["starts"][0];
     assert_eq!((&start["step"], &start["device"]), (&0.into(), &device.as_str().into()));
     assert_eq!(start["bf16scope"], env!("CARGO_PKG_VERSION"));
-    // The experiment with the flags in it trains the same run again.
+    // The experiment with the flags in it repeats the run.
     let yaml = fs::read_to_string(place.path("runs/mlp-bf16/experiment.yaml")).unwrap();
     assert!(yaml.contains("\n  seed: 5\n") && yaml.starts_with("# mlp.yaml, as it was trained"), "{yaml}");
     fs::write(place.path("again.yaml"), yaml).unwrap();
@@ -135,7 +135,7 @@ fn train_leaves_a_folder_that_says_what_happened() {
         |text: &str| text.lines().filter_map(|line| Some(line.split("  ").nth(1)?.to_string())).collect::<Vec<_>>();
     assert_eq!(losses(&again), losses(&stdout));
 
-    // Nothing is overwritten: a later run has a folder of its own, and a folder named twice is refused.
+    // Nothing is overwritten: a later run gets a new folder, and naming an existing folder is an error.
     let (stdout, _) = place.run(&["train", "mlp.yaml", "--log-every", "10", "--overwrite"]);
     assert!(stdout.contains("\nrecorded in runs/mlp-bf16-2: "), "{stdout}");
     let steps: Vec<u64> =
@@ -158,11 +158,11 @@ fn train_leaves_a_folder_that_says_what_happened() {
 fn a_resumption_goes_on_in_the_folder_of_its_checkpoint() {
     let place = Place::new();
     place.run(&["train", "mlp.yaml", "--epochs", "1"]);
-    // What a run that was killed in its second epoch had recorded of it.
+    // The records of a run that was killed in its second epoch.
     let path = place.path("runs/mlp-bf16");
     let mut file = fs::OpenOptions::new().append(true).open(path.join("metrics.jsonl")).unwrap();
     file.write_all(b"{\"step\":45,\"time\":1.5,\"loss\":7.0}\n{\"step\":46,\"ti").unwrap();
-    // And a run that did not get as far as a checkpoint.
+    // A run that was killed before its first checkpoint.
     let about = About { starts: vec![Start::now(0, "cpu", "")], ..About::default() };
     drop(RunFolder::create(place.path("runs/mlp-bf16-2"), about, None).unwrap());
     let (stdout, stderr) = place.run(&["train", "mlp.yaml", "--resume"]);
@@ -176,12 +176,12 @@ fn a_resumption_goes_on_in_the_folder_of_its_checkpoint() {
     assert!(loss.points.iter().all(|point| point.value < 7.0));
     let starts = run.about.unwrap().starts;
     assert_eq!(starts.iter().map(|start| start.step).collect::<Vec<u64>>(), [0, 44]);
-    // A curve is a function of the step: that of a run that nobody stopped.
+    // A curve is a function of the step: it equals that of an uninterrupted run.
     place.run(&["train", "mlp.yaml", "--checkpoint", "whole.safetensors", "--run", "whole"]);
     let values =
         |path: &Path| -> Vec<f64> { read(path).unwrap().curves[0].points.iter().map(|point| point.value).collect() };
     assert_eq!(values(&place.path("whole")), values(&path));
-    // A checkpoint whose run is not recorded begins a folder, and that is said.
+    // A checkpoint whose run is not recorded starts a new folder, with a message.
     fs::remove_dir_all(place.path("runs")).unwrap();
     let (_, stderr) = place.run(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
     assert!(
@@ -193,7 +193,7 @@ fn a_resumption_goes_on_in_the_folder_of_its_checkpoint() {
 #[test]
 fn a_training_outlives_its_folder() {
     let place = Place::new();
-    // A limit on the size of files stands in for the disk: the checkpoint fits, and what 40 epochs record does not. A
+    // A limit on the size of files simulates a full disk: the checkpoint fits, and the records of 40 epochs do not. A
     // shell's unit is 512 bytes or 1,024.
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$@\"";
     let args = ["train", "mlp.yaml", "--epochs", "40"];
@@ -256,7 +256,7 @@ fn wrong_input_says_what_to_name() {
         place.refused(&["curves", "runs/net-f32", "--html", "no/page.html"]),
         "bf16scope: cannot write no/page.html\n  caused by: its folder is not there\nhelp: make it (`mkdir -p`), or name another place\n"
     );
-    // A damaged run is drawn as far as it goes, and the damage said.
+    // A damaged run is drawn up to the damage, which is reported.
     let lines = place.path("runs/net-f32/metrics.jsonl");
     let whole = fs::read_to_string(&lines).unwrap();
     fs::write(&lines, format!("\0\0\n{}", &whole[..whole.len() - 10])).unwrap();
@@ -274,7 +274,7 @@ fn the_page_of_several_runs_works_in_a_browser() {
     let place = Place::new();
     place.record("runs/net-f32", "f32", 200, |step| 1.0 / step as f64);
     place.record("runs/net-bf16", "bf16", 100, |step| if step == 40 { f64::INFINITY } else { 1.5 / step as f64 });
-    // Long enough to be drawn by columns, with a peak that is kept.
+    // Long enough to be drawn by columns, with a peak that must be kept.
     place.record("runs/<long>-f16", "f16", 5000, |step| if step == 1234 { 96.5 } else { 2.0 });
     place.run(&["curves", "runs/net-f32", "runs/net-bf16", "runs/<long>-f16", "--html", "page.html"]);
     let page = place.path("page.html");
@@ -303,9 +303,9 @@ fn the_page_of_several_runs_works_in_a_browser() {
     for part in parts {
         assert!(seen.contains(part), "{part} is not in\n{seen}");
     }
-    // The search fields are shown by the script: it ran.
+    // The script shows the search fields, so it ran.
     assert!(!seen.contains("hidden=\"\""), "{seen}");
-    // A user hovers over the fourth strip of the loss, measures how high the peak is drawn, and sorts by the last value.
+    // A user hovers over the fourth strip of the loss, measures the height of the peak, and sorts by the last value.
     let user = "<script>
       const figure = [...document.querySelectorAll('figure')].find(f => f.querySelector('figcaption').textContent.startsWith('loss'));
       const box = name => figure.querySelector(`path[data-name='${name}']`).getBBox();
@@ -322,10 +322,10 @@ fn the_page_of_several_runs_works_in_a_browser() {
     assert!(seen.contains(">net-f32     step 167: 0.006\n"), "{seen}");
 }
 
-/// Names the Python that has TensorBoard; `ci/tensorboard` prints it.
+/// Names a Python with TensorBoard; `ci/tensorboard` prints it.
 const PYTHON: &str = "BF16SCOPE_TEST_TENSORBOARD";
 
-/// The Python that has TensorBoard; where none is named, that is said.
+/// A Python with TensorBoard; without one a message is printed.
 fn python_with_tensorboard() -> Option<std::ffi::OsString> {
     let python = std::env::var_os(PYTHON).filter(|python| !python.is_empty());
     if python.is_none() {
@@ -341,7 +341,7 @@ fn tensorboard_reads_every_value() {
     place.run(&["train", "mlp.yaml", "--epochs", "1"]);
     place.run(&["train", "mlp.yaml", "--resume"]);
     place.run(&["train", "mlp.yaml", "--precision", "f32"]);
-    // A run that went on at a step before its last, and names and values of all kinds.
+    // A run that resumed at a step before its last, and names and values of all kinds.
     let about = || About { starts: vec![Start::now(0, "cpu", "")], ..About::default() };
     let path = place.path("runs/mixed");
     let mut folder = RunFolder::create(&path, about(), None).unwrap();
@@ -358,7 +358,7 @@ fn tensorboard_reads_every_value() {
     record(&mut folder, 61..=80, 2.0);
     drop(folder);
 
-    // Steps, and values as f32 has them.
+    // Steps, and values as f32.
     type Found = BTreeMap<String, BTreeMap<String, Vec<(u64, String)>>>;
     let mut expected = Found::new();
     for name in ["mlp-bf16", "mlp-f32", "mixed"] {
@@ -379,7 +379,7 @@ fn tensorboard_reads_every_value() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let found: BTreeMap<String, Found> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found.keys().collect::<Vec<_>>(), ["accumulator", "server"]);
-    // Python writes the same numbers in other words.
+    // Python prints the same numbers differently.
     let number = |value: &String| value.parse::<f64>().unwrap();
     for (reader, found) in found {
         assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{reader}");
@@ -401,7 +401,7 @@ fn tensorboard_reads_every_value() {
     }
 }
 
-/// Of a watched run every row of every look, a bucket for each bin of exponents, as `watch.jsonl` has it.
+/// For a watched run, every row of every look, with a bucket for each bin of exponents, equals `watch.jsonl`.
 #[test]
 fn tensorboard_reads_the_exponents_of_a_watched_run() {
     let Some(python) = python_with_tensorboard() else { return };
@@ -424,7 +424,7 @@ fn tensorboard_reads_the_exponents_of_a_watched_run() {
             };
             let name = format!("{}/{}{role}", row["quantity"].as_str().unwrap(), row["layer"].as_str().unwrap());
             assert_eq!(found[&name][at][0], look["step"], "{name}");
-            // TensorBoard leaves out empty buckets at both ends.
+            // TensorBoard omits empty buckets at both ends.
             let buckets = found[&name][at][1].as_array().unwrap();
             let n_in = |left: f64| {
                 let bucket = buckets.iter().find(|bucket| bucket[0] == left && bucket[1] == left + 4.0);
@@ -438,7 +438,7 @@ fn tensorboard_reads_the_exponents_of_a_watched_run() {
     }
 }
 
-/// Six seeds of which each is worse by 0.25, and six of which half are.
+/// Six seeds, all of which are worse by 0.25, and six of which half are.
 #[test]
 fn runs_over_seeds_are_compared_pair_by_pair() {
     let place = Place::new();
@@ -456,7 +456,7 @@ fn runs_over_seeds_are_compared_pair_by_pair() {
         args.push("--against");
         args.extend(second.iter().map(String::as_str));
         args.extend(more);
-        // However wide the screen is.
+        // At any width of the screen.
         let said = place.run(&args).0;
         said.split_whitespace().collect::<Vec<&str>>().join(" ")
     };
@@ -465,7 +465,7 @@ fn runs_over_seeds_are_compared_pair_by_pair() {
     let said = "test/loss: the first is higher by 0.2500, which chance does not explain (p = 0.031, 6 seeds)";
     assert!(worse.contains(said) && !worse.contains("learning_rate: "), "{worse}");
     let same = compare("c", 6, &["--difference", "0.1", "--scalar", "test/loss"]);
-    // Of a known spread 61; six pairs know it to a third.
+    // With a known spread it would be 61; six pairs estimate the spread to a third.
     let said = "test/loss: no difference that 6 seeds tell (p = 1.000): it is between -0.2874 and 0.2874 (95 %); about 86 seeds \
                 tell a difference of 0.1000 in four of five times, where these 6 are all that says how much seeds spread";
     assert!(same.contains(said), "{same}");

@@ -1,8 +1,8 @@
-//! Every command that the README and the GUIDE show runs, and prints what they say it prints: the same lines. Numbers that a
-//! processor, a clock or a cache has a say in are placeholders; those that lowering and the pinned TPU compiler decide are
-//! compared. `…` on a line of its own stands for any lines.
+//! Runs every command in the README and the GUIDE, and compares its output line by line. Numbers that depend on a
+//! processor, a clock or a cache are placeholders; those determined by lowering and the pinned TPU compiler are
+//! compared. `…` on a separate line stands for any lines.
 //!
-//! The modules are those that the GUIDE's own snippets write (`tests/data/guide`).
+//! The modules are those that the GUIDE's snippets write (`tests/data/guide`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use crate::binary;
 
-/// Commands that `cargo test` does not run, by how they begin and what is long.
+/// Commands that `cargo test` does not run, by their prefix, with the reason why they are long.
 const LONG: [(&str, &str); 7] = [
     ("audit tests/data/oracle_jax/encoder_forward.hlo.pb", ENCODER),
     ("compile encoder.bf16.pb", TPU),
@@ -28,7 +28,7 @@ const ENCODER: &str = "audits hundreds of instructions";
 const TPU: &str = "compiles for a TPU";
 const RESNET: &str = "compiles ResNet-50 for a TPU";
 
-/// Commands of other programs, and why no test runs them.
+/// Commands of other programs, with the reason why no test runs them.
 const OTHERS: [(&str, &str); 7] = [
     ("eval \"$(ci/xla-extension)\"", "sets what ci/xla-tests needs"),
     ("cargo install", "the tests run what cargo built for them"),
@@ -45,7 +45,7 @@ const OTHERS: [(&str, &str); 7] = [
     ),
 ];
 
-/// A command of a `console` block and the lines below it.
+/// A command in a `console` block and the output below it.
 struct Documented {
     place: String,
     command: String,
@@ -56,7 +56,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The commands of a page, in its order.
+/// The commands of a page, in order.
 fn documented(page: &str) -> Vec<Documented> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
     let (mut found, mut is_inside) = (Vec::<Documented>::new(), false);
@@ -73,12 +73,12 @@ fn documented(page: &str) -> Vec<Documented> {
     found
 }
 
-/// Why a command is left to `ci/long`, if it is.
+/// Why a command runs only in `ci/long`, if so.
 fn why_long(command: &str) -> Option<&'static str> {
     LONG.iter().find(|(part, _)| command.contains(part)).map(|(_, why)| *why)
 }
 
-/// A folder with the files that the pages speak of.
+/// A folder with the files that the pages mention.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -98,7 +98,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// `in.npz` for the module that the command names.
+    /// `in.npz` for the module in the command.
     fn inputs(&self, command: &str) {
         let shapes: &[&[usize]] = match command.contains("step.") {
             true => &[&[256, 512], &[512, 16], &[64, 256], &[64, 16]],
@@ -113,7 +113,7 @@ impl Place {
         inputs.finish().unwrap();
     }
 
-    /// Runs a command of this program, and compares what it prints with what stands below it.
+    /// Runs a command of this program, and compares its output with the documented one.
     fn check(&self, documented: &Documented) {
         let Documented { place, command, lines } = documented;
         let line = command.split(" | ").next().unwrap();
@@ -124,14 +124,14 @@ impl Place {
         let mut process: Command = binary::bf16scope(&args);
         process.current_dir(self.0.path()).env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
         process.env_remove("BF16SCOPE_AUTO").env_remove("COLUMNS").envs(set);
-        // In a pipe tables are 100 columns wide; the pages show some as wide terminals do.
+        // In a pipe tables are 100 columns wide; the pages show some at the width of a wide terminal.
         let width = lines.iter().map(|line| line.width()).max().unwrap_or(0);
         if width > 100 && lines.iter().any(|line| line.starts_with('┌') && line.width() > 100) {
-            // A column of times takes more where nothing is cached.
+            // A column of times is wider if nothing is cached.
             process.env("COLUMNS", (width + 20).to_string());
         }
         let output = process.output().unwrap();
-        // What a terminal shows as a bar, and the first run's downloads.
+        // Output that a terminal shows as a bar, and the first run's downloads.
         let passing = [
             ": install",
             ": checksum is right",
@@ -160,7 +160,7 @@ impl Place {
     }
 }
 
-/// Runs the commands of this program that are asked for, page by page and in their order, and returns how many.
+/// Runs the selected commands of this program, page by page and in order, and returns their number.
 fn run(asked: fn(&str) -> bool) -> usize {
     let mut n = 0;
     for page in ["README.md", "docs/GUIDE.md"] {
@@ -178,16 +178,16 @@ fn run(asked: fn(&str) -> bool) -> usize {
     n
 }
 
-/// Whether a command is this program's, after settings of the environment.
+/// Whether a command is this program's, after environment variables.
 fn is_ours(command: &str) -> bool {
     command.split_whitespace().find(|word| !word.contains('=')) == Some("bf16scope")
 }
 
-/// Whether printed lines are the documented ones, or else the first documented line that they cannot be.
+/// Whether printed lines match the documented ones; otherwise the first documented line that does not match.
 fn agree(documented: &[String], printed: &[String]) -> Result<(), String> {
     let pattern: Vec<String> = documented.iter().map(|line| shape(line)).collect();
     let shapes: Vec<String> = printed.iter().map(|line| shape(line)).collect();
-    // After how many printed lines the pattern so far may end.
+    // The numbers of printed lines after which the pattern so far may end.
     let mut ends = vec![true];
     ends.resize(shapes.len() + 1, false);
     for (line, shown) in pattern.iter().zip(documented) {
@@ -206,7 +206,8 @@ fn agree(documented: &[String], printed: &[String]) -> Result<(), String> {
     if ends[shapes.len()] { Ok(()) } else { Err("(the end)".to_string()) }
 }
 
-/// Parts of lines whose numbers are the same on every machine: what lowering decides, and what the pinned compiler reports.
+/// Parts of lines whose numbers are the same on every machine: determined by lowering, or reported by the pinned
+/// compiler.
 const FIXED: [&str; 13] = [
     "instructions with f32 give bf16 now",
     "results computed: ",
@@ -223,8 +224,8 @@ const FIXED: [&str; 13] = [
     "collectives of one run, ",
 ];
 
-/// A line without what a run or a processor has a say in: numbers, units of bytes and time, widths of columns. Of a line with
-/// one of [`FIXED`] the numbers stay.
+/// A line without the parts that depend on a run or a processor: numbers, units of bytes and time, widths of columns.
+/// In a line with one of [`FIXED`] the numbers stay.
 fn shape(line: &str) -> String {
     if FIXED.iter().any(|part| line.contains(part)) {
         return line.split_whitespace().collect::<Vec<_>>().join(" ");

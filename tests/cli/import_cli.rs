@@ -1,5 +1,5 @@
-//! `bf16scope weights --model`: whole networks of other frameworks become checkpoints that compute what those compute, and are
-//! written back to the bit.
+//! `bf16scope weights --model`: converts whole networks of other frameworks to checkpoints that compute the same, and
+//! back, to the bit.
 
 use crate::train_cli::Folder;
 
@@ -19,11 +19,11 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/imported").join(name)
 }
 
-/// An output is at most 40 operations deep, each a sum of up to 64 products or a few roundings: another order of sums changes
-/// each by up to 64 · 2^-24.
+/// An output is at most 40 operations deep, each a sum of up to 64 products or a few roundings: another order of sums
+/// changes each by up to 64 · 2^-24.
 const ANOTHER_ORDER: f64 = 40.0 * 64.0 / (1 << 24) as f64;
 
-/// Imports a network, and compares its logits in both precisions. Gives what the command says.
+/// Imports a network, and compares its logits in both precisions. Returns the command's output.
 fn import(folder: &Folder, weights: &str, network: &str, rules: &str) -> Value {
     import_with(folder, weights, network, rules, &[])
 }
@@ -45,7 +45,7 @@ fn import_with(folder: &Folder, weights: &str, network: &str, rules: &str, more:
     said
 }
 
-/// Each array of a file: its name without what may stand before it, and a checksum of its bytes.
+/// Each array of a file: its name without an optional prefix, and a checksum of its bytes.
 fn sums(file: &Path, prefix: &str) -> Vec<(String, u32)> {
     let file = weights::open(file).unwrap();
     let name = |name: &str| name.strip_prefix(prefix).unwrap_or(name).to_string();
@@ -74,13 +74,13 @@ fn gpt2_computes_what_transformers_does_and_goes_back() {
         "-o",
         "back.safetensors",
     ]);
-    // By the names that `GPT2LMHeadModel` has, those before its head with their prefix.
+    // By `GPT2LMHeadModel`'s names, which have a prefix except for the head.
     assert_eq!(sums(&folder.path("back.safetensors"), ""), sums(&data("gpt2.pt"), ""));
 
     completes(&folder, "gpt2");
 }
 
-/// Token for token what `generate` writes.
+/// Equals the output of `generate`, token for token.
 fn completes(folder: &Folder, network: &str) {
     let path = folder.path(&format!("{network}.safetensors"));
     let checkpoint = Checkpoint::read(&path).unwrap();
@@ -94,7 +94,8 @@ fn completes(folder: &Folder, network: &str) {
     assert_eq!(ids, greedy[5..]);
 }
 
-/// Grouped queries, rotary positions with Llama 3.1's scaling, RMS norms and gates; a file in bf16, as Llama is published.
+/// Grouped queries, rotary positions with Llama 3.1's scaling, RMS norms and gates; a file in bf16, like published
+/// Llama weights.
 #[test]
 fn llama_computes_what_transformers_does_and_goes_back() {
     let folder = Folder::new();
@@ -107,8 +108,8 @@ fn llama_computes_what_transformers_does_and_goes_back() {
     completes(&folder, "llama");
 }
 
-/// A class token, positions of it too, and norms before the branches; by the names of the file that `save_pretrained` writes,
-/// and by those of the modules of transformers 5.
+/// A class token with its own position, and norms before the branches; by the names in the file of `save_pretrained`,
+/// and by those of the modules in transformers 5.
 #[test]
 fn vit_computes_what_transformers_does_and_goes_back() {
     let folder = Folder::new();
@@ -138,7 +139,7 @@ fn vit_computes_what_transformers_does_and_goes_back() {
     assert_eq!(sums(&folder.path("modules.safetensors"), ""), sums(&folder.path("vit.safetensors"), ""));
 }
 
-/// Written back, a checkpoint has the names and shapes that the file had, and becomes the same checkpoint.
+/// Exported, a checkpoint has the file's names and shapes, and imports to the same checkpoint.
 fn comes_back(folder: &Folder, network: &str) {
     let model = data(&format!("{network}.yaml")).display().to_string();
     let checkpoint = format!("{network}.safetensors");
@@ -170,7 +171,7 @@ fn bert_computes_what_transformers_does_and_goes_back() {
         "-o",
         "back.npz",
     ]);
-    // A buffer of positions is no weight.
+    // A buffer of positions is not a weight.
     let theirs: Vec<_> =
         sums(&data("bert.pt"), "").into_iter().filter(|(name, _)| !name.ends_with("position_ids")).collect();
     assert_eq!(sums(&folder.path("back.npz"), ""), theirs);
@@ -180,7 +181,7 @@ fn bert_computes_what_transformers_does_and_goes_back() {
 fn a_network_of_keras_computes_what_keras_does() {
     let folder = Folder::new();
     import(&folder, "mobile_names.npz", "mobile", "names");
-    // A variable in another's place is another function, and the command says so.
+    // Two exchanged variables give another function, and the command reports it.
     let rules = "family: swapped\nabout: a test\nrules:\n  - {ours: stem_bn/gamma, theirs: stem_bn/beta}\n  \
                  - {ours: stem_bn/beta, theirs: stem_bn/gamma}\n  - {ours: '{*name}', theirs: '{name}'}\n";
     std::fs::write(folder.path("swapped.yaml"), rules).unwrap();
@@ -198,7 +199,7 @@ fn a_network_of_keras_computes_what_keras_does() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("it is another function, or a variable is in another's place"), "{said}");
-    // What was recorded as NaN is said to be that.
+    // A recorded NaN is reported.
     let recorded = weights::open(data("mobile.npz")).unwrap();
     let mut arrays: Vec<(String, Literal)> =
         recorded.entries().iter().map(|entry| (entry.name.clone(), recorded.read(&entry.name).unwrap())).collect();
@@ -225,7 +226,7 @@ fn keras_own_file_is_read_by_names_of_layers_or_else_by_their_order() {
     };
     assert_eq!(from(&said, "pointwise1_bn/beta"), "layers/batch_normalization_4/vars/1");
     let by_name = sums(&folder.path("mobile.safetensors"), "");
-    // The same network, whose layers are called otherwise.
+    // The same network with other layer names.
     let text = std::fs::read_to_string(data("mobile.yaml")).unwrap();
     let text = text.replace("depthwise", "spatial").replace("spatial_conv", "depthwise_conv").replace("stem", "first");
     std::fs::write(folder.path("renamed.yaml"), text.replace("pointwise", "mixing").replace("logits", "classes"))
@@ -243,7 +244,7 @@ fn keras_own_file_is_read_by_names_of_layers_or_else_by_their_order() {
     assert_eq!(values(sums(&folder.path("renamed.safetensors"), "")), values(by_name));
 }
 
-/// Biases of Keras' attention have the heads as an axis, in each of the forms that Keras saves.
+/// Biases of Keras' attention have an axis of heads, in each of Keras' file formats.
 #[test]
 fn attention_of_keras_is_read_in_each_of_its_files() {
     let folder = Folder::new();
@@ -255,7 +256,7 @@ fn attention_of_keras_is_read_in_each_of_its_files() {
     }
 }
 
-/// The projections of PyTorch's attention are one array, and positions may be a parameter with an axis more.
+/// The projections of PyTorch's attention are one array, and positions may be a parameter with an additional axis.
 #[test]
 fn an_encoder_of_torch_computes_what_torch_does() {
     let folder = Folder::new();
@@ -269,7 +270,7 @@ fn an_encoder_of_torch_computes_what_torch_does() {
     assert_eq!(of("positions/embeddings")["how"], "axes [0] of length 1 left out");
 }
 
-/// PyTorch flattens images channels first: that is not to be seen in the file, and a rule says it.
+/// PyTorch flattens images channels first: the file does not show it, so a rule states it.
 #[test]
 fn images_that_torch_flattened_need_a_rule() {
     let folder = Folder::new();
@@ -290,7 +291,7 @@ fn images_that_torch_flattened_need_a_rule() {
     assert_eq!(sums(&folder.path("back.safetensors"), ""), sums(&data("flatten.pt"), ""));
 }
 
-/// What is wrong with a checkpoint, each told apart and with what to do.
+/// Faults of a checkpoint have distinct errors with remedies.
 #[test]
 fn wrong_checkpoints_are_told_apart() {
     let folder = Folder::new();
@@ -315,7 +316,7 @@ fn wrong_checkpoints_are_told_apart() {
         of(&mut shape.dims, bytes);
     };
     for (error, expected) in [
-        // Of another model.
+        // For another model.
         (
             told(&|arrays| arrays.iter_mut().for_each(|it| it.0 = format!("body.{}", it.0))),
             [
@@ -331,7 +332,7 @@ fn wrong_checkpoints_are_told_apart() {
                 "a file of rules in which each variable has one name",
             ],
         ),
-        // Fits transposed only.
+        // Fits only transposed.
         (
             told(&|arrays| change(arrays, "logits.weight", &|dims, _| dims.reverse())),
             [
@@ -347,7 +348,7 @@ fn wrong_checkpoints_are_told_apart() {
             }),
             ["logits/bias is 3 along axis 0, expected 5", "start them afresh: `except: ['logits/*']` under `train`"],
         ),
-        // NaN inside.
+        // Contains NaN.
         (
             told(&|arrays| {
                 change(arrays, "conv2.bias", &|_, bytes| bytes[8..12].copy_from_slice(&f32::NAN.to_le_bytes()))

@@ -1,4 +1,4 @@
-//! `bf16scope train` that starts from weights, as a user runs it: what it says, what the run keeps, what is refused where.
+//! `bf16scope train` starting from weights: its messages, the run's folder, and errors with their places.
 
 use crate::train_cli::Folder;
 
@@ -38,10 +38,11 @@ fn a_run_starts_from_weights_says_so_and_keeps_it() {
     let (old, now) = (folder.path(before), folder.path("now.safetensors"));
     let (old, now) = (Checkpoint::read(&old).unwrap(), Checkpoint::read(&now).unwrap());
     assert_eq!(now.variables["mlp/logits/kernel"], old.variables["mlp/logits/kernel"]);
-    // The run's folder says how to make it again.
+    // The run's folder shows how to repeat it.
     let kept = std::fs::read_to_string(folder.path("run/experiment.yaml")).unwrap();
     assert!(kept.contains("initialize_from: /") && kept.contains("/checkpoints/mlp-bf16.safetensors\n"), "{kept}");
-    // It evaluates and goes on as any other; from the same epoch it has nothing to say of its beginning.
+    // It can be evaluated and resumed like any other; resumed at the same epoch, it has no message on its initial
+    // weights.
     folder.stdout(&["eval", "mlp.yaml", "--checkpoint", "now.safetensors"]);
     let resumed = folder.run(&[
         "train",
@@ -94,7 +95,7 @@ fn what_is_wrong_has_its_line() {
             && error.contains("start them afresh: `except: ['mlp/logits/*']` under `train`"),
         "{error}"
     );
-    // A missing file was told without the line that names it.
+    // The error for a missing file used to lack the line that names it.
     let error = fails("initialize_from: none.npz", model, &[]);
     assert!(
         error.starts_with("bf16scope: other.yaml:3:26: none.npz: cannot open the file of weights: No such file")

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// A dot, a bias, a relu, another dot, and a softmax's beginning.
+/// A dot, a bias, a relu, another dot, and the beginning of a softmax.
 const MODULE: &str = "\
 HloModule net
 
@@ -79,7 +79,7 @@ impl Place {
     }
 }
 
-/// Inside its fusions nothing is lowered, so whoever lowers what `compiled.as_text()` gave has gained little.
+/// Inside its fusions nothing is lowered, so lowering the output of `compiled.as_text()` gains little.
 #[test]
 fn a_module_that_a_compiler_has_made_is_told() {
     let place = Place::new();
@@ -93,7 +93,7 @@ fn a_module_that_a_compiler_has_made_is_told() {
     assert!(!String::from_utf8(place.run(&["lower", "net.txt", "-o", "n.txt"]).stderr).unwrap().contains("compiler"));
 }
 
-/// Its first parameter is not the function's, and its products lie in branches.
+/// Its first parameter is not the function's, and its products are in branches.
 #[test]
 fn a_function_exported_for_several_platforms_is_told() {
     let place = Place::new();
@@ -101,7 +101,7 @@ fn a_function_exported_for_several_platforms_is_told() {
     let output = place.run(&["lower", exported.to_str().unwrap(), "-o", "lowered.txt"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && said.contains("says on which it runs (0 for cpu, 1 for tpu)"), "{said}");
-    // In text JAX calls its sizes symbolic, though all are known.
+    // JAX's text calls its sizes symbolic, though all are known.
     place.write(
         "text.mlir",
         r#"module @jit_f attributes {jax.uses_shape_polymorphism = true} {
@@ -249,7 +249,7 @@ fn the_report_is_json() {
     assert_eq!(casts, ["x.bf16", "w.bf16", "b.bf16", "logits.f32"]);
 }
 
-/// A loss, and sums over a layer's features that are none.
+/// A loss, and sums over a layer's features that are not losses.
 const TWO: &str = "\
 HloModule two
 
@@ -335,7 +335,7 @@ fn an_instruction_is_explained() {
           cast %biased.bf16 (convert, 128 elements) gives %biased in bf16, first wanted by %relu
     "#]],
     );
-    // Names are taken as they are printed.
+    // Names are accepted as they are printed.
     let explained = |args: &[&str]| place.run(&[&["explain-cast", "net.txt"], args].concat()).stdout;
     let by_name = explained(&["biased", "--keep", "biased"]);
     for name in ["main/%biased", "%biased"] {
@@ -351,7 +351,7 @@ fn an_instruction_is_explained() {
         bf16scope: net.txt: no instruction is named `biasd`; did you mean `biased`?
     "#]],
     );
-    // Names of another framework's dump: by opcode and by number.
+    // Names from another framework's dump: by opcode and by number.
     place.check(
         &["explain-cast", "net.txt", "%dot.7"],
         expect![[r#"
@@ -464,7 +464,7 @@ fn policies_come_from_files() {
     assert!(!place.path("x.pb").exists());
 }
 
-/// It was the default policy, without a word.
+/// It used to be silently the default policy.
 #[test]
 fn an_empty_policy_is_an_error() {
     let place = Place::new();
@@ -479,7 +479,7 @@ fn an_empty_policy_is_an_error() {
     assert!(place.run(&["lower", "net.txt", "-o", "x.pb", "--policy", "no_keys.yaml"]).status.success());
 }
 
-/// Outputs were found not to be writable after the search.
+/// Unwritable outputs used to be noticed only after the search.
 #[test]
 fn what_cannot_be_written_or_counted_is_told_before_a_compiler_is_asked() {
     let place = Place::new();
@@ -509,7 +509,7 @@ fn what_cannot_be_written_or_counted_is_told_before_a_compiler_is_asked() {
     assert!(!place.path("x.pb").exists());
 }
 
-/// Without a loss to scale, infinities came without a word.
+/// Without a loss to scale, infinities used to come without a warning.
 #[test]
 fn f16_says_where_its_range_ends() {
     let place = Place::new();
@@ -538,7 +538,7 @@ fn f16_training_says_what_it_cannot_do() {
     );
 }
 
-/// A file that cannot be lowered leaves what was there.
+/// If a file cannot be lowered, the existing output is unchanged.
 #[test]
 fn an_output_is_replaced_whole_or_not_at_all() {
     let place = Place::new();
@@ -552,7 +552,7 @@ fn an_output_is_replaced_whole_or_not_at_all() {
     assert!(place.text("out.txt").starts_with("HloModule net"));
 }
 
-/// `exps` of logits near 1: in f32 they have bits that a bf16 product of the logits does not give.
+/// `exps` of logits near 1: in f32 they have bits that a bf16 product of the logits does not have.
 #[test]
 fn the_environment_lowers_what_is_run() {
     let place = Place::new();
@@ -578,7 +578,7 @@ fn the_environment_lowers_what_is_run() {
     assert!(stderr.starts_with("bf16scope: BF16SCOPE_AUTO is `zzz`, expected 0, 1, a preset or a file\n"), "{stderr}");
 }
 
-/// What is compiled for a TPU is lowered too: the compiler counts casts that the wide program has not.
+/// Programs compiled for a TPU are lowered too: the compiler counts casts that the wide program lacks.
 #[test]
 fn the_environment_lowers_what_is_compiled() {
     let place = Place::new();

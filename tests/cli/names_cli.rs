@@ -1,10 +1,11 @@
-//! Names and raw inputs as a user meets them: what `init` writes, tables with a header, texts, folders of images, names of classes.
+//! Names and raw inputs from a user's view: the output of `init`, tables with a header, texts, folders of images, names
+//! of classes.
 
 use crate::newcomer::PNG;
 use crate::train_cli::{Folder, text};
 use std::path::Path;
 
-/// Every kind is written once, with a comment first, and its model is one; a model that ships is listed, too.
+/// Every kind is written once, begins with a comment, and its model is valid; a shipped model is listed, too.
 #[test]
 fn init_writes_experiments_that_are_read() {
     let folder = Folder::new();
@@ -52,7 +53,7 @@ fn a_summary_counts_what_training_counts_and_fits() {
     );
 }
 
-/// Rows whose class follows from them: the old of Bern and the young of Rome said yes.
+/// Rows whose class follows from them: the old people of Bern and the young ones of Rome said yes.
 fn people(rows: std::ops::Range<u32>, is_labelled: bool) -> String {
     let header = if is_labelled { "age,fare,town,survived\n" } else { "town,age,fare\n" };
     let row = |row: u32| {
@@ -80,7 +81,7 @@ fn a_table_with_a_header_is_trained_on_and_predicted_from_by_name() {
     let accuracy: f64 = eval.split("accuracy ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(accuracy > 90.0 && eval.contains("yes") && eval.contains("no"), "{eval}");
     assert!(!eval.contains("are not those of its training"), "{eval}");
-    // Other rows are made as those that were trained on, from the checkpoint alone, whatever the order of their columns.
+    // New rows are encoded like the training rows, from the checkpoint alone, whatever the order of their columns.
     std::fs::remove_file(folder.path("table.csv")).unwrap();
     let args = ["predict", "table.yaml", "--precision", "f32", "--inputs", "new.csv"];
     let predicted = folder.json(&[&args[..], &["--json"]].concat());
@@ -97,7 +98,7 @@ fn a_table_with_a_header_is_trained_on_and_predicted_from_by_name() {
     let manifest = std::fs::read_to_string(folder.path("package/package.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
     assert_eq!(manifest["classes"]["labels"], serde_json::json!(["no", "yes"]));
-    // A package takes the same rows, any number of them, and names classes as `predict` does.
+    // A package accepts the same rows, in any number, and names classes like `predict`.
     let run = folder.json(&["run", "package", "--inputs", "new.csv", "--json"]);
     assert_eq!(run["class_names"], predicted["class_names"]);
     assert_eq!(run["outputs"][0]["dims"], serde_json::json!([40, 2]));
@@ -143,13 +144,13 @@ fn folders_name_classes_and_files_of_names_do() {
     let eval = folder.json(&["eval", "pets.yaml", "--json"]);
     assert_eq!(eval["n_examples"], 2);
     assert_eq!(eval["class_names"]["labels"], serde_json::json!(["cat", "dog"]));
-    // A package takes a file as it is.
+    // A package accepts an image file.
     folder.stdout(&["package", "pets.yaml", "-o", "package"]);
     let run = folder.json(&["run", "package", "--inputs", "pets/cat/0.png", "--json"]);
     assert_eq!(run["outputs"][0]["dims"], serde_json::json!([1, 2]));
     let predicted = folder.json(&["predict", "pets.yaml", "--inputs", "pets/cat/0.png", "--json"]);
     assert_eq!(run["class_names"], predicted["class_names"]);
-    // The digits, by a file of names.
+    // The digits, with a file of names.
     std::fs::write(folder.path("names.txt"), "zero\none\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n").unwrap();
     let mlp = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     std::fs::write(folder.path("mlp.yaml"), mlp.replace("scale: 0.0625", "classes: names.txt, scale: 0.0625")).unwrap();

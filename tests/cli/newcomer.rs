@@ -1,4 +1,4 @@
-//! What somebody meets who brings data of their own: what is said of labels, files and meshes that are not right.
+//! Messages for users with their own data: errors in labels, files and meshes.
 
 use crate::train_cli::Folder;
 
@@ -97,7 +97,7 @@ fn a_model_axis_without_a_split_is_told_how_a_file_says_one() {
     assert!(error.contains("e.yaml:3:25: `transpose_input` hands images over in one dimension"), "{error}");
 }
 
-/// What fills up rows of text is no word that a model should learn.
+/// Padding tokens should not be learnt by a model.
 #[test]
 fn padding_that_a_model_would_learn_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn padding_that_a_model_would_learn_is_told() {
     assert_eq!(data(&layers("  labels: {weights: [8]}\n"), "tokenizer: bytes, pack: 8, by: line"), "");
 }
 
-/// `libtpu` ends the process over it, with its own words and status.
+/// `libtpu` aborts the process on it, with its own message and status.
 #[test]
 fn a_grid_that_is_none_is_an_error_before_the_plugin_is_loaded() {
     let folder = tempfile::tempdir().unwrap();

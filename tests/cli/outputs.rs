@@ -1,11 +1,11 @@
-//! Where outputs go: to local files alone, and never over another run's checkpoint.
+//! Outputs are local files only, and never overwrite another run's checkpoint.
 
 use crate::train_cli::{Folder, text};
 
 use std::fs;
 
-/// A command for each argument that names an output, whose file stands at the end. None of what they read is there: a URL is
-/// refused before it is looked for.
+/// A command for each output argument, with its file at the end. Their inputs do not exist: a URL is refused before
+/// they are read.
 const OUTPUTS: [&[&str]; 24] = [
     &["train", "none.yaml", "--checkpoint"],
     &["train", "none.yaml", "--resume", "--checkpoint"],
@@ -52,7 +52,7 @@ fn no_output_goes_to_a_url() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let left: Vec<_> = fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["mlp.yaml"], "something was written");
-    // As JSON too, for a program that asks.
+    // As JSON too, with `--json`.
     let output = folder.run(&["train", "mlp.yaml", "--json", "--run", "gs://b/x"]);
     let answer: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     assert!(answer["error"]["message"].as_str().unwrap().contains("is a URL"), "{answer}");
@@ -74,7 +74,7 @@ fn a_cache_and_keys_of_an_experiment_are_local_too() {
         assert!(said.contains("`gs://bucket/w.safetensors` is a URL, and bf16scope reads only local files"), "{said}");
         assert!(said.contains("gcloud storage cp"), "{said}");
     }
-    // What is read and is a URL is said, too.
+    // A URL as an input is refused, too.
     let said = folder.stderr(&["eval", "mlp.yaml", "--checkpoint", "s3://bucket/x.safetensors"]);
     assert!(said.contains("is a URL, and bf16scope reads only local files"), "{said}");
     assert!(!folder.path("gs:").exists() && !folder.path("s3:").exists());
@@ -89,7 +89,7 @@ fn no_run_replaces_the_checkpoint_of_another() {
     let refused = "bf16scope: checkpoints/mlp-bf16.safetensors: a checkpoint is there, and this run would replace it\n\
                    help: --resume goes on from it, --checkpoint FILE leaves it and writes to another file, --overwrite \
                    replaces it\n";
-    // Before the data are read, let alone a step made: the file that they are in is not there.
+    // Before the data are read, and before any step: the data file does not exist.
     let yaml = fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     fs::write(folder.path("mlp.yaml"), yaml.replace("digits.csv.gz", "none.csv")).unwrap();
     assert_eq!(folder.stderr(&["train", "mlp.yaml", "--seed", "1"]), refused);
@@ -97,12 +97,12 @@ fn no_run_replaces_the_checkpoint_of_another() {
     assert_eq!(folder.stderr(&["train", "mlp.yaml", "--epochs", "0"]), refused);
     let named = ["train", "mlp.yaml", "--checkpoint", "checkpoints/../checkpoints/mlp-bf16.safetensors"];
     assert!(folder.stderr(&named).contains("a checkpoint is there, and this run would replace it"));
-    // One that goes on from elsewhere would lose it as well.
+    // Resuming from elsewhere would overwrite it as well.
     fs::copy(&checkpoint, folder.path("other.safetensors")).unwrap();
     assert_eq!(folder.stderr(&["train", "mlp.yaml", "--resume=other.safetensors", "--epochs", "2"]), refused);
     assert_eq!(fs::read(&checkpoint).unwrap(), before);
     assert!(!folder.path("runs/mlp-bf16-2").exists());
-    // It is no other run's for one that goes on from it, by whichever name.
+    // Resuming it under any name is not overwriting another run.
     folder.stdout(&["train", "mlp.yaml", "--resume=./checkpoints/mlp-bf16.safetensors", "--epochs", "2"]);
     folder.stdout(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
     assert_ne!(fs::read(&checkpoint).unwrap(), before);
@@ -120,7 +120,7 @@ fn no_run_replaces_the_checkpoint_of_another() {
 fn work_of_seconds_says_what_it_is() {
     let raw = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let folder = Folder::new();
-    // Each layer of its own width, so that the compiler sees each once.
+    // Each layer has another width, so that the compiler sees each only once.
     let hidden: Vec<String> = (0..12).map(|layer| (64 + layer).to_string()).collect();
     folder.write(
         "deep.yaml",
@@ -136,12 +136,12 @@ fn work_of_seconds_says_what_it_is() {
     for command in ["eval", "predict"] {
         assert!(shown(&[command, "deep.yaml"]).contains("compiling "), "{command}");
     }
-    // Neither where it was asked for silence, nor where nobody looks.
+    // Not with --quiet, and not without a terminal.
     assert!(!shown(&[&train[..], &["--quiet"]].concat()).contains("compiling"));
     assert!(!raw(&folder.run(&train).stderr).contains("compiling"));
 }
 
-/// Another user may write a run's folder, whose file names the checkpoint that a run which goes on replaces.
+/// Another user may write a run's folder, whose file names the checkpoint that a resumed run overwrites.
 #[cfg(unix)]
 #[test]
 fn a_checkpoint_that_another_user_may_have_named_is_not_followed() {

@@ -1,4 +1,4 @@
-//! `bf16scope package` and `bf16scope run` of what it wrote: the predictions of the experiment, to the bit.
+//! `bf16scope package` and `bf16scope run` on its output: the predictions of the experiment, to the bit.
 
 use crate::train_cli::{Folder, text};
 
@@ -10,7 +10,7 @@ fn array(path: &Path, name: &str) -> Vec<u8> {
     NpzReader::open(path).unwrap().entry(name).unwrap().unwrap().read().unwrap()
 }
 
-/// 64 of the test drawings, as `mlp.yaml` scales them.
+/// 64 of the test drawings, scaled like in `mlp.yaml`.
 fn write_images(path: &Path) {
     let images: Vec<f32> = crate::predict_cli::test_rows()[..64]
         .iter()
@@ -30,7 +30,7 @@ fn a_package_predicts_what_its_experiment_does() {
     let expected = array(&folder.path("expected.npz"), "logits");
     write_images(&folder.path("images.npz"));
 
-    // Two devices, each with batches of the size that `predict` uses, so each runs the same program.
+    // Two devices, each with the batch size of `predict`, so each runs the same program.
     let said = folder.stdout(&["package", "mlp.yaml", "--devices", "2", "--batch", "32", "-o", "pack"]);
     assert!(said.contains("  in  images bf16[32,8,8,1]\n  out  logits f32[32,10]\n"), "{said}");
     assert!(said.ends_with("run it: bf16scope run pack --device cpu:2 --inputs in.npz --outputs out.npz\n"), "{said}");
@@ -49,21 +49,21 @@ fn a_package_predicts_what_its_experiment_does() {
     };
     predicted(None);
 
-    // What another version compiled is compiled again, and that is said.
+    // An executable of another version is compiled again, with a message.
     let manifest = folder.path("pack/package.json");
     let written = std::fs::read_to_string(&manifest).unwrap();
     assert!(written.contains("\"excess_precision\": false"), "{written}");
     let at = written.find("\"compiler\": \"").unwrap();
     std::fs::write(&manifest, format!("{}older {}", &written[..at + 13], &written[at + 13..])).unwrap();
     predicted(Some("and the program is compiled again: it was compiled by \"older "));
-    // A name becomes that of a file in an archive, which people unpack.
+    // A name becomes a file's name in an archive, which users unpack.
     std::fs::write(&manifest, written.replace("\"logits\"", "\"../../evil\"")).unwrap();
     let stderr = folder.stderr(&run);
     assert!(
         stderr.contains("package.json: no manifest of a package: \"../../evil\" is not a name for an array"),
         "{stderr}"
     );
-    // A program for no device ends XLA.
+    // A program for 0 devices crashes XLA.
     std::fs::write(&manifest, written.replace("\"n_devices\": 2", "\"n_devices\": 0")).unwrap();
     let stderr = folder.stderr(&run);
     assert!(stderr.contains("package.json: no manifest of a package: n_devices is 0, expected 1 to 2048"), "{stderr}");

@@ -1,4 +1,4 @@
-//! `port` as its users run it: a graph's screen, folder and exit status; a graph where a module goes; a script.
+//! `port` from a user's view: a graph's screen, folder and exit status; a graph as a module; a script.
 
 use crate::train_cli::{Folder, text};
 
@@ -41,10 +41,11 @@ fn a_graph_becomes_a_folder_that_is_read_back() {
     }
 }
 
-/// The rates of the experiments that graphs become, beside those that TensorFlow computed: `schedules.txt`.
+/// The rates of the ported experiments, compared with TensorFlow's: `schedules.txt`.
 #[test]
 fn ported_rates_are_tensorflows() {
-    /// As shares of a rate, in f32 there and in f64 here: some roundings (2^-24) of an exponent, half a step of a warm-up.
+    /// Relative to the rate, in f32 there and in f64 here: some roundings (2^-24) of an exponent, half a step of a
+    /// warm-up.
     const ROUNDINGS: f64 = 2e-5;
     const ROUNDED_LENGTH: f64 = 5e-3;
     let folder = Folder::new();
@@ -69,7 +70,7 @@ fn ported_rates_are_tensorflows() {
             .collect();
         let largest = rates.iter().fold(0.0, |most: f64, (_, rate)| most.max(*rate));
         for (step, rate) in rates {
-            // A note says so: after step 700 the rate is another, and a floor holds during the warm-up.
+            // Documented in a note: after step 700 the rate differs, and a floor holds during the warm-up.
             if (name == "floor_switched" && step >= 700) || (name == "floor_warm_up" && step == 0) {
                 continue;
             }
@@ -112,7 +113,7 @@ fn what_is_no_graph_is_said() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains("x.meta"), "{}", text(&output.stderr));
     }
-    // A text with a graph's ending.
+    // A text file with a graph's extension.
     std::fs::write(folder.path("notes.pb"), "Notes on the model\n").unwrap();
     let output = folder.run(&["port", "notes.pb"]);
     assert_eq!(output.status.code(), Some(2));

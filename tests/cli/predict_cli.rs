@@ -1,4 +1,4 @@
-//! `bf16scope predict` as a user runs it: what it predicts is what `eval` counts, in every kind of file.
+//! `bf16scope predict` from a user's view: its predictions match the counts of `eval`, in every output format.
 
 use crate::train_cli::{Folder, text};
 
@@ -7,7 +7,7 @@ use bf16scope::hlo::DType;
 use serde_json::Value;
 use std::io::Read as _;
 
-/// The lines of the test data: features, then the label.
+/// The lines of the test data: features, followed by the label.
 pub fn test_rows() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
     let mut text = String::new();
@@ -43,7 +43,7 @@ fn predictions_are_what_eval_counts_and_the_same_in_every_file() {
     let eval = folder.json(&["eval", "mlp.yaml", "--json"]);
     assert_eq!((eval["accuracy"].as_f64().unwrap() * 360.0).round(), n_correct as f64);
 
-    // Which classes are taken for which: counted here from the predictions, and by `eval`.
+    // The confusion matrix: computed here from the predictions, and by `eval`.
     let mut counts = vec![vec![0.0; 10]; 10];
     classes.iter().zip(&labels).for_each(|(class, label)| counts[*label as usize][*class as usize] += 1.0);
     let confusion = folder.json(&["eval", "mlp.yaml", "--json", "--confusion"])["confusion"].clone();
@@ -161,7 +161,7 @@ fn what_is_not_right_is_said_before_the_work() {
     assert!(stderr.contains("the checkpoint is of another function"), "{stderr}");
 }
 
-/// Each output of a multi-label network is a yes or a no of its own: there were logits, and no probabilities.
+/// Each output of a multi-label network is an independent yes or no: there used to be logits without probabilities.
 #[test]
 fn of_a_multi_label_network_each_label_has_its_probability() {
     let folder = Folder::new();
@@ -173,12 +173,12 @@ fn of_a_multi_label_network_each_label_has_its_probability() {
     let (logits, probabilities) = (numbers(&predictions["output"]), numbers(&predictions["probabilities"]));
     assert_eq!((logits.len(), probabilities.len()), (3 * 20, 3 * 20));
     for (logit, probability) in logits.iter().zip(&probabilities) {
-        // f64's `exp` is right to an ulp, and a sum and a quotient are rounded after it.
-        // A logit is written as the shortest text that is read back as the f32 it is.
+        // f64's `exp` is accurate to an ulp, and a sum and a quotient are rounded after it. A logit is written as the
+        // shortest text that is read back as the same f32.
         let expected = 1.0 / (1.0 + (-f64::from(*logit as f32)).exp());
         assert!((probability - expected).abs() <= 4.0 * f64::EPSILON * expected, "{logit}: {probability}");
     }
-    // What is written is the same.
+    // The file has the same values.
     folder.stdout(&["predict", "tags.yaml", "-o", "tags.npz"]);
     let mut npz = NpzReader::open(folder.path("tags.npz")).unwrap();
     let bytes = npz.entry("probabilities").unwrap().unwrap().read().unwrap();
@@ -200,11 +200,11 @@ fn write_tags(folder: &Folder) {
     std::fs::write(folder.path("tags.yaml"), text).unwrap();
 }
 
-/// The crate that writes archives said `ZipWriter drop failed` before the error.
+/// The crate that writes archives used to print `ZipWriter drop failed` before the error.
 #[test]
 fn a_full_disk_is_said_once() {
     let folder = trained();
-    // A limit on the size of files stands in for the disk: 360 examples have 14,400 bytes of logits alone.
+    // A limit on the size of files simulates a full disk: 360 examples have 14,400 bytes of logits alone.
     let limit = ["sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"];
     let output = folder.command_by(&limit, &["predict", "mlp.yaml", "-o", "out.npz"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

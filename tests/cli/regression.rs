@@ -1,6 +1,6 @@
-//! What once broke, and must not again: each case starts with a line that says what happened.
+//! Regressions: each case starts with a line that describes the former behaviour.
 //!
-//! Found by hand with wrong and odd input. All go through the binary, as a user's input does.
+//! Found by hand with wrong and odd input. All go through the binary, like a user's input.
 
 use crate::binary;
 
@@ -51,7 +51,7 @@ fn data(n_test: usize) -> String {
     format!("data: {{csv: {}, scale: 0.0625, n_test: {n_test}}}", csv.display())
 }
 
-/// A pipe of its own, not a device of the system: where this breaks, it destroys what it is given.
+/// Uses a new pipe, not a device of the system, which a regression would destroy.
 fn pipe(folder: &Folder) {
     assert!(Command::new("mkfifo").arg(folder.path("pipe")).status().unwrap().success());
 }
@@ -62,7 +62,7 @@ fn is_file(folder: &Folder, name: &str) -> bool {
 
 #[test]
 fn what_is_no_file_is_not_replaced() {
-    // As root, `--checkpoint /dev/null`, `--trace /dev/full` and `emit -o /dev/stdout` put a file in the device's place.
+    // As root, `--checkpoint /dev/null`, `--trace /dev/full` and `emit -o /dev/stdout` replaced the device by a file.
     let folder = Folder::new();
     pipe(&folder);
     let error = folder.stderr(&["train", "e.yaml", "--checkpoint", "pipe"]);
@@ -79,7 +79,7 @@ fn what_is_no_file_is_not_replaced() {
 #[test]
 #[cfg(unix)]
 fn links_stay_links() {
-    // Output files replaced the link that led to them, and the file itself kept what it held.
+    // Output files replaced the link that led to them, and the link's target was unchanged.
     let folder = Folder::new();
     for name in ["a", "b", "c"] {
         std::fs::write(folder.path(&format!("{name}.real")), "").unwrap();
@@ -105,7 +105,7 @@ fn an_experiment_is_not_overwritten_by_its_checkpoint() {
 
 #[test]
 fn a_place_that_no_checkpoint_can_have_is_found_out_first() {
-    // A trailing slash or a name too long was found out after the first epoch, and its work was lost.
+    // A trailing slash or a name too long was noticed only after the first epoch, and its work was lost.
     let folder = Folder::new();
     let long = "x".repeat(300);
     for (place, what) in [("new/", "the name ends as a directory's does"), (long.as_str(), "File name too long")] {
@@ -189,7 +189,7 @@ fn settings_that_can_only_fail_are_errors_of_the_file() {
         let error = folder.stderr(&["train", "e.yaml"]);
         assert!(error.contains(&format!("e.yaml:{place}: ")) && error.contains(expected), "{train}: {error}");
     }
-    // What can be judged without a plugin is judged before one is looked for.
+    // Errors that do not need a plugin come before one is looked for.
     for (train, expected) in
         [("accumulate: 3", "accumulate is 3, which does not divide the batch of 32"), ("batch: 100000", "100000")]
     {
@@ -207,7 +207,8 @@ fn settings_that_can_only_fail_are_errors_of_the_file() {
 
 #[test]
 fn a_feature_that_the_cast_makes_infinite_is_named() {
-    // The loss became NaN: in training the advice was to lower the learning rate, in the test data nothing was said.
+    // The loss became NaN: in training the advice was to lower the learning rate, for the test data there was no
+    // message.
     let folder = Folder::new();
     let row = |feature: &str, label: usize| format!("{feature}{},{label}\n", ",1".repeat(63));
     let csv = |odd: usize, value: &str| -> String {
@@ -228,7 +229,8 @@ fn a_feature_that_the_cast_makes_infinite_is_named() {
 
 #[test]
 fn a_run_on_other_data_does_not_go_on() {
-    // With another `n_test`, --resume took the step for one of the new data's epochs and went on in the middle of one.
+    // With another `n_test`, --resume misinterpreted the step as one of the new data's epochs and resumed in the middle
+    // of one.
     let folder = Folder::new();
     folder.succeeds(&["train", "e.yaml", "--checkpoint", "c"]);
     folder.write("e.yaml", &[MODEL, &data(500), TRAIN]);
@@ -241,7 +243,7 @@ fn a_run_on_other_data_does_not_go_on() {
 
 #[test]
 fn an_explanation_of_nothing_in_hbm_says_so() {
-    // Of two products whose values stay on the chip, tables without a row were shown.
+    // For two products whose values stay on the chip, empty tables were shown.
     let folder = Folder::new();
     let text = "HloModule two, is_scheduled=true\n\nENTRY main {\n  x = f32[8,128]{1,0:T(8,128)} parameter(0)\n  y = \
                 f32[8,128]{1,0:T(8,128)S(1)} negate(x)\n  ROOT z = f32[8,128]{1,0:T(8,128)} negate(y)\n}\n";

@@ -72,7 +72,7 @@ fn scale(values: &[f64]) -> f64 {
     values.iter().fold(0f64, |scale, value| scale.max(value.abs()))
 }
 
-/// Whether every element of a result is within its bound of what is expected; a NaN is not.
+/// Whether every element of a result is within its bound of the expected value; a NaN is not.
 fn check(result: usize, values: &[f64], expected: &[f64], bound: impl Fn(usize) -> f64) {
     assert_eq!(values.len(), expected.len(), "out{result}");
     for (at, (value, expected)) in values.iter().zip(expected).enumerate() {
@@ -112,8 +112,8 @@ fn results_here(module: &Module, arguments: &[Literal]) -> Vec<Literal> {
     run::run_bytes(&encode::to_bytes(module).unwrap(), &CompileOptions::default(), arguments)
 }
 
-/// `bf16scope run` of a framework's module, from proto and from text, gives the bits that the module gives when it is run
-/// here: same device, same options. `inputs` holds `in0`, ….
+/// `bf16scope run` on a framework's module, from proto and from text, gives the same bits as running it in this
+/// process: same device, same options. `inputs` holds `in0`, ….
 fn runs_as_here(folder: &str, name: &str, inputs: &Path) {
     let place = Folder::new();
     let module = module(folder, name);
@@ -133,14 +133,15 @@ fn runs_as_here(folder: &str, name: &str, inputs: &Path) {
 }
 
 /// Half an ulp of f32, relative to one. An f32 sum of `k` terms in any order is within `k` times this of the exact one,
-/// relative to the sum of their sizes (Higham 2002, 4.2), which in these networks is about the result's scale. Errors of
-/// stages add, so a result's bound is this times the lengths of all sums it went through.
+/// relative to the sum of their magnitudes (Higham 2002, 4.2), which in these networks is about the result's scale.
+/// Errors of stages add up, so a result's bound is this times the lengths of all sums it went through.
 const ROUNDING: f64 = 1.0 / (1 << 24) as f64;
 
-/// Hands over what a module of JAX's gives here, in f64, beside what JAX recorded in f32; integers must be equal.
+/// Passes the results of a JAX module here, in f64, and JAX's f32 recording to `judge`; integers must be equal.
 ///
-/// In f32 a relu or a maximum whose inputs are within a rounding of each other falls as the processor's order of sums has
-/// it, and gradients with it; in f64 it falls as in exact arithmetic, on every processor.
+/// In f32 the outcome of a relu or a maximum whose inputs are within a rounding of each other depends on the
+/// processor's order of sums, and gradients depend on it; in f64 it is the same as in exact arithmetic, on every
+/// processor.
 fn beside_jax(name: &str, judge: impl Fn(usize, &[f64], &[f64], &mut NpzReader<File>)) {
     let inputs = data("oracle_jax", &format!("{name}.npz"));
     runs_as_here("oracle_jax", name, Path::new(&inputs));
@@ -159,9 +160,9 @@ fn beside_jax(name: &str, judge: impl Fn(usize, &[f64], &[f64], &mut NpzReader<F
 
 /// Sums of 784 and 128 forward, 10 in the softmax, 32 in the mean, 10, 128 and 32 backward.
 ///
-/// Adam's first update is `lr g / (|g| + ε)` of the gradient `g`, which it blows up: where `g` is off by `δ`, the
-/// update is off by at most `lr δ ε / (|g| - δ + ε)²`, and never by more than `2 lr`. What `g` was, the first moment
-/// says: it is `(1 - β1) g`.
+/// Adam's first update is `lr g / (|g| + ε)` of the gradient `g`, which amplifies its error: if `g` is off by `δ`, the
+/// update is off by at most `lr δ ε / (|g| - δ + ε)²`, and never by more than `2 lr`. The first moment gives `g`: it is
+/// `(1 - β1) g`.
 #[test]
 fn jaxs_adam_step_gives_jaxs_results() {
     const N_TERMS: f64 = 784.0 + 128.0 + 10.0 + 32.0 + 10.0 + 128.0 + 32.0;
@@ -201,7 +202,7 @@ fn jaxs_encoder_gives_jaxs_results() {
     });
 }
 
-/// Variables in the order in which the networks use them first, which is the order of TensorFlow's parameters.
+/// Variables in the order in which the networks first use them, which is the order of TensorFlow's parameters.
 const MLP: [&str; 4] = ["fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias"];
 const RESNET_BLOCK: [&str; 17] = [
     "conv0/kernel",
@@ -223,8 +224,8 @@ const RESNET_BLOCK: [&str; 17] = [
     "fc/bias",
 ];
 
-/// TensorFlow's modules, which name nothing, on TensorFlow's arrays by position. What the numbers are beside those that
-/// TensorFlow recorded, `tests/networks/oracle_tf.rs` says.
+/// TensorFlow's modules, without parameter names, on TensorFlow's arrays by position. `tests/networks/oracle_tf.rs`
+/// compares the numbers with TensorFlow's recordings.
 fn tensorflows_modules_run_as_here(name: &str, variables: &[&str]) {
     let folder = Folder::new();
     let mut recorded = NpzReader::new(File::open(data("oracle_tf", &format!("{name}.npz"))).unwrap()).unwrap();
@@ -251,7 +252,7 @@ fn tensorflows_resnet_block_gives_what_it_gives_in_process() {
     tensorflows_modules_run_as_here("resnet_block", &RESNET_BLOCK);
 }
 
-/// Takes one of each kind of parameter: the sum of `x` and of `scale` rounded to bf16, and the labels as they are.
+/// One of each kind of parameter: the sum of `x` and of `scale` rounded to bf16, and the labels unchanged.
 const SMALL: &str = r#"HloModule small
 
 ENTRY main {
@@ -272,7 +273,7 @@ fn small() -> Folder {
     let mut inputs = NpzWriter::new_compressed(File::create(folder.path("in.npz")).unwrap());
     inputs.add_array("in2", &array![4i32, 7]).unwrap();
     inputs.add_array("scale", &arr0(1.0f32)).unwrap();
-    // In Fortran's order, which must not matter; 0.1 is no bf16 value.
+    // In Fortran order, which must not matter; 0.1 is not a bf16 value.
     let images = array![[0.1f32, 2.0], [3.0, 4.0], [5.0, f32::NAN]].reversed_axes();
     inputs.add_array("images", &images).unwrap();
     inputs.finish().unwrap();
@@ -348,7 +349,7 @@ fn what_is_missing_is_drawn_from_the_seed_and_only_that() {
     assert_eq!(drawn(&["--random", "1"]).2, labels, "the labels do not depend on what else is drawn");
 }
 
-/// A tuple for a parameter, and layouts in which the first axis varies fastest: neither changes which element is which.
+/// A tuple parameter, and layouts in which the first axis varies fastest: neither changes the order of elements.
 #[test]
 fn tuples_and_layouts_do_not_show() {
     let folder = Folder::new();
@@ -365,7 +366,7 @@ fn tuples_and_layouts_do_not_show() {
     assert_eq!(y, array![[1f32, 4.0], [2.0, 5.0], [3.0, 6.0]].into_dyn());
 }
 
-/// Every rounding is made unless the flag is given; then XLA, which computes bf16 in f32 on a CPU, may leave out the
+/// Every rounding is done unless the flag is given; then XLA, which computes bf16 in f32 on a CPU, may drop the
 /// rounding of a bf16 product that is read as f32.
 #[test]
 fn excess_precision_is_asked_for() {
@@ -387,7 +388,7 @@ fn excess_precision_is_asked_for() {
     assert_eq!(result(&["--excess-precision", "on"]), [1.101_562_5 * 1.101_562_5, 1.0]);
 }
 
-/// An `.npz` of these arrays of f32, and what `run` says of it.
+/// The error of `run` for an `.npz` with these f32 arrays.
 fn complaint(arrays: &[(&str, ArrayD<f32>)]) -> String {
     let folder = small();
     let mut inputs = NpzWriter::new(File::create(folder.path("bad.npz")).unwrap());
@@ -419,7 +420,7 @@ fn wrong_arrays_are_said_by_parameter() {
         "bf16scope: bad.npz: parameter 0 (`images`) is given `in0`, which is f32[6], expected bf16[2,3]\n\
          help: if the order of its elements is right, .reshape(2, 3)\n"
     );
-    // What PyTorch keeps as [units, inputs], Keras keeps as [inputs, units].
+    // PyTorch stores [units, inputs] where Keras stores [inputs, units].
     assert_eq!(
         complaint(&[("in0", ArrayD::<f32>::zeros(vec![3, 2])), ("scale", scale.clone()), ("labels", scale.clone())]),
         "bf16scope: bad.npz: parameter 0 (`images`) is given `in0`, which is f32[3,2], expected bf16[2,3]\n\
@@ -458,7 +459,7 @@ fn files_that_are_not_what_they_should_be() {
     assert!(error.contains("in.npz is arrays in an .npz archive, without a program, and no HLO"), "{error}");
     let error = folder.stderr(&["run", "small.txt", "-i", "in.npz", "-o", "no/such/out.npz"]);
     assert!(error.contains("cannot write no/such/out.npz\n  caused by: its folder is not there"), "{error}");
-    // What stood there before is untouched by all that failed, and nothing else was left behind.
+    // The existing file is unchanged by all failures, and no other file was left behind.
     assert_eq!(std::fs::read_to_string(folder.path("out.npz")).unwrap(), "kept");
     let mut left: Vec<_> = std::fs::read_dir(folder.path(".")).unwrap().map(|file| file.unwrap().file_name()).collect();
     left.sort();
@@ -548,7 +549,7 @@ fn compile_takes_modules() {
     assert!(json["reports"][0]["hbm"]["arguments"].as_i64().unwrap() > 0, "{json}");
 }
 
-/// Its help was in the cause alone.
+/// The remedy used to be only in the cause.
 #[test]
 fn a_truncated_proto_is_told_what_to_do() {
     let folder = Folder::new();
@@ -561,7 +562,7 @@ fn a_truncated_proto_is_told_what_to_do() {
     assert!(lines.next().is_some_and(|line| line.starts_with("  caused by: not an HloModuleProto: ")), "{error}");
 }
 
-/// A dump that a compiler has scheduled: the order is no reason for XLA's CPU compiler to end the process.
+/// A dump that a compiler has scheduled: the schedule used to make XLA's CPU compiler abort the process.
 #[test]
 fn a_scheduled_module_runs() {
     let folder = Folder::new();
@@ -574,7 +575,7 @@ fn a_scheduled_module_runs() {
     assert_eq!(f32s(&mut folder.npz("out.npz"), "out0"), [-2.0, -4.0]);
 }
 
-/// With another XLA's fusions in it, a module does not run on the plugin: what to give instead is said. (The XLA of xla-rs
+/// A module with another XLA's fusions does not run on the plugin: the error says what to give instead. (xla-rs's XLA
 /// runs it.)
 #[test]
 fn what_another_xla_compiled_is_told_what_to_give() {
@@ -596,7 +597,7 @@ fn what_another_xla_compiled_is_told_what_to_give() {
         "{error}"
     );
     assert!(error.contains("Unsupported fusion instruction"), "{error}");
-    // These ended in XLA's words alone, and `explain` took it for a TPU's.
+    // These used to end in XLA's message alone, and `explain` took the module for a TPU's.
     for args in [
         &["audit", "step.txt", "--random", "1"][..],
         &["explain", "step.txt"],
@@ -606,7 +607,7 @@ fn what_another_xla_compiled_is_told_what_to_give() {
         let error = folder.stderr(args);
         assert!(error.contains("step.txt: XLA's CPU compiler compiled this module already"), "{args:?}: {error}");
     }
-    // A copy is of no kernel that only a CPU has, and XLA ends its process.
+    // A copy is not a CPU-only kernel, and XLA aborts its process.
     folder.text(
         "copy.txt",
         "HloModule m, is_scheduled=true\n\nfused {\n  p = f32[16,4]{1,0} parameter(0)\n  t = f32[4,16] transpose(p), \
@@ -620,7 +621,8 @@ fn what_another_xla_compiled_is_told_what_to_give() {
     );
 }
 
-/// The TPU compiler's fusions give bf16 of f32, which a program may not: it was refused where another was printed.
+/// The TPU compiler's fusions have bf16 results of f32 operands, which a program may not: printing them used to be
+/// refused.
 #[test]
 fn what_a_tpus_compiler_made_is_printed_whatever_it_mixes() {
     let folder = Folder::new();
@@ -637,8 +639,8 @@ fn what_a_tpus_compiler_made_is_printed_whatever_it_mixes() {
     assert!(folder.stderr(&["emit", "program.txt"]).contains("the module is broken"));
 }
 
-/// Split over four devices, six rows in parts of two, the last of padding alone: what one device gives, to the bit, as all
-/// numbers are whole.
+/// Partitioned over four devices, with shards of two of six rows, the last only padding: the result equals one
+/// device's, to the bit, because all numbers are whole.
 #[test]
 fn a_module_over_partitions_gives_what_one_device_gives() {
     let folder = Folder::new();
@@ -682,8 +684,8 @@ fn a_module_over_partitions_gives_what_one_device_gives() {
     );
 }
 
-/// JAX says how some arrays lie, and leaves the others to the partitioner: where those lie the compiled program says. All numbers
-/// are whole, so that sums have the same bits in any order.
+/// JAX specifies some arrays' shardings, and leaves the others to the partitioner: the compiled program shows them. All
+/// numbers are whole, so that sums have the same bits in any order.
 #[test]
 fn a_module_over_devices_whose_arrays_lie_partly_as_it_says_gives_what_one_gives() {
     const ROWS: &str = " {sdy.sharding = #sdy.sharding<@mesh, [{\"d\"}, {}]>}";
@@ -725,7 +727,7 @@ fn a_module_over_devices_whose_arrays_lie_partly_as_it_says_gives_what_one_gives
     }
 }
 
-/// Replicas sum over each other, and each one's own result is there where they differ.
+/// Replicas sum across each other, and each replica's result is returned if they differ.
 #[test]
 fn a_module_over_replicas_gives_each_ones_result() {
     let folder = Folder::new();
@@ -746,7 +748,7 @@ fn a_module_over_replicas_gives_each_ones_result() {
     assert_eq!(out.names().unwrap().len(), 3);
 }
 
-/// Thirty computations, each of which calls the one before twice: XLA inlined them for as long as it was let.
+/// Thirty computations, each of which calls the previous one twice: XLA used to inline them endlessly.
 #[test]
 fn calls_that_multiply_are_refused() {
     let folder = Folder::new();
@@ -760,7 +762,7 @@ fn calls_that_multiply_are_refused() {
     }
     text += "\nENTRY main {\n  x = f32[] parameter(0)\n  ROOT y = f32[] call(x), to_apply=c30\n}\n";
     folder.text("chain.txt", &text);
-    // 2·2^30 of the first, and 3·(2^30 − 1) of the others; two of the entry.
+    // 2·2^30 from the first, and 3·(2^30 − 1) from the others; two from the entry.
     assert_eq!(
         folder.stderr(&["run", "chain.txt", "--random", "1"]),
         "bf16scope: chain.txt cannot be compiled\n  caused by: the program has 5368709119 instructions once its calls are \
@@ -769,7 +771,8 @@ fn calls_that_multiply_are_refused() {
     );
 }
 
-/// JAX's calls of LAPACK become ops of XLA: factors, lower and upper, and of a matrix that has none; solves from both sides.
+/// JAX's calls of LAPACK become XLA ops: factors, lower and upper, also for a matrix without one; solves from both
+/// sides.
 #[test]
 fn calls_of_lapack_compute_what_jax_computes() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! `bf16scope schedule`, and errors of an experiment that are found after it is read, each with its line.
+//! `bf16scope schedule`, and errors in an experiment that are noticed after it is parsed, each with its line.
 
 use crate::binary;
 use expect_test::{Expect, expect};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 const MODEL: &str = "model: {kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4]}\n";
 
-/// What a command says of an experiment whose lines follow the model's.
+/// A command's message on an experiment with these lines after the model.
 #[track_caller]
 fn check(command: &[&str], lines: &str, expected: Expect) {
     check_whole(command, &format!("{MODEL}{lines}"), expected);
@@ -69,7 +69,7 @@ fn errors_of_schedules_show_the_line() {
     );
 }
 
-/// Whether the file says how long the training is or `--epochs` does: a recipe of ninety epochs is tried for one.
+/// Also with `--epochs` instead of the file's length: a recipe of ninety epochs tried for one.
 #[test]
 fn what_a_training_never_reaches_is_a_warning() {
     let folder = tempfile::tempdir().unwrap();
@@ -242,7 +242,7 @@ fn errors_that_are_found_late_show_the_line() {
     );
 }
 
-/// The rates of every step as JSON are those of the table, and of the steps asked for.
+/// The rates of every step as JSON equal those of the table, and of the selected steps.
 #[test]
 fn rates_as_json_and_as_a_page() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! Every command on 80 columns, whole, in `tests/cli/screens`; on narrower screens, in ASCII, and without bounds.
+//! Every command's output on 80 columns, complete, in `tests/cli/screens`; on narrower screens, in ASCII, and without
+//! limits.
 //!
-//! `UPDATE_EXPECT=1 cargo test --locked screens` rewrites the files; look at them. What needs the TPU compiler (`compile`,
-//! `fit`) or says what one machine has (`doctor`, `plugins`) is rendered by unit tests of `crates/cli/src` from figures that are
-//! kept there. Digits that depend on the processor or its speed are shown as 9.
+//! `UPDATE_EXPECT=1 cargo test --locked screens` rewrites the files; read them. Commands that need the TPU compiler
+//! (`compile`, `fit`) or depend on the machine (`doctor`, `plugins`) are rendered by unit tests of `crates/cli/src`
+//! from recorded figures. Digits that depend on the processor or its speed are shown as 9.
 
 use std::path::Path;
 use std::process::Command;
@@ -83,12 +84,12 @@ fn as_it_is(text: &str) -> String {
     text.to_string()
 }
 
-/// Digits as nines, their places kept.
+/// Digits as nines, keeping their places.
 fn all_nines(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect()
 }
 
-/// The same for numbers that the processor has a say in: those with a point, and those behind a `(`. Rates are all alike.
+/// The same for numbers that depend on the processor: those with a point, and those after a `(`. Rates are all alike.
 fn nines(text: &str) -> String {
     let is_number = |word: &str| word.trim_start_matches(['-', '(']).starts_with(|c: char| c.is_ascii_digit());
     let is_measured = |word: &str| is_number(word) && (word.contains('.') || word.starts_with('('));
@@ -101,7 +102,7 @@ fn nines(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// Without how long it took.
+/// Removes times.
 fn without_times(text: &str) -> String {
     let Some((before, after)) = text.split_once("; compiled in").or(text.split_once(";\n  compiled in")) else {
         panic!("{text}")
@@ -177,7 +178,7 @@ fn the_contact_sheet_of_examples_works_in_a_browser() {
          labels: {{key: image/class/label, offset: -1}}\n"
     );
     std::fs::write(place.0.path().join("shapes.yaml"), experiment).unwrap();
-    // Five examples, as evaluation has them and in three epochs; and the records themselves, each with one image.
+    // Five examples, in evaluation mode and in three epochs; and the records themselves, each with one image.
     for (args, n_images, parts) in [
         (
             &["data", "shapes.yaml", "--html", "page.html", "--examples", "5", "--epochs", "3"][..],
@@ -204,7 +205,7 @@ fn the_contact_sheet_of_examples_works_in_a_browser() {
         let sources = html.matches("src=\"data:image/png;base64,").count();
         assert_eq!((sources, html.matches("src=").count()), (n_images, n_images), "nothing is loaded from elsewhere");
         assert!(!html.contains("http") && !html.contains("href="));
-        // In a browser a script says how many pictures were decoded, and how wide they are.
+        // In a browser a script counts the decoded pictures, and measures their width.
         let script = "<script>document.body.dataset.seen = [...document.images].filter(image => image.naturalWidth > 0).length;</script></body>";
         std::fs::write(&page, html.replace("</body>", script)).unwrap();
         if let Some(dom) = crate::support::browser::dom(&page) {
@@ -244,7 +245,7 @@ fn helps() {
     ] {
         fits(&place.text(&[command, "--help"], &[]), 80);
         fits(&place.text(&[command, "--help"], &[("LC_ALL", "C")]), 80);
-        // Usage is a line of its own to clap.
+        // clap prints usage on a separate line.
         let narrow = place.text(&[command, "-h"], &[("COLUMNS", "60")]);
         fits(&narrow.lines().filter(|line| !line.starts_with("Usage: ")).collect::<Vec<&str>>().join("\n"), 60);
     }
@@ -274,14 +275,14 @@ fn narrow_screens_ascii_and_no_bounds() {
         assert!(error.is_ascii() && error.contains("na\\u{ef}ve.yaml"), "{set:?}: {error}");
         assert!(place.text(&["fit", "--help"], &[set]).is_ascii());
     }
-    // No bounds: every column, whole names, whole sentences.
+    // No limits: every column, whole names, whole sentences.
     let wide = place.text(&[&explain[..], &["--wide"]].concat(), &[]);
     for column in ["share", "padding", "source", "made by", "waited for by", "why f32"] {
         assert!(wide.contains(&format!(" {column} ")), "{column}: {wide}");
     }
     assert!(!wide.contains("left out") && !wide.contains('…'), "{wide}");
     assert!(wide.contains(" f32[1024,1024]{1,0:T(8,128)} ") && wide.contains(" %column (net/head), 1 more "), "{wide}");
-    // A pipe without COLUMNS: a hundred columns to a table, and sentences that a search finds whole.
+    // A pipe without COLUMNS: tables of a hundred columns, and unbroken sentences for searching.
     let mut piped = place.command(&explain, &[]);
     let piped = String::from_utf8(piped.env_remove("COLUMNS").output().unwrap().stdout).unwrap();
     let tables: String =

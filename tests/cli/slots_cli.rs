@@ -1,4 +1,4 @@
-//! `bf16scope weights --model` of files with an optimizer's state: a training goes on from it as the other framework did.
+//! `bf16scope weights --model` on files with optimizer state: training continues from it like in the other framework.
 
 use crate::train_cli::{Folder, text};
 
@@ -12,7 +12,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/imported/slots").join(name)
 }
 
-/// The network of tests/data/imported/make_slots.py with an optimizer; `dtype` is more of its last layer.
+/// The network of tests/data/imported/make_slots.py with an optimizer; `dtype` is appended to its last layer.
 fn experiment(train: &str, dtype: &str) -> String {
     format!(
         "model:\n  kind: layers\n  inputs:\n    images: {{shape: [8, 8, 3]}}\n  layers:\n    \
@@ -24,7 +24,7 @@ fn experiment(train: &str, dtype: &str) -> String {
     )
 }
 
-/// The losses of twenty steps, which are epochs of one step: 6 to 25, or the first where the file counts none.
+/// The losses of twenty steps, with one step per epoch: 6 to 25, or the first ones if the file counts no steps.
 fn losses(folder: &Folder, file: &str, precision: &str) -> Vec<f64> {
     let file = data(file).display().to_string();
     let all = ["--model", "net.yaml", "--precision", precision, "-o", "in.safetensors", "--json"];
@@ -61,7 +61,7 @@ fn rms(left: &[f64], right: &[f64]) -> f64 {
     (left.iter().zip(right).map(|(l, r)| (l - r) * (l - r)).sum::<f64>() / left.len() as f64).sqrt()
 }
 
-/// Numbered slots, one of which is a step there; slots by name; PyTorch's by variable.
+/// Numbered slots, one of which is a step count; slots by name; PyTorch's by variable.
 #[test]
 fn training_goes_on_from_slots_as_the_other_framework_did() {
     goes_on("keras_rmsprop.keras", &["f32", "bf16"]);
@@ -69,7 +69,7 @@ fn training_goes_on_from_slots_as_the_other_framework_did() {
     goes_on("torch_adam.pt", &["f32"]);
 }
 
-/// Twenty steps from a file's slots, in f32 and perhaps in bf16, beside those of the framework that wrote it.
+/// Twenty steps from a file's slots, in the given precisions, compared with the framework that wrote it.
 fn goes_on(file: &str, precisions: &[&str]) {
     let sgd = "learning_rate: 0.1, optimizer: {kind: momentum, momentum: 0.9, nesterov: true}";
     let momentum = "learning_rate: 0.1, optimizer: {kind: momentum, momentum: 0.9}";
@@ -93,7 +93,7 @@ fn goes_on(file: &str, precisions: &[&str]) {
     let framework = name.split('_').next().unwrap();
     let recording = format!("losses_{framework}.npz");
     let folder = Folder::new();
-    // Keras' logits are computed in f32, as its guide to mixed precision has it.
+    // Keras' logits are computed in f32, as in its guide to mixed precision.
     let dtype = if framework == "keras" { ", dtype: float32" } else { "" };
     std::fs::write(folder.path("net.yaml"), experiment(train, dtype)).unwrap();
     let [theirs, theirs_bf16] = ["f32", "bf16"].map(|key| recorded(&recording, &format!("{name}_{key}")));
@@ -102,15 +102,16 @@ fn goes_on(file: &str, precisions: &[&str]) {
         assert_eq!((found.len(), theirs.len()), (20, 20), "{file}");
         let (own, other) = (rms(&found, &theirs), rms(&theirs_bf16, &theirs));
         println!("{file}: {precision} {own:.1e}, theirs in bf16 {other:.1e}");
-        // Sums of up to 1,024 numbers in another order differ by 2^-24 of them for each addition at most, and twenty steps add
-        // up what each changes, in a mean over 16 examples; whatever is as far away as a rounding to bf16, 2^-9 of a loss near 1, is another optimizer.
-        // In bf16 it is as far from f32 as the other framework's own bf16, or half as far again: roundings fall otherwise.
+        // Sums of up to 1,024 numbers in another order differ by at most 2^-24 of them for each addition, and twenty
+        // steps add up their changes, in a mean over 16 examples; a difference as large as a rounding to bf16, 2^-9 of
+        // a loss near 1, would mean another optimizer. In bf16 the difference from f32 may be that of the other
+        // framework's own bf16, and half as much again: roundings are different.
         let bound = if precision == "f32" { 20.0 * 1024.0 / (1 << 24) as f64 / 16.0 } else { 1.5 * other };
         assert!(own <= bound, "{file} in {precision}: {own:e}, expected at most {bound:e}");
     }
 }
 
-/// Keras' old `.h5` of a whole model has slots by name; they are those that its `.keras` numbers.
+/// Keras' old `.h5` of a whole model has slots by name; they equal the numbered ones of its `.keras`.
 #[test]
 fn slots_of_keras_whole_h5_are_those_of_its_keras() {
     let folder = Folder::new();
@@ -126,8 +127,8 @@ fn slots_of_keras_whole_h5_are_those_of_its_keras() {
     assert_eq!(variables("keras_sgd.h5"), variables("keras_sgd.keras"));
 }
 
-/// How many steps an epoch has the data say: a checkpoint made without them was one of epochs of one step, and no run went on
-/// from it.
+/// The data determine the steps per epoch: a checkpoint made without data used to have one step per epoch, and no run
+/// could resume it.
 #[test]
 fn slots_without_data_go_no_further() {
     let folder = Folder::new();
@@ -140,7 +141,7 @@ fn slots_without_data_go_no_further() {
     let about = said["about_slots"].as_str().unwrap();
     assert!(said["has_slots"] == false && about.contains("gone.npz: cannot open the archive"), "{about}");
     assert!(about.ends_with("name the data, and make the checkpoint again"), "{about}");
-    // With them it goes on, in the middle of an epoch.
+    // With data it resumes, in the middle of an epoch.
     std::fs::write(folder.path("net.yaml"), &net).unwrap();
     assert_eq!(folder.json(&import)["has_slots"], true);
     let resume = [
@@ -157,7 +158,7 @@ fn slots_without_data_go_no_further() {
     assert!(text(&output.stderr).contains("going on from in.safetensors after step 5"), "{}", text(&output.stderr));
 }
 
-/// Keras' `.weights.h5` is what its `.keras` has inside, and says no order of layers: slots are in that of the model.
+/// Keras' `.weights.h5` is the member inside its `.keras`, without the order of layers: slots are in the model's order.
 #[test]
 fn slots_of_keras_weights_alone_are_in_the_models_order() {
     let folder = Folder::new();
@@ -197,7 +198,7 @@ fn slots_that_are_not_taken_are_said_to_start_afresh() {
         said.starts_with("the file has state of an optimizer, such as ") && said.ends_with("start afresh"),
         "{said}"
     );
-    // `RMSProp_1` is its momentum, as there is no `RMSProp_2`.
+    // `RMSProp_1` is its momentum, because there is no `RMSProp_2`.
     assert_eq!(
         about(CENTERED, "tf1_rmsprop"),
         "10 of 15 slots of rmsprop are in the file, and all start afresh: conv/kernel/rms_mean is not there"

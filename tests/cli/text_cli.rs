@@ -1,4 +1,4 @@
-//! Text as a user trains on it: a decoder that completes what it learnt, and what is said of experiments that are not right.
+//! Training on text from a user's view: a decoder that completes what it learnt, and errors in experiments.
 
 use crate::train_cli::Folder;
 use bf16scope::graph::Precision;
@@ -13,7 +13,7 @@ use bf16scope::tuning::Tuning;
 const MODEL: &str =
     "kind: transformer, length: 16, max_length: 16, layers: 1, features: 32, heads: 2, hidden: 64, norm: pre";
 
-/// A folder with an experiment over the alphabet, again and again: after a letter there is one that may follow.
+/// A folder with an experiment on the repeated alphabet: each letter determines the next.
 fn alphabet(model: &str, tokens: &str) -> Folder {
     let folder = Folder::new();
     std::fs::write(folder.path("alphabet.txt"), "abcdefghijklmnopqrstuvwxyz".repeat(80)).unwrap();
@@ -68,7 +68,7 @@ fn a_network_that_looks_ahead_completes_nothing() {
     assert!(error.contains(expected), "{error}");
 }
 
-/// Of 1e38 everywhere the logits of a token overflow f32.
+/// With variables of 1e38, the logits of a token overflow f32.
 #[test]
 fn a_network_that_is_no_decoder_and_one_that_overflows_complete_nothing() {
     let folder = alphabet("vocabulary: 256, causal: true", "tokenizer: bytes, window: 16");

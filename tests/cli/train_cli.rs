@@ -19,7 +19,7 @@ impl Folder {
         folder
     }
 
-    /// Writes an experiment of this model.
+    /// Writes an experiment with this model.
     pub fn write(&self, name: &str, model: &str) {
         let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
         let text = format!(
@@ -39,7 +39,7 @@ impl Folder {
         self.command_by(&[], args)
     }
 
-    /// The command, started by another that becomes it.
+    /// The command, started by a launcher that execs it.
     pub fn command_by(&self, launcher: &[&str], args: &[&str]) -> Command {
         let mut command = binary::started_by(launcher, args);
         command.current_dir(self.folder.path());
@@ -50,7 +50,7 @@ impl Folder {
         self.command(args).output().unwrap()
     }
 
-    /// What a terminal shows of a command, and whether it succeeds.
+    /// A terminal's view of a command, and whether it succeeds.
     pub fn on_a_terminal(&self, args: &[&str]) -> (String, bool) {
         let spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
         let mut command = self.command_by(&["python3", "-c", spawn], args);
@@ -104,7 +104,7 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
             "recorded in runs/mlp-bf16: `bf16scope curves runs/mlp-bf16`, or `tensorboard --logdir runs/mlp-bf16`",
         ]
     );
-    // What it says next works, and evaluation finds what training found.
+    // The command that it suggests works, and evaluation matches training.
     let accuracy = lines[4].split(' ').nth(2).unwrap();
     let evaluation = folder.stdout(&["eval", "mlp.yaml"]);
     let start = format!("checkpoints/mlp-bf16.safetensors in bf16: test accuracy {accuracy} %, ");
@@ -128,7 +128,7 @@ fn json_is_one_object() {
     assert_eq!(train["checkpoint"], "checkpoints/mlp-f32.safetensors");
     let eval = folder.json(&["eval", "mlp.yaml", "--json", "--precision", "f32"]);
     assert_eq!(eval["n_examples"], 360);
-    // The batch of the evaluation is another one, and with it the order of some sums; no example is near a tie.
+    // The evaluation's batch is different, and thereby the order of some sums; no example is near a tie.
     assert_eq!(eval["accuracy"], train["test_accuracy"]);
 }
 
@@ -167,7 +167,7 @@ fn ctrl_c_saves_a_checkpoint_from_which_training_goes_on_bitwise() {
     assert_eq!(stderr, expected);
     assert!(std::fs::read_dir(folder.folder.path()).unwrap().count() == 3, "no temporary file is left");
 
-    // Two epochs further, and as many without a stop.
+    // Two epochs further, compared with as many without a stop.
     let epochs = (epoch + 2).to_string();
     folder.stdout(&["train", "mlp.yaml", "--checkpoint", "stopped.safetensors", "--resume", "--epochs", &epochs]);
     folder.stdout(&["train", "mlp.yaml", "--checkpoint", "whole.safetensors", "--epochs", &epochs]);
@@ -191,7 +191,7 @@ fn a_terminal_that_closes_stops_it_unless_nohup_said_otherwise() {
     };
     let step = |checkpoint: &str| Checkpoint::read(folder.path(checkpoint)).unwrap().position.step;
 
-    // Whatever the tests themselves were started by.
+    // Independent of how the tests themselves were started.
     let child = spawn(&["env", "--default-signal=HUP"], "closed.safetensors");
     kill("HUP", &child);
     let output = child.wait_with_output().unwrap();
@@ -236,7 +236,7 @@ fn divergence_ends_with_the_step_and_code_2() {
 #[test]
 fn a_processor_without_f16c_is_told_what_it_lacks() {
     let folder = Folder::new();
-    // On the plugin, whichever device the tests name: it is its library that lacks a function.
+    // On the plugin, whichever device the tests use: its library lacks a function.
     let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
     command.args(["train", "mlp.yaml", "--precision", "f16"]).current_dir(folder.folder.path());
     let output = command.env("XLA_FLAGS", "--xla_cpu_max_isa=SSE4_2").output().unwrap();
@@ -300,7 +300,7 @@ fn a_full_disk_leaves_the_checkpoint_before() {
     folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
     let path = folder.path("checkpoints/mlp-bf16.safetensors");
     let before = std::fs::read(&path).unwrap();
-    // A limit on the size of files stands in for the disk: writes beyond it fail, once its signal is ignored.
+    // A limit on the size of files simulates a full disk: writes beyond it fail, once its signal is ignored.
     let limit = ["sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"];
     let output =
         folder.command_by(&limit, &["train", "mlp.yaml", "--resume", "--epochs", "2", "--no-run"]).output().unwrap();
@@ -315,7 +315,7 @@ fn a_full_disk_leaves_the_checkpoint_before() {
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file is left");
 }
 
-/// It was refused.
+/// It used to be refused.
 #[test]
 fn no_epochs_save_the_initial_state() {
     let folder = Folder::new();
@@ -342,7 +342,7 @@ fn what_a_run_without_steps_is_asked(folder: &Folder) {
     assert!(
         folder.stdout(&["curves", RUN]).ends_with("no scalar is recorded: a run has scalars from its first steps on\n")
     );
-    // The step that training begins with, and none after it.
+    // The first step of training can be audited, and no later one.
     let audit = folder.json(&["audit", RUN, "--at", "1", "--json"]);
     assert_eq!(audit["at"]["step"], 1);
     let beyond = "bf16scope: --at 2 is beyond the run, which has 0 steps\nhelp: --at 1 audits the step that training begins \
@@ -356,11 +356,11 @@ fn what_a_run_without_steps_is_asked(folder: &Folder) {
     std::fs::write(folder.path("none.yaml"), yaml).unwrap();
     let stderr = folder.stderr(&["schedule", "none.yaml", "--json"]);
     assert!(stderr.contains("the training has 0 steps, and no rate to draw"), "{stderr}");
-    // Nothing is too long for what is not trained.
+    // No schedule is too long for a run without training.
     assert!(!stderr.contains("warm-up"), "{stderr}");
 }
 
-/// `eval` finds what `train` ended with, and says what its loss leaves out.
+/// `eval` matches the end of `train`, and shows what its loss leaves out.
 #[test]
 fn where_there_is_l2_the_total_loss_stands_beside_the_loss() {
     let folder = Folder::new();
@@ -409,7 +409,7 @@ fn what_is_missing_is_named() {
     assert!(stderr.starts_with("bf16scope: file/run.safetensors: cannot write the checkpoint: making its"), "{stderr}");
 }
 
-/// Earlier, `--resume --run DIR` looked at the default place alone, and a path with a space came back as two words.
+/// Earlier, `--resume --run DIR` tried only the default path, and a path with a space was printed as two words.
 #[test]
 fn a_run_that_was_named_is_gone_on_with_from_its_checkpoint() {
     let folder = Folder::new();

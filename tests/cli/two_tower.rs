@@ -1,4 +1,4 @@
-//! The example with two towers, through the subcommands that take any model.
+//! The example with two towers, through the subcommands that accept any model.
 
 use crate::binary;
 
@@ -27,7 +27,7 @@ fn it_is_emitted_in_every_precision_and_audited() {
     }
     let infer = ["emit", example, "--program", "infer", "--precision", "f32", "--batch", "2", "-o", "infer.txt"];
     stdout(folder.path(), &infer);
-    // What is drawn may be negative, which no variance is.
+    // Random values may be negative, unlike a variance.
     let mut inputs = NpzWriter::new(File::create(folder.path().join("in.npz")).unwrap());
     for (number, filters) in [(1, 16), (2, 32), (3, 64)] {
         let name = format!("two_tower/picture_tower/block{number}/bn/moving_variance");

@@ -1,4 +1,4 @@
-//! `bf16scope watch` and `train: {watch: …}` as a user meets them: what a run keeps, the screen, the page, what is refused.
+//! `bf16scope watch` and `train: {watch: …}` from a user's view: a run's records, the screen, the page, and errors.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use unicode_width::UnicodeWidthStr as _;
 use crate::support::browser;
 use crate::train_cli::{Folder, text};
 
-/// The digits, with more under `train`.
+/// The digits, with additional keys under `train`.
 fn digits(folder: &Folder, train: &str) {
     let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     let yaml = yaml.replace("train: {epochs: 2", &format!("train: {{{train}epochs: 2"));
     std::fs::write(folder.path("mlp.yaml"), yaml).unwrap();
 }
 
-/// The steps of the looks that a run has.
+/// The steps of a run's looks.
 fn steps(folder: &Folder, run: &str) -> Vec<u64> {
     let text = std::fs::read_to_string(folder.path(run).join("watch.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
 }
 
-/// 44 steps an epoch.
+/// 44 steps per epoch.
 #[test]
 fn the_key_does_what_the_flag_does_and_the_flag_comes_first() {
     let folder = Folder::new();
@@ -37,10 +37,10 @@ fn the_key_does_what_the_flag_does_and_the_flag_comes_first() {
     assert!(stdout.contains(" --watch=30 --resume"), "{stdout}");
     let yaml = std::fs::read_to_string(folder.path("runs/mlp-bf16-2/experiment.yaml")).unwrap();
     assert!(yaml.contains("  watch:\n    every: 30\n    keep: 3\n"), "{yaml}");
-    // The flag alone leaves the file's number.
+    // The flag without a number keeps the file's.
     folder.stdout(&["train", "mlp.yaml", "--watch", "--epochs", "1", "--overwrite"]);
     assert_eq!(steps(&folder, "runs/mlp-bf16-3").last(), Some(&41));
-    // A run that goes on drops no look that it has, and the checkpoint does not ask.
+    // A resumed run drops none of its looks, and the checkpoint does not depend on them.
     folder.stdout(&["train", "mlp.yaml", "--resume", "--epochs", "2"]);
     let of_both = steps(&folder, "runs/mlp-bf16-3");
     assert_eq!((of_both.first().map(|step| *step > 4), of_both.last()), (Some(true), Some(&85)));
@@ -166,12 +166,12 @@ fn what_is_wrong_comes_first_on_80_columns_in_json_and_in_a_browser() {
         assert!(page.contains(part) || page.contains(&part.replace("&#39;", "'")), "{part} is not in\n{page}");
     }
     assert!(!page.contains("http") && !page.contains("src="));
-    // Every colour is one that the page gives for light and for dark paper.
+    // Every colour is defined by the page for the light and for the dark scheme.
     let (light, dark) = page.split_once("prefers-color-scheme: dark").unwrap();
     for color in page.split("var(").skip(1).filter_map(|part| part.split(')').next()) {
         assert!(light.contains(&format!("{color}:")) && dark.contains(&format!("{color}:")), "{color}");
     }
-    // In a browser a script says which texts of a map lie over each other, or outside of it.
+    // In a browser a script finds texts of a map that overlap, or are outside of it.
     let script = "<script>const bad = []; for (const svg of document.querySelectorAll('svg')) {\
         const all = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);\
         const edge = svg.getBoundingClientRect();\
@@ -186,7 +186,7 @@ fn what_is_wrong_comes_first_on_80_columns_in_json_and_in_a_browser() {
     }
 }
 
-/// Without --watch, too: the last steps before a loss that is not finite are in the run's folder.
+/// Also without --watch, the last steps before a non-finite loss are in the run's folder.
 #[test]
 fn the_last_window_of_a_run_that_diverges_is_recorded() {
     let folder = Folder::new();
@@ -225,8 +225,8 @@ fn a_run_that_was_not_watched_says_how_to_watch_it() {
     assert!(text(&output.stdout).contains("the look before step 1:"));
 }
 
-/// A rate that rises threefold at eight steps between two looks: what came of it is seen late, and narrowed to the step and the
-/// setting.
+/// A rate that rises threefold at eight steps between two looks: its effect is seen late, and narrowed to the step and
+/// the setting.
 #[test]
 fn a_run_is_narrowed_to_a_step_and_to_the_setting_that_changed() {
     let folder = Folder::new();

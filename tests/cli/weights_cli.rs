@@ -1,4 +1,5 @@
-//! `bf16scope weights`: what it prints of files that other frameworks wrote, what it writes, and what TensorFlow reads of that.
+//! `bf16scope weights`: its output for files of other frameworks, the files it writes, and TensorFlow's reading of
+//! them.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -70,7 +71,7 @@ fn arrays(found: &Value) -> BTreeMap<String, (String, Value, String)> {
     found["arrays"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// From each format to each: the same arrays, but for strings, which only a bundle has.
+/// From each format to each: the same arrays, except for strings, which only a bundle supports.
 #[test]
 fn arrays_are_the_same_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,7 +89,7 @@ fn arrays_are_the_same_in_every_format() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("array `complex` is c64, which a safetensors file does not hold"));
     assert!(!folder.path().join("b.safetensors").exists());
-    // Floats of another bias are no f32, and 63 bits no s64: where nothing can be written, nothing is.
+    // Floats with another bias are not f32, and 63 bits are not s64: if nothing can be written, nothing is.
     let mut odd = std::fs::read(fixture("keras/model.weights.h5")).unwrap();
     let types = [([0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0], 8, 120), ([16, 8, 0, 0, 8, 0, 0, 0, 0, 0, 64, 0], 10, 63)];
     for (dtype, byte, other) in types {
@@ -124,7 +125,7 @@ fn what_cannot_be_read_or_written_is_said() {
         bf16scope: --output names out.bin, which says no format; expected a name that ends in .npz, .safetensors or .index
         help: name it so, or say --format
     "#]].assert_eq(&refused(&["ckpt-1", "-o", "out.bin"]));
-    // A file of another format than its name says was written without a word.
+    // A file in another format than its name suggests used to be written without a warning.
     expect![[r#"
         bf16scope: --output out.npz ends as NumPy's archives do, and --format says TensorFlow's checkpoints
         help: name a prefix such as model.ckpt, from which model.ckpt.index and its data are named, or leave out --format
@@ -149,7 +150,7 @@ fn what_cannot_be_read_or_written_is_said() {
     .assert_eq(&refused(&["."]));
 }
 
-/// Names the Python that has TensorFlow; `ci/tensorflow` prints it.
+/// Names a Python with TensorFlow; `ci/tensorflow` prints it.
 const PYTHON: &str = "BF16SCOPE_TEST_TENSORFLOW";
 
 #[test]

@@ -22,8 +22,8 @@ fn lowered_modules_compile_for_v2_and_v3() {
     }
 }
 
-/// `tests/data/norms/make.py`: libtpu 0.0.52 ends its process over the gradients, where the reshapes behind the convolutions are
-/// of bf16.
+/// `tests/data/norms/make.py`: libtpu 0.0.52 aborts its process on the gradients if the reshapes after the convolutions
+/// are bf16.
 #[test]
 fn group_norms_between_padded_convolutions_compile() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/norms/group_norms.hlo");

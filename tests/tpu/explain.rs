@@ -1,4 +1,4 @@
-//! `explain`: what it computes of a program's memory is what the TPU compiler says, and its page works in a browser.
+//! `explain`: its figures for a program's memory equal the TPU compiler's, and its page works in a browser.
 
 use crate::support;
 
@@ -28,19 +28,19 @@ fn example(name: &str) -> Model {
     Experiment::read(&path).unwrap().model
 }
 
-/// A ResNet-18 with an eighth of the filters, on images of 64 pixels: every kind of layer of the large ones.
+/// A ResNet-18 with an eighth of the filters, on images of 64 pixels: every kind of layer in the large ones.
 fn small_resnet() -> Model {
     let text = "kind: resnet\ndepth: 18\nwidth: 8\ninput: [64, 64, 3]\nn_classes: 10\n";
     document::from_str("small_resnet.yaml", text).unwrap()
 }
 
-/// A BERT of two layers: products in batches, softmax, layer norms, a gather and its scatter.
+/// A BERT of two layers: batched products, softmax, layer norms, a gather and its scatter.
 fn small_transformer() -> Model {
     let text = "{kind: transformer, vocabulary: 1000, length: 64, max_length: 64, layers: 2, features: 128, heads: 2, hidden: 256}";
     document::from_str("small_transformer.yaml", text).unwrap()
 }
 
-/// What the TPU compiler makes of a module, and its own figures.
+/// The TPU compiler's optimized program for a module, and its own figures.
 fn compiled(topology: &Topology, module: &Module) -> (Module, MemoryStats) {
     verify(module).unwrap();
     let compiled = topology.compile(&encode::to_bytes(module).unwrap(), &CompileOptions::default()).unwrap();
@@ -49,10 +49,10 @@ fn compiled(topology: &Topology, module: &Module) -> (Module, MemoryStats) {
     (optimized, compiled.memory_stats().unwrap())
 }
 
-/// What is alive at once is to the byte what the compiler says.
+/// The bytes alive at once equal the compiler's, exactly.
 fn check_peak(case: &str, optimized: &Module, stats: &MemoryStats) {
     let liveness = analyse(optimized).unwrap();
-    // The compiler's own peak is what the caller holds, constants, and temporaries alive at once.
+    // The compiler's own peak consists of the caller's buffers, constants, and temporaries alive at once.
     let held = stats.arguments + stats.outputs - stats.aliased;
     let peak = liveness.peak_bytes() as i64 + liveness.bytes_of(BufferKind::Constant) as i64;
     assert_eq!(held + peak, stats.peak, "{case}");
@@ -80,7 +80,8 @@ fn check_models(models: &[(&str, Model, i64, &[Precision])]) {
             let (optimized, stats) = compiled(&topology, &module);
             check_peak(&case, &optimized, &stats);
             let liveness = analyse(&optimized).unwrap();
-            // The heap depends on the order of placing within a step too, which the program does not tell: a tenth.
+            // The heap also depends on the order of placing within a step, which the program does not show: within a
+            // tenth.
             let (heap, temporaries) = (heap_bytes(&optimized, &liveness) as f64, stats.temporaries as f64);
             assert!((heap / temporaries - 1.0).abs() < 0.1, "{case}: heap {heap}, the compiler's {temporaries}");
             // Layers and source lines are the user's.
@@ -92,7 +93,7 @@ fn check_models(models: &[(&str, Model, i64, &[Precision])]) {
             assert!(cycles > 0 && cycles == explanation.total.cycles, "{case}");
             let live: u64 = explanation.memory.layers.iter().map(|(_, n_bytes)| n_bytes).sum();
             assert_eq!(live, explanation.memory.peak, "{case}");
-            // What has no scope is counted to a layer by what it works on.
+            // Instructions without a scope are attributed to a layer by their operands.
             let nameless = explanation.layers.iter().find(|layer| layer.layer == NO_LAYER);
             let nameless = nameless.map_or(0, |layer| layer.cost.cycles);
             assert!(nameless * 100 <= cycles, "{case}: {nameless} cycles of {cycles} have no layer");
@@ -112,7 +113,7 @@ fn a_loop_over_parts_of_a_batch_is_walked() {
     check_peak("accumulate", &optimized, &stats);
 }
 
-/// A choice between two products, one of which keeps a value of its own.
+/// A conditional between two products, one of which keeps its own value.
 const CHOICE: &str = "HloModule choice
 keeps {
   p = f32[512,512] parameter(0)
@@ -143,7 +144,7 @@ fn both_branches_of_a_choice_are_walked() {
     check_peak("choice", &optimized, &stats);
 }
 
-/// As the TPU compiler leaves modules: scheduled, tiled, with cycles; a column that its tile pads 128 times.
+/// In the form of the TPU compiler's output: scheduled, tiled, with cycles; a column padded by a factor of 128.
 const OPTIMIZED: &str = include_str!("optimized.hlo");
 
 fn run(args: &[&str]) -> Output {
@@ -200,7 +201,7 @@ fn an_optimized_module_is_explained_as_it_is() {
     ] {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
-    // Rates are known for v2 and v3 only.
+    // Rates are known only for v2 and v3.
     let text = stdout(&run(&["explain", path, "--target", "tpu-v5e", "--offline", "--json"]));
     assert!(text.contains("\"bound\": null") && !text.contains("\"bound\": \"compute\""), "{text}");
 }
@@ -230,7 +231,7 @@ fn what_cannot_be_explained_is_said() {
     let cut = write("cut.hlo", &OPTIMIZED[..OPTIMIZED.len() / 2]);
     let error = refused(&["explain", &cut, "--offline"]);
     assert!(error.contains("cut.hlo:"), "{error}");
-    // Tiles say that it is a TPU's.
+    // Tiles identify a TPU's module.
     let element = "HloModule m, is_scheduled=true\nENTRY m {\n  x = (f32[8]{0:T(256)}) parameter(0)\n  ROOT y = \
                    f32[8]{0:T(256)} get-tuple-element(x), index=7\n}\n";
     let error = refused(&["explain", &write("element.hlo", element), "--offline"]);
@@ -262,7 +263,7 @@ fn the_page_works_in_a_browser() {
         "<pre class=\"readout\">step 5: %dense (net/dense1, net.py:12)\n6.0 MiB in 2 buffers\n   4.0 MiB",
         "data-name=\"net/dense1\"",
     ];
-    // The page is whole without its script. A strip for each step, and what sorting goes by, are there for it.
+    // The page is complete without its script. It has a strip for each step, and the sort keys.
     for figure in figures {
         assert!(html.contains(figure), "{figure} is not in\n{html}");
     }
@@ -273,9 +274,9 @@ fn the_page_works_in_a_browser() {
     for figure in figures {
         assert!(seen.contains(figure), "{figure} is not in\n{seen}");
     }
-    // The search fields are shown by the script: it ran.
+    // The script shows the search fields, so it ran.
     assert!(!seen.contains("hidden=\"\""), "{seen}");
-    // A user sorts the layers by cycles, upwards, and hovers over the fourth step.
+    // A user sorts the layers by cycles, ascending, and hovers over the fourth step.
     let user = "<script>
       const layers = [...document.querySelectorAll('section')].find(s => s.querySelector('h2').textContent.includes('by layer'));
       const head = layers.querySelectorAll('th')[1];
@@ -308,7 +309,7 @@ fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
     let programs = json["programs"].as_array().unwrap();
     let names: Vec<&str> = programs.iter().map(|program| program["precision"].as_str().unwrap()).collect();
     assert_eq!((names, json["batch"].as_u64()), (vec!["f32", "bf16"], Some(512)));
-    // The verdict is at the end of all three.
+    // All three outputs end with the verdict.
     let of_json = json["verdict"]["sentences"][0].as_str().unwrap().to_string();
     assert!(of_json.starts_with("Choose bf16: cycles −"), "{of_json}");
     let figures = |program: &serde_json::Value| {

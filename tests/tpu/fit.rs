@@ -1,5 +1,5 @@
-//! `bf16scope fit` as a user runs it, with the real TPU compiler and small models: which batches fit, which is best, what
-//! is remembered, and what wrong input says.
+//! `bf16scope fit` with the real TPU compiler and small models: which batches fit, which is best, caching, and errors
+//! for wrong input.
 
 use crate::support;
 
@@ -23,7 +23,7 @@ const HUGE: &str = "model: {kind: mlp, input: [4], n_classes: 2, hidden: [40000,
 /// An image of 412 MB.
 const WALL: &str = "model: {kind: cnn, input: [12000, 12000, 3], n_classes: 2}\ntrain: {batch: 1}\n";
 
-/// A folder with models, and a cache of its own.
+/// A folder with models, and a separate cache.
 struct Place {
     folder: TempDir,
     cache: TempDir,
@@ -70,7 +70,7 @@ impl Place {
         utf8(&output.stderr)
     }
 
-    /// Whole ones: what a killed run was writing has another ending.
+    /// Complete records only: the file of a killed run has another extension.
     fn n_records(&self) -> usize {
         let is_record = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "compile");
         fs::read_dir(self.cache.path().join("compiles"))
@@ -105,7 +105,7 @@ fn the_largest_batch_is_found_between_what_fits_and_what_does_not() {
     // A coarser search takes fewer compiles.
     let coarse = place.json(&["fit", "wide.yaml", "--target", "tpu-v2", "--precision", "f32", "--multiple", "32"]);
     assert_eq!((batches(&coarse["series"][0]), &coarse["series"][0]["largest"]), (vec![64, 96, 128], &96.into()));
-    // An answer that was no is remembered too.
+    // A negative outcome is cached too.
     let again = place.json(&["fit", "wide.yaml", "--target", "tpu-v2", "--precision", "f32"]);
     assert!(rows(&again["series"][0]).iter().all(|row| row["cached"] == true), "{again}");
 }
@@ -127,9 +127,9 @@ fn a_second_run_compiles_nothing_and_compile_shares_it() {
     let answer = first.lines().last().unwrap();
     assert_eq!(fit["answers"][0], answer);
     assert!(answer.starts_with("f32: up to 16 or more, best 16 (2,") && answer.contains(" × f32, with "), "{answer}");
-    // A small model's memory is in MiB; in GiB its axis said 0.00 throughout.
+    // A small model's memory is in MiB; its axis in GiB used to have only 0.00.
     assert!(page.contains(" MiB</text>") && !page.contains(">0 GiB</text>"), "{page}");
-    // What is the same is the same on the page: the words, and a point for each compile and figure.
+    // The page has the same content: the sentences, and a point for each compile and figure.
     assert!(page.contains(&support::escape(answer)), "{page}");
     assert_eq!(page.matches("<circle").count(), 8);
     assert!(fs::read_to_string(place.path("fit.svg")).unwrap().starts_with("<svg xmlns="));
@@ -140,9 +140,9 @@ fn a_second_run_compiles_nothing_and_compile_shares_it() {
     let report = &compiled["reports"][0];
     let row = rows(&fit["series"][0])[1].clone();
     assert_eq!((&report["cached"], &report["hbm"]), (&Value::from(true), &row["fits"]["hbm"]));
-    // Asked to, it compiles again, and says the same.
+    // With --fresh it compiles again, with the same results.
     let fresh = place.json(&["fit", "small.yaml", "--max-batch", "8", "--precision", "f32", "--fresh"]);
-    // It looked below the largest batch allowed, which is the best.
+    // It also tried a batch below the largest allowed one, which is the best.
     assert_eq!(batches(&fresh["series"][0]), [4, 8]);
     let fresh = rows(&fresh["series"][0])[1].clone();
     assert_eq!(
@@ -158,7 +158,7 @@ fn the_page_works_in_a_browser() {
     place.stdout(&[&args[..], &["--html", "fit.html"]].concat(), 0);
     let fit = place.json(&args);
     let html = fs::read_to_string(place.path("fit.html")).unwrap();
-    // A user sorts by memory, largest first, filters, and hovers over what the plot marks.
+    // A user sorts by memory, largest first, filters, and hovers over the marked points of the plot.
     let user = "<script>
       const table = document.querySelector('section');
       const texts = (rows, at) => [...rows].map(row => row.cells[at].textContent).join(' ');
@@ -192,7 +192,7 @@ fn the_page_works_in_a_browser() {
         "<b>128 or more</b><span>tpu-v2, bf16: largest batch</span>",
         &answer,
     ];
-    // The same in the markup, which is whole without its script.
+    // The same in the markup, which is complete without its script.
     for text in said {
         assert!(html.contains(text), "{text} is not in\n{html}");
     }
@@ -218,7 +218,7 @@ fn a_run_that_is_killed_goes_on_where_it_stopped() {
     let mut n_before = 0;
     for signal in ["KILL", "INT"] {
         let mut child = place.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        // Five compiles of a second: it is in the middle of one when the next record is there.
+        // Five compiles of a second each: it is in the middle of one when the next record appears.
         while place.n_records() <= n_before {
             assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
             std::thread::sleep(Duration::from_millis(5));
@@ -258,13 +258,13 @@ fn what_does_not_fit_at_batch_1_says_what_is_large() {
             && lines[at + 1].ends_with(" of 7.48 GiB. Its largest buffers, explained on tpu-v5p, where it fits:"),
         "{text}"
     );
-    // The weights and their momentum: 40,000² floats, filled up to tiles of 128. Their gradient is never whole.
+    // The weights and their momentum: 40,000² floats, padded to tiles of 128. Their gradient is never materialised.
     let largest: Vec<&str> = lines[at + 2..].iter().map(|line| line.trim()).collect();
     let kernel = "6113.3 MiB  argument   f32[40000,40000]{1,0:T(8,128)}  mlp/dense2/kernel";
     assert!(largest[0].starts_with(&format!("{kernel} (huge.yaml:")), "{text}");
     assert!(largest[1].starts_with(&format!("{kernel}/momentum (crates/model/src/optim/slot.rs:")), "{text}");
 
-    // An example of 12,000 pixels a side fits no TPU: then the program's own values are listed, without padding.
+    // An example of 12,000 × 12,000 pixels fits no TPU: then the program's own values are listed, without padding.
     fs::write(place.path("wall.yaml"), WALL).unwrap();
     let args = ["fit", "wall.yaml", "--precision", "f32", "--json"];
     let fit: Value = serde_json::from_str(&place.stdout(&args, 1)).unwrap();
@@ -286,7 +286,7 @@ fn modules_of_several_batches_are_a_model_too() {
     let expected = "bf16scope: exported holds modules, and which of their axes is the batch must be said\nhelp: use --batch-dim \
                     images:0, whose size differs from module to module: 8, 16\n";
     assert_eq!(error, expected);
-    // The images' number, as the message lists the parameters.
+    // The number of the parameter with the images, as the message lists them.
     let images = place.stdout(&["emit", "exported/b8.hlo"], 0);
     let images = images.lines().find(|line| line.contains("images") && line.contains(" parameter(")).unwrap();
     let number = images.split(" parameter(").nth(1).unwrap().split(')').next().unwrap();
@@ -296,12 +296,12 @@ fn modules_of_several_batches_are_a_model_too() {
         (batches(series), &series["largest"], &series["precision"]),
         (vec![8, 16], &16.into(), &"as given".into())
     );
-    // The same program from the model is the same question.
+    // The same program from the model has the same cache key.
     let model = place.json(&["fit", "small.yaml", "--target", "tpu-v3", "--precision", "f32", "--max-batch", "16"]);
     let figures =
         |fit: &Value| rows(&fit["series"][0]).iter().map(|row| row["fits"]["hbm"].clone()).collect::<Vec<Value>>();
     assert_eq!(figures(&fit), figures(&model));
-    // Beside their lowered forms, and those alone.
+    // Beside their lowered forms, and the lowered forms alone.
     let dim = format!("{number}:0");
     let args = ["fit", "exported", "--batch-dim", &dim, "--target", "tpu-v3"];
     let both = place.json(&[&args[..], &["--compare"]].concat());
@@ -336,7 +336,7 @@ fn modules_of_several_batches_are_a_model_too() {
         error.starts_with("bf16scope: exported/b8.hlo is one module, of one batch, and fit looks for a batch\nhelp: "),
         "{error}"
     );
-    // One module of jax.export whose batch is symbolic is asked at any batch.
+    // One module of jax.export with a symbolic batch can be compiled at any batch.
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/stablehlo/");
     fs::copy(format!("{data}symbolic.jax"), place.path("step.jax")).unwrap();
     fs::copy(format!("{data}symbolic_32.mlir"), place.path("step_32.mlir")).unwrap();
@@ -373,7 +373,7 @@ fn levers_are_measured_beside_the_plain_program() {
     assert_eq!((&plain["lever"], &scope["lever"]), (&"plain".into(), &"bf16 scope".into()));
     let total = |lever: &Value| lever["fits"]["hbm"]["total"].as_i64().unwrap();
     assert!(total(scope) < total(plain), "{fit}");
-    // Every lever is measured, or says why not; what applies is there together too.
+    // Every lever is measured, or has a reason; those that apply are also combined.
     for lever in levers {
         assert!(lever["cached"] == true || lever["not_applicable"].is_string(), "{lever}");
     }
@@ -428,9 +428,9 @@ fn wrong_targets_say_which_there_are() {
 mod long {
     use super::*;
 
-    /// 128 examples do not fit in f32, as the largest batch shows, and do with a bf16 scope.
+    /// 128 examples do not fit in f32, as the largest batch shows, and fit with a bf16 scope.
     ///
-    /// Each lever once more.
+    /// Compiles each lever again.
     #[cfg_attr(feature = "long-tests", test)]
     fn levers_make_a_batch_fit() {
         let text = Place::new().stdout(&["fit", "wide.yaml", "--levers", "--batch", "128"], 0);

@@ -1,4 +1,4 @@
-//! `bf16scope lower --target`: what the TPU compiler decides, in the library and as a user runs it.
+//! `bf16scope lower --target`: the TPU compiler's decisions, in the library and in the program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,8 +36,8 @@ fn ask(n_compiles: u32, setup: &Setup) -> (LowerAnswer, Vec<String>) {
     (answer, compiled)
 }
 
-/// Within the budget both forms are compiled; what is kept is no worse than the policy alone, and a policy that makes the
-/// same module again. What was compiled is not compiled again.
+/// Within the budget both forms are compiled; the result is no worse than the policy alone, together with a policy that
+/// gives the same module again. Cached compiles are not repeated.
 #[test]
 fn the_compiler_decides_and_its_decisions_are_a_policy() {
     let cache = cache_dir();
@@ -49,18 +49,18 @@ fn the_compiler_decides_and_its_decisions_are_a_policy() {
     let (before, after) = (first.before.unwrap(), first.after.unwrap());
     assert!(after.n_bytes <= before.n_bytes + before.n_bytes / 1000, "{before:?} {after:?}");
     assert!(after.cycles <= before.cycles + before.cycles / 1000, "{before:?} {after:?}");
-    // What is kept is what one of the programs took, and each that was kept has decisions.
+    // The result's cost is that of one of the programs, and each kept trial has decisions.
     let kept: Vec<_> = first.trials.iter().filter(|trial| trial.end == TrialEnd::Kept).collect();
     assert_eq!(kept.last().map_or(Some(before), |trial| trial.cost), Some(after));
     assert_eq!(kept.is_empty(), first.policy.decided.is_empty());
     assert!(first.policy.decided.iter().all(|decided| decided.because.contains("tpu-v2")), "{:?}", first.policy);
-    // As a document it makes the same module, without a compiler.
+    // As a document it gives the same module, without a compiler.
     let document = bf16scope::document::to_string(&first.policy).unwrap();
     let read = policy_of_text(&document).unwrap_or_else(|error| panic!("{error}\n{document}"));
     let (again, report) = amp::run(&module(), &read).unwrap();
     assert_eq!(text::print(&again, &Default::default()), text::print(&first.module, &Default::default()));
     assert_eq!(report.notes, [""; 0]);
-    // And no value is narrow that the policy alone leaves in f32, but where a decision says so.
+    // No value is narrow that the policy alone leaves in f32, unless a decision says so.
     let (_, alone) = amp::run(&module(), &Policy::default()).unwrap();
     for decision in first.report.decisions.iter().filter(|decision| decision.is_lowered) {
         let is_decided = first.policy.decided.iter().any(|decided| decided.instruction == decision.instruction);
@@ -74,7 +74,7 @@ fn the_compiler_decides_and_its_decisions_are_a_policy() {
 
 #[test]
 fn the_command_writes_decisions_that_another_command_reads() {
-    // A cache of its own: where an earlier run compiled every region, there is nothing left that counts.
+    // A separate cache: if an earlier run had compiled every region, nothing would count.
     let (folder, cache) = (tempfile::tempdir().unwrap(), cache_dir());
     let run = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
@@ -96,7 +96,7 @@ fn the_command_writes_decisions_that_another_command_reads() {
     let (_, warned) = run(&["lower", module, "-o", "again.txt", "--policy", path.to_str().unwrap()]);
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!((read("asked.txt"), warned.as_str()), (read("again.txt"), ""));
-    // What is cached is not counted, and said once: it went on to "5 of 4".
+    // Cached compiles are not counted, and reported once: the count used to go on to "5 of 4".
     let more: Vec<&str> = args.iter().map(|arg| if *arg == "4" { "1" } else { *arg }).collect();
     let (said, progress) = run(&more);
     assert!(progress.contains("up to 1 compiles") && progress.contains("1 of 1: "), "{progress}");

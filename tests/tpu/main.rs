@@ -1,4 +1,4 @@
-//! What the TPU compiler says, and what is made of it.
+//! The TPU compiler's output, and its interpretation.
 
 #[path = "../support/first.rs"]
 mod first;

@@ -1,4 +1,4 @@
-//! Modules from files through the TPU compiler, which runs in a child process: what ends it ends the child alone.
+//! Modules from files through the TPU compiler, which runs in a child process: an abort ends only the child.
 
 use std::process::{Command, Output};
 
@@ -20,7 +20,7 @@ fn what_ends_the_tpu_compiler_is_an_error() {
              custom_call_target=\"{target}\"\n}}\n"
         )
     };
-    // A CHECK of the compiler; and a call into nowhere, so that how it ends is chance.
+    // A failed CHECK of the compiler; and a call into nowhere, which dies in a random way.
     for (module, said) in [
         (custom_call("y", "SliceToDynamic"), "Check failed: !subshape.IsTuple()"),
         (custom_call("x", "TopK"), "the child process ended with signal "),
@@ -35,7 +35,7 @@ fn what_ends_the_tpu_compiler_is_an_error() {
     }
 }
 
-/// A refusal by `fit` alone said so; and an f64 constant, which the compiler takes, was said by no command.
+/// Only `fit` used to report such a refusal; and no command reported an f64 constant, which the compiler accepts.
 #[test]
 fn types_of_64_bits_are_named_with_their_lines_and_a_remedy() {
     let module = |body: &str| format!("HloModule wide\n\nENTRY main {{\n  x = f32[8]{{0}} parameter(0)\n{body}\n}}\n");
@@ -60,7 +60,7 @@ fn types_of_64_bits_are_named_with_their_lines_and_a_remedy() {
     }
 }
 
-/// What the compiler's cost analysis gives only where it is not 0.
+/// The compiler's cost analysis omits figures that are 0.
 #[test]
 fn modules_that_compute_nothing_compile_and_are_explained() {
     let entry = |body: &str| format!("HloModule small\n\nENTRY main {{\n{body}\n}}\n");
@@ -103,7 +103,7 @@ fn modules_that_compute_nothing_compile_and_are_explained() {
                 assert!(program["n_steps"].as_u64().unwrap() >= n_listed, "{what}: {program}");
             }
         }
-        // On a screen, what is not estimated is a dash.
+        // On the screen, an estimate that is missing is a dash.
         let output = on(&entry(body), &["compile", "m.hlo"]);
         assert!(String::from_utf8(output.stdout).unwrap().contains("time of a run"), "{what}");
     }

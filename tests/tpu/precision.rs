@@ -1,5 +1,5 @@
-//! What the TPU compiler makes of f32 products at each precision, beside what `passes::as_tpu` makes of them. Its programs
-//! keep f32 operands and the precision; how many passes the matrix unit makes is in the cycles that it estimates.
+//! The TPU compiler's f32 products at each precision, compared with those of `passes::as_tpu`. Its programs keep f32
+//! operands and the precision; the cycles that it estimates show the number of passes through the matrix unit.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::passes::as_tpu::{TpuArithmetic, run as as_tpu};
 use bf16scope::pjrt::{CompileOptions, PjrtError, Topology};
 
-/// Rows, columns and numbers that are summed: many, so that what is not multiplication is little beside it.
+/// Rows, columns and summed numbers: large, so that everything but the multiplication is small in comparison.
 const N: u64 = 1024;
 /// Rows and columns of a matrix unit.
 const MXU: u64 = 128;
@@ -28,7 +28,7 @@ fn product(lhs: &str, attributes: &str) -> Module {
     parse(&text, "m.txt").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The cycles that the compiler estimates for the one product of a module.
+/// The compiler's estimated cycles for the single product in a module.
 fn cycles(topology: &Topology, module: &Module) -> Result<u64, PjrtError> {
     verify(module).unwrap();
     let compiled = topology.compile(&encode::to_bytes(module).unwrap(), &CompileOptions::default())?;
@@ -39,8 +39,8 @@ fn cycles(topology: &Topology, module: &Module) -> Result<u64, PjrtError> {
     Ok(estimates.map(|cycles| cycles.parse::<u64>().unwrap()).sum())
 }
 
-/// A pass of a matrix unit over `N³` multiplications takes `N³ / 128²` cycles; a core has one of them on v2, two on v3.
-/// Passes beyond the first are what a product takes longer than one of a single pass, to the nearest.
+/// A pass of a matrix unit over `N³` multiplications takes `N³ / 128²` cycles; a core has one unit on v2, two on v3.
+/// Further passes are the additional time over a product of a single pass, rounded to the nearest.
 #[test]
 fn passes_of_the_matrix_unit_are_the_products_that_the_pass_writes() {
     let names = ["default", "high", "highest"];
@@ -60,7 +60,8 @@ fn passes_of_the_matrix_unit_are_the_products_that_the_pass_writes() {
     }
 }
 
-/// Algorithms that name bf16 products are precisions to it; what the pass leaves, it refuses.
+/// The compiler treats algorithms that name bf16 products as precisions; those that the pass leaves unchanged, it
+/// refuses.
 #[test]
 fn algorithms_are_taken_and_refused_by_both_alike() {
     let arithmetic = TpuArithmetic::V2;

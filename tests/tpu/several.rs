@@ -1,4 +1,4 @@
-//! Modules for several cores: compiled for all of them, one core's share reported, their collectives listed.
+//! Modules for several cores: compiled for all of them, with one core's share reported, and their collectives listed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,10 +13,10 @@ fn bf16scope(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bf16scope")).args(args).output().unwrap()
 }
 
-/// The one report of a compile, as JSON.
+/// The single report of a compile, as JSON.
 #[track_caller]
 fn report(module: &Path, target: &str) -> Value {
-    // The figures that JAX has were recorded without excess precision.
+    // JAX's figures were recorded without excess precision.
     let args = ["compile", module.to_str().unwrap(), "--target", target, "--json", "--excess-precision", "off"];
     let output = bf16scope(&args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -25,7 +25,7 @@ fn report(module: &Path, target: &str) -> Value {
     answer["reports"][0].clone()
 }
 
-/// What standard error says of a command that cannot run.
+/// The standard error of a command that cannot run.
 #[track_caller]
 fn refused(args: &[&str]) -> String {
     let output = bf16scope(args);
@@ -34,7 +34,7 @@ fn refused(args: &[&str]) -> String {
     text
 }
 
-/// `all-reduce add f32 8 1 1048580`: op, reduction, dtype, participants, how many, bytes.
+/// `all-reduce add f32 8 1 1048580`: op, reduction, dtype, participants, count, bytes.
 fn collectives(report: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let line =
@@ -66,15 +66,15 @@ fn a_step_over_eight_cores_has_the_figures_that_jax_has() {
     let [eight, bf16, one] = &all[..] else { panic!() };
     assert_eq!(eight["devices"], serde_json::json!({"replicas": 1, "partitions": 8}));
     assert_eq!(one["devices"], serde_json::json!({"replicas": 1, "partitions": 1}));
-    // The batch is split, the weights are not.
+    // The batch is sharded, the weights are not.
     let weights = 2 * 4 * 256 * 512;
     let inputs = |report: &Value| report["hbm"]["arguments"].as_i64().unwrap() - weights;
     assert_eq!(inputs(one), 8 * inputs(eight));
-    // A run is of all cores, and its bytes are not multiplied by them.
+    // A run covers all cores, and its bytes are not multiplied by their number.
     let rate =
         |report: &Value| report["examples_per_second"].as_f64().unwrap() * report["step"]["seconds"].as_f64().unwrap();
     assert!((rate(eight) - 1.0).abs() < 1e-12);
-    // Both gradients and the loss at once.
+    // Both gradients and the loss in one all-reduce.
     assert_eq!(collectives(eight), [format!("all-reduce add f32 8 1 {}", weights + 4)]);
     assert_eq!(
         collectives(bf16),
@@ -109,7 +109,7 @@ fn the_screen_says_the_mesh_and_sums_in_bf16() {
     let first =
         format!("{module}: one core's share of 8 partitions, on the 8 cores of tpu-v3, with excess precision\n");
     assert!(text.starts_with(&first), "{text}");
-    // Off, every rounding is kept: another key, and nothing is said.
+    // Off, every rounding is kept: another cache key, without a remark.
     let output = bf16scope(&["compile", module, "--target", "tpu-v3", "--excess-precision", "off", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["excess_precision"], false);
@@ -140,11 +140,11 @@ fn replicas_are_compiled_for_as_many_cores() {
     let report = report(&eight, "tpu-v2");
     assert_eq!(report["devices"], serde_json::json!({"replicas": 8, "partitions": 1}));
     assert_eq!(collectives(&report), ["all-reduce add f32 8 1 524288"]);
-    // The compiler gives no cycles; four chips in a ring both ways, by links of 62 GB/s.
+    // The compiler gives no cycles; four chips form a ring in both directions, with links of 62 GB/s.
     let seconds = report["collectives"][0]["seconds"].as_f64().unwrap();
     assert_eq!(report["collectives"][0]["cycles"], 0);
     assert!((seconds / (1.5 * 524_288.0 / 124e9) - 1.0).abs() < 1e-12, "{seconds}");
-    // Nothing says how many: one, aloud.
+    // Without a replica count: one is assumed, with a warning.
     let unsaid = written(&folder, "unsaid.hlo", &REPLICAS.replace(", replica_count=8", ""));
     let output = bf16scope(&["compile", unsaid.to_str().unwrap()]);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -210,13 +210,13 @@ fn a_lowered_step_sums_its_gradients_in_f32() {
         report(&lowered, "tpu-v3")
     });
     let gradients = 4 * 2 * 256 * 512;
-    // Both gradients and the loss at once.
+    // Both gradients and the loss in one all-reduce.
     assert_eq!(collectives(&sums_f32), [format!("all-reduce add f32 8 1 {}", gradients + 4)]);
     assert_eq!(
         collectives(&as_computed),
         [format!("all-reduce add bf16 8 1 {}", gradients / 2), "all-reduce add f32 8 1 4".into()]
     );
-    // Which takes the bytes of f32 gradients in place of bf16 ones, and of nothing else.
+    // This takes the bytes of f32 gradients instead of bf16 ones, and nothing else.
     let temporaries = |report: &Value| report["hbm"]["temporaries"].as_i64().unwrap();
     assert_eq!(temporaries(&sums_f32) - temporaries(&as_computed), gradients / 2);
 }
@@ -254,8 +254,8 @@ fn fit_refuses_batches_that_lie_over_cores() {
     assert!(text.contains("help: `bf16scope compile` says what one core's share of it takes"), "{text}");
 }
 
-/// The partitioner sums the gradients of bf16 weights in bf16, and the compiler moves casts behind sums. Of our own programs
-/// nothing is summed in less than f32, on a board and on 512 cores.
+/// The partitioner sums the gradients of bf16 weights in bf16, and the compiler moves casts behind sums. In our own
+/// programs no sum is in less than f32, on a board and on 512 cores.
 #[test]
 fn the_replicas_of_a_model_sum_gradients_in_f32() {
     let folder = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ fn the_replicas_of_a_model_sum_gradients_in_f32() {
     }
 }
 
-/// What cannot be is an error before the compiler is asked.
+/// Impossible meshes are errors before the compiler is called.
 #[test]
 fn a_mesh_that_does_not_divide_the_slice_or_the_batch_is_refused() {
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
@@ -335,7 +335,7 @@ fn a_mesh_that_does_not_divide_the_slice_or_the_batch_is_refused() {
     }
 }
 
-/// One core's part is searched, of a step whose gradients eight cores sum.
+/// Searches one core's part, for a step whose gradients eight cores sum.
 #[test]
 fn fit_over_a_slice_finds_the_part_of_a_core() {
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits.yaml");
@@ -352,7 +352,7 @@ fn fit_over_a_slice_finds_the_part_of_a_core() {
     }
 }
 
-/// The largest part and the middle compiled, and the least predicted: nothing is compiled that there is no leave for.
+/// The largest part and the middle one are compiled, and the smallest predicted, within the limit on compiles.
 #[test]
 fn a_plan_compiles_as_much_as_it_may_and_predicts_the_rest() {
     let folder = tempfile::tempdir().unwrap();

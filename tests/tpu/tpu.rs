@@ -1,4 +1,4 @@
-//! Compilation for TPUs that are not here, with the real TPU compiler, which is installed as a user's first run
+//! Compilation for TPUs that are not present, with the real TPU compiler, which is installed as a user's first run
 //! installs it.
 
 use crate::support;
@@ -38,7 +38,7 @@ fn v2_and_v3_compile_and_say_what_they_need() {
         assert_eq!(topology.devices()[0].attributes["device_memory_bytes_limit"], Value::Int(limit));
         let compiled = topology.compile(&product(DType::F32, 256), &CompileOptions::default()).unwrap();
         let stats = compiled.memory_stats().unwrap();
-        // Two f32 matrices go in; one comes out, in the first one's memory.
+        // Two f32 matrices in; one out, in the first one's memory.
         assert_eq!((stats.arguments, stats.aliased), (2 * 256 * 256 * 4, 256 * 256 * 4));
         assert!(stats.code > 0 && stats.outputs >= stats.aliased, "{stats:?}");
         // A multiplication and an addition for each of 256³.

@@ -1,5 +1,5 @@
-//! Compiles are remembered on disk: the real TPU compiler is asked once for each program, and nothing that happens to a
-//! record costs more than asking again.
+//! The compile cache on disk: the real TPU compiler runs once for each program, and no damage to a record costs more
+//! than another compile.
 
 use crate::support;
 
@@ -18,7 +18,7 @@ fn v2() -> Target {
     "tpu-v2".parse().unwrap()
 }
 
-/// `[n, n]` × `[n, n]`, whose product comes from this line of a file.
+/// `[n, n]` × `[n, n]`, with this source line.
 fn product(n: i64, line: i32) -> Vec<u8> {
     let mut program = Program::default();
     let lhs = program.parameter(DType::F32, &[n, n]);
@@ -46,7 +46,7 @@ fn lines(optimized: &[u8]) -> Vec<i32> {
     lines
 }
 
-/// The one record below a cache directory.
+/// The single record below a cache directory.
 fn record(cache_dir: &Path) -> PathBuf {
     let mut records = fs::read_dir(cache_dir.join("compiles")).unwrap();
     let record = records.next().unwrap().unwrap().path();
@@ -71,7 +71,7 @@ fn a_program_is_compiled_once_and_its_lines_are_its_own() {
     again.examples_per_second = report.examples_per_second;
     assert_eq!(again, report);
 
-    // Moving a line costs no compile, but whoever reads the program is given its own lines.
+    // Moving a line costs no compile, but a reader of the program gets its own lines.
     assert!(compiler.compile(&v2(), &product(256, 7), 4).unwrap().is_cached);
     let (compiled, optimized) = compiler.compile_and_read(&v2(), &product(256, 1), 4).unwrap();
     assert_eq!((compiled.is_cached, lines(&optimized)), (true, vec![1]));
@@ -80,7 +80,7 @@ fn a_program_is_compiled_once_and_its_lines_are_its_own() {
     let (compiled, optimized) = compiler.compile_and_read(&v2(), &product(256, 7), 4).unwrap();
     assert_eq!((compiled.is_cached, lines(&optimized)), (true, vec![7]));
 
-    // Another program, target or wish is another question.
+    // Another program, target or option has another key.
     assert!(!compiler.compile(&v2(), &product(128, 1), 4).unwrap().is_cached);
     assert!(!compiler.compile(&"tpu-v3".parse().unwrap(), &product(256, 1), 4).unwrap().is_cached);
     let afresh = Compiler::new(&setup(dir.path())).afresh();
@@ -110,7 +110,7 @@ fn a_damaged_record_costs_a_compile_and_is_made_whole() {
     let whole = fs::read(record(dir.path())).unwrap();
     let body = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0 + 1;
     let mut flipped = whole.clone();
-    // In the middle of the compressed program: the figures are whole, and are used.
+    // In the middle of the compressed program: the figures are intact, and are used.
     let middle = usize::midpoint(body, flipped.len());
     flipped[middle] ^= 0xff;
     for (damaged, figures_are_whole) in [(&whole[..whole.len() - 1], false), (&whole[..0], false), (&flipped, true)] {
@@ -180,7 +180,7 @@ fn processes_that_compile_the_same_program_at_once_agree() {
     assert!(cache("show").contains(": 0 compiles, "));
 }
 
-/// Answers on standard output, and warnings, of a fit of eight compiles whose records take some 10 KiB each.
+/// Standard output and warnings of a fit with eight compiles, whose records take some 10 KiB each.
 fn fit(prepare: &str, cache_dir: &Path) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let model = "model: {kind: mlp, input: [8], n_classes: 2, hidden: [16]}\ntrain: {batch: 8}\n";
@@ -200,7 +200,7 @@ fn a_cache_that_has_no_room_costs_only_the_memory() {
     let (whole, limited) = (cache_dir(), cache_dir());
     let (answer, warnings) = fit(":", whole.path());
     assert!(!warnings.contains("warning"), "{warnings}");
-    // No file may take more than 4 KiB: the system would end the process, did it not ask for an error.
+    // A file size limit of 4 KiB: the system would kill the process if it did not handle the signal.
     let (limited_answer, warnings) = fit("ulimit -f 4", limited.path());
     assert_eq!(limited_answer, answer);
     assert_eq!(warnings.matches("warning").count(), 1, "{warnings}");
@@ -211,7 +211,7 @@ fn a_cache_that_has_no_room_costs_only_the_memory() {
     ] {
         assert!(warnings.contains(part), "{part} is not in\n{warnings}");
     }
-    // Nothing half-written is left, and with room again it goes on.
+    // No half-written file is left, and with space again it continues.
     assert_eq!(fs::read_dir(limited.path().join("compiles")).unwrap().count(), 0);
     let (again, warnings) = fit(":", limited.path());
     assert!(again == answer && !warnings.contains("warning"), "{again}\n{warnings}");

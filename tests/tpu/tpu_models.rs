@@ -1,5 +1,5 @@
-//! The zoo's training programs, compiled for TPU v2 and v3 by the real compiler: they fit, bf16 needs less than f32, and
-//! a batch that cannot fit says so.
+//! The zoo's training programs, compiled for TPU v2 and v3 by the real compiler: they fit, bf16 needs less than f32,
+//! and a batch that cannot fit gives an error.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn digits() -> Model {
     Experiment::read(&path).unwrap().model
 }
 
-/// A ResNet-18 with an eighth of the filters, on images of 64 pixels: every kind of layer of the large ones.
+/// A ResNet-18 with an eighth of the filters, on images of 64 pixels: every kind of layer in the large ones.
 fn small_resnet() -> Model {
     let text = "kind: resnet\ndepth: 18\nwidth: 8\ninput: [64, 64, 3]\nn_classes: 10\n";
     document::from_str("small_resnet.yaml", text).unwrap()
@@ -50,7 +50,7 @@ fn bf16_needs_less(model: &Model, batch: i64, target: &str) {
 
 #[test]
 fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32() {
-    // One test, because one compile at a time uses every core.
+    // A single test, because one compile uses every core.
     for target in ["tpu-v2", "tpu-v3"] {
         bf16_needs_less(&digits(), 1024, target);
     }
