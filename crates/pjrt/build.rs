@@ -44,13 +44,13 @@ fn extension() -> Result<PathBuf, String> {
 }
 
 /// The paths, within an extension, of the headers that `dir` has files for.
-fn headers(dir: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+fn headers(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         if path.is_dir() {
-            headers(&path, found)?;
+            headers(&path, paths)?;
         } else if let Ok(header) = path.strip_prefix(HEADERS) {
-            found.push(Path::new("include").join(header));
+            paths.push(Path::new("include").join(header));
         }
     }
     Ok(())

@@ -237,9 +237,9 @@ fn arrays_that_claim_more_than_there_is_are_refused() {
     let folder = Folder::new();
     let path = folder.path("a.npz");
     let mut npz = NpzWriter::create(&path).unwrap();
-    npz.add("x", &Header::of(DType::F32, vec![1 << 61]), &[0; 8]).unwrap();
+    npz.add("x", &Header::for_dtype(DType::F32, vec![1 << 61]), &[0; 8]).unwrap();
     // Arrays without elements, in Fortran order, with sizes whose product is beyond 2^64.
-    let empty = Header { is_fortran: true, ..Header::of(DType::F32, vec![1 << 62, 1 << 62, 0]) };
+    let empty = Header { is_fortran: true, ..Header::for_dtype(DType::F32, vec![1 << 62, 1 << 62, 0]) };
     npz.add("empty", &empty, &[]).unwrap();
     npz.finish().unwrap();
     let mut npz = NpzReader::open(&path).unwrap();

@@ -50,9 +50,9 @@ fn run_and_emit_and_audit_multiply_as_a_tpu() {
         page.matches(&cell(expected)).count() >= 2 && page.contains("f32 as tpu-v2 multiplies is within 1.95e-3"),
         "{page}"
     );
-    let said =
+    let message =
         "f32 as tpu-v2 multiplies is within 1.95e-3 of f32 here; the lowered form is no further off than f32 is there";
-    assert!(shown.contains(said), "{shown}");
+    assert!(shown.contains(message), "{shown}");
 }
 
 /// Training and test losses differ from a CPU's f32, and are the same in a second run.

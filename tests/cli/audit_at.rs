@@ -42,14 +42,14 @@ fn audit(folder: &Folder, subject: &str, step: u64, more: &[&str]) -> Value {
 fn check(folder: &Folder, experiment: &str, steps: &[u64], more: &[&str]) -> Value {
     let mut last = Value::Null;
     for &step in steps {
-        let found = audit(folder, experiment, step, more);
-        let at = &found["at"];
+        let report = audit(folder, experiment, step, more);
+        let at = &report["at"];
         assert_eq!((at["step"].as_u64(), at["is_exact"].as_bool()), (Some(step), Some(true)), "{at}");
         let loss = |name: &str| at[name].as_f64().map(f64::to_bits);
         assert!(loss("loss").is_some() && loss("loss") == loss("recorded_loss"), "{experiment} {step}: {at}");
-        assert!(found["rows"].as_array().unwrap().len() > 20, "{experiment} {step}");
-        assert!(found["results"].as_array().unwrap().iter().any(|row| row["name"] == "loss"), "{experiment} {step}");
-        last = found;
+        assert!(report["rows"].as_array().unwrap().len() > 20, "{experiment} {step}");
+        assert!(report["results"].as_array().unwrap().iter().any(|row| row["name"] == "loss"), "{experiment} {step}");
+        last = report;
     }
     last
 }
@@ -67,11 +67,11 @@ fn a_step_of_a_run_that_went_on_is_made_again() {
     digits(&folder, "on.yaml", "optimizer: adam, average: {decay: 0.9}, keep_checkpoint_max: 2", "");
     folder.stdout(&["train", "on.yaml", "--epochs", "1", "--as", "tpu-v3", "--log-every", "1"]);
     folder.stdout(&["train", "on.yaml", "--as", "tpu-v3", "--resume", "--log-every", "1"]);
-    let found = check(&folder, "on.yaml", &[47], &["--gradients", "--results", "gradient/*"]);
-    assert_eq!(found["at"]["from_step"], 44, "{}", found["at"]);
+    let report = check(&folder, "on.yaml", &[47], &["--gradients", "--results", "gradient/*"]);
+    assert_eq!(report["at"]["from_step"], 44, "{}", report["at"]);
     // Two kernels and two biases, whose gradients have relative errors of some hundredths in bf16: the cosine of such a
     // small angle.
-    let results = found["results"].as_array().unwrap();
+    let results = report["results"].as_array().unwrap();
     let gradients = results.iter().filter(|row| row["name"].as_str().unwrap().starts_with("gradient/"));
     let cosines: Vec<f64> = gradients.map(|row| row["errors"]["cosine"].as_f64().unwrap()).collect();
     assert!(cosines.len() == 4 && cosines.iter().all(|cosine| (0.99..1.0).contains(cosine)), "{cosines:?}");
@@ -105,17 +105,20 @@ fn a_loss_that_is_not_the_recorded_one_is_an_error_with_both() {
     });
     let changed: String = lines.collect();
     std::fs::write(&path, changed).unwrap();
-    let said = folder.stderr(&["audit", "mlp.yaml", "--at", "9"]);
-    assert!(said.contains("step 7 of runs/mlp-bf16: loss is ") && said.contains(" was recorded as 0.125\n"), "{said}");
-    assert!(said.contains("help: versions and device are those of the run"), "{said}");
+    let message = folder.stderr(&["audit", "mlp.yaml", "--at", "9"]);
+    assert!(
+        message.contains("step 7 of runs/mlp-bf16: loss is ") && message.contains(" was recorded as 0.125\n"),
+        "{message}"
+    );
+    assert!(message.contains("help: versions and device are those of the run"), "{message}");
     // An earlier step is unaffected.
     audit(&folder, "mlp.yaml", 6, &[]);
     // A different version is named.
     let about = folder.path("runs/mlp-bf16/run.json");
     let other = std::fs::read_to_string(&about).unwrap().replace("\"bf16scope\": \"", "\"bf16scope\": \"9");
     std::fs::write(&about, other).unwrap();
-    let said = folder.stderr(&["audit", "mlp.yaml", "--at", "9"]);
-    assert!(said.contains("bf16scope was 9"), "{said}");
+    let message = folder.stderr(&["audit", "mlp.yaml", "--at", "9"]);
+    assert!(message.contains("bf16scope was 9"), "{message}");
 }
 
 #[test]
@@ -123,16 +126,16 @@ fn the_first_step_beyond_is_found_in_no_more_audits_than_said() {
     let folder = Folder::new();
     folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
     let output = folder.run(&["audit", "mlp.yaml", "--first-beyond", "1", "--json", "--top", "1"]);
-    let found: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let beyond = &found["first_beyond"];
+    let beyond = &report["first_beyond"];
     let measured = beyond["measured"].as_array().unwrap();
-    let error = |step: u64| measured.iter().find(|found| found["step"] == step).unwrap()["error"].as_f64().unwrap();
+    let error = |step: u64| measured.iter().find(|look| look["step"] == step).unwrap()["error"].as_f64().unwrap();
     let step = beyond["step"].as_u64().unwrap();
     assert!(error(step) > error(1) && (step == 2 || error(step - 1) <= error(1)), "{beyond}");
-    assert_eq!(found["at"]["step"], step);
+    assert_eq!(report["at"]["step"], step);
     // The search's figure equals the audit's.
-    assert_eq!(found["error"].as_f64(), Some(error(step)));
+    assert_eq!(report["error"].as_f64(), Some(error(step)));
     // 44 steps: step 1, six doublings, the last from 32 to 44, whose halvings are four.
     assert!(text(&output.stderr).contains("11 audits of results at most") && measured.len() <= 11, "{beyond}");
     let none = folder.stdout(&["audit", "mlp.yaml", "--first-beyond", "1e30"]);
@@ -164,8 +167,8 @@ fn what_is_no_step_of_a_run_is_refused() {
             "a step is made again on devices of one host, and --device is tpu\nhelp: leave --device out",
         ),
     ] {
-        let said = folder.stderr(&[&["audit"], args].concat());
-        assert!(said.contains(expected), "{args:?}: {said}");
+        let message = folder.stderr(&[&["audit"], args].concat());
+        assert!(message.contains(expected), "{args:?}: {message}");
     }
 }
 
@@ -184,8 +187,8 @@ mod long {
         folder.stdout(&["train", "records.yaml", "--resume"]);
         check(&folder, "records.yaml", &steps(1, 2, 18), &[]);
         // The folder of the run is equivalent to the experiment; the newest checkpoint before the step is used.
-        let found = audit(&folder, "runs/records-bf16", 18, &[]);
-        assert_eq!(found["at"]["from_step"], 16, "{}", found["at"]);
+        let report = audit(&folder, "runs/records-bf16", 18, &[]);
+        assert_eq!(report["at"]["from_step"], 16, "{}", report["at"]);
     }
 
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
@@ -208,8 +211,8 @@ mod long {
         folder.stdout(&["train", "bf16.yaml", "--as", "tpu-v3"]);
         check(&folder, "bf16.yaml", &steps(4, 1, 88), &[]);
         // The run's arithmetic is kept; the audit's is a column.
-        let found = audit(&folder, "bf16.yaml", 50, &["--as", "tpu-v3", "--budget", "1"]);
-        assert_eq!(found["f32_as"]["arithmetic"], "tpu-v3");
+        let report = audit(&folder, "bf16.yaml", 50, &["--as", "tpu-v3", "--budget", "1"]);
+        assert_eq!(report["f32_as"]["arithmetic"], "tpu-v3");
         folder.stdout(&["train", "mlp.yaml", "--precision", "f32", "--as", "tpu-v2", "--seed", "3", "--batch", "64"]);
         check(&folder, "runs/mlp-f32", &steps(5, 1, 44), &[]);
     }

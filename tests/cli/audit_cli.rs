@@ -197,8 +197,8 @@ fn a_pattern_that_keeps_nothing_and_an_output_that_is_read_are_said() {
         &["explain-cast", "cancels.txt", "exact", "--keep", "zzz*"],
         &["audit", "cancels.txt", "--random", "1", "--keep", "zzz*"],
     ] {
-        let said = stderr(args);
-        assert!(said.contains(idle), "{args:?}: {said}");
+        let message = stderr(args);
+        assert!(message.contains(idle), "{args:?}: {message}");
         assert!(!stderr(&[&args[..args.len() - 1], &["diff*"]].concat()).contains("keeps nothing"), "{args:?}");
     }
     for args in [
@@ -207,8 +207,11 @@ fn a_pattern_that_keeps_nothing_and_an_output_that_is_read_are_said() {
         &["audit", "cancels.txt", "--random", "1", "--html", "cancels.txt"],
         &["run", "cancels.txt", "--random", "1", "-o", "cancels.txt"],
     ] {
-        let said = stderr(args);
-        assert!(said.contains("name one file, ") || said.contains(", which is read, and would be lost"), "{said}");
+        let message = stderr(args);
+        assert!(
+            message.contains("name one file, ") || message.contains(", which is read, and would be lost"),
+            "{message}"
+        );
         assert_eq!(std::fs::read_to_string(folder.path().join("cancels.txt")).unwrap(), MODULE);
         assert!(!folder.path().join("n.txt").exists());
     }
@@ -266,35 +269,35 @@ fn a_module_over_partitions_is_compared_shard_by_shard() {
     assert_eq!((status, of_four), (Some(0), Some(0)));
     assert_eq!(one["rows"], four["rows"]);
     assert!(four["rows"].as_array().unwrap().len() >= 2, "{four}");
-    let of = |audit: &Value, index: usize, key: &str| audit["results"][index][key].clone();
+    let result = |audit: &Value, index: usize, key: &str| audit["results"][index][key].clone();
     let shards = |index: usize, key: &str| {
-        of(&four, index, "shards").as_array().unwrap().iter().map(|shard| shard[key].clone()).collect::<Vec<_>>()
+        result(&four, index, "shards").as_array().unwrap().iter().map(|shard| shard[key].clone()).collect::<Vec<_>>()
     };
     assert_eq!(shards(0, "offsets"), [json!([0, 0]), json!([2, 0]), json!([4, 0])]);
     assert_eq!([shards(1, "device"), shards(2, "device")], [vec![json!(0)], vec![json!(0), json!(1), json!(2)]]);
     assert!(one["results"][0].get("shards").is_none());
     // The error of the whole equals that of its worst shard, beside f64 as on one device.
-    let of_shards = of(&four, 0, "shards");
+    let of_shards = result(&four, 0, "shards");
     let worst = of_shards.as_array().unwrap().iter().map(|shard| shard["errors"]["max_abs"].as_f64().unwrap());
-    assert_eq!(worst.fold(0.0, f64::max), of(&four, 0, "errors")["max_abs"].as_f64().unwrap());
-    assert!(four["no_f64"].is_null() && of(&four, 0, "f32_error").as_f64().unwrap() > 0.0, "{four}");
+    assert_eq!(worst.fold(0.0, f64::max), result(&four, 0, "errors")["max_abs"].as_f64().unwrap());
+    assert!(four["no_f64"].is_null() && result(&four, 0, "f32_error").as_f64().unwrap() > 0.0, "{four}");
     // Padding is not compared; a product of four terms, each below 4 · 4, may be summed in another order on each
     // device: at most twice 4 · 2^-24 · 64.
-    let number = |audit: &Value, key: &str| of(audit, 0, "errors")[key].as_f64().unwrap();
+    let number = |audit: &Value, key: &str| result(audit, 0, "errors")[key].as_f64().unwrap();
     assert_eq!(number(&four, "n_elements"), 18.0);
     let (of_one, of_four) = (number(&one, "max_abs"), number(&four, "max_abs"));
     assert!(of_four > 1e-3 && (of_one - of_four).abs() < 2.0 * 4.0 * 64.0 / f64::from(1 << 24), "{of_one}, {of_four}");
-    assert_eq!(of(&one, 2, "n_differing"), of(&four, 2, "n_differing"));
+    assert_eq!(result(&one, 2, "n_differing"), result(&four, 2, "n_differing"));
     // Results over the budget fail, and are searched if one device can run the module.
     let (status, over) = audit("four.txt", &["--device", "cpu:4", "--budget", "1e-9"]);
     assert_eq!((status, over["search"].is_object()), (Some(1), true), "{over}");
     // A step's state would have to move from shards of results to shards of parameters.
     let output = bf16scope(folder.path(), &["audit", "four.txt", "--random", "3", "--device", "cpu:4", "--steps", "2"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
+    let message = text(&output.stderr);
     assert!(
-        said.contains("--steps 2 feeds results back to the parameters that they alias, and the module is for"),
-        "{said}"
+        message.contains("--steps 2 feeds results back to the parameters that they alias, and the module is for"),
+        "{message}"
     );
 }
 
@@ -349,7 +352,7 @@ fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() 
     assert!(said.contains("adam/step") && said.contains("adam.py:9"), "{said}");
     // A negative second moment, from a file.
     let mut npz = bf16scope::data::npz::NpzWriter::create(folder.path().join("in.npz")).unwrap();
-    let header = bf16scope::data::npz::Header::of(bf16scope::hlo::DType::F32, vec![64]);
+    let header = bf16scope::data::npz::Header::for_dtype(bf16scope::hlo::DType::F32, vec![64]);
     let array = |value: f32| (0..64).flat_map(|_| value.to_le_bytes()).collect::<Vec<u8>>();
     npz.add("g", &header, &array(0.5)).unwrap();
     npz.add("v", &header, &array(-4.0)).unwrap();
@@ -375,19 +378,22 @@ fn decisions_that_no_short_list_mends_are_named() {
     std::fs::write(folder.path().join("far.txt"), module).unwrap();
     std::fs::write(folder.path().join("p.yaml"), "allow: [add]\nreach: all\n").unwrap();
     let mut npz = bf16scope::data::npz::NpzWriter::create(folder.path().join("in.npz")).unwrap();
-    let header = bf16scope::data::npz::Header::of(bf16scope::hlo::DType::F32, vec![2]);
+    let header = bf16scope::data::npz::Header::for_dtype(bf16scope::hlo::DType::F32, vec![2]);
     for (name, value) in [("x0", 256.0f32), ("b", 1.0)] {
         npz.add(name, &header, &[value.to_le_bytes(), value.to_le_bytes()].concat()).unwrap();
     }
     npz.finish().unwrap();
     let args = ["audit", "far.txt", "--policy", "p.yaml", "--inputs", "in.npz", "--budget", "1e-2"];
     let output = bf16scope(folder.path(), &args);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let message = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{message}");
     let sentence = "bf16 decides otherwise than f32: 2 of 2 at p (net/relu, /home/me/net.py:7). With f32's decisions the results are 0 \
                     off, with its own 9.96e-1. What is compared there is closer than bf16 tells apart";
-    assert!(said.contains(sentence), "{said}");
-    assert!(said.contains("so nothing is kept\nhelp: a larger --budget") && !said.contains("keeping 3"), "{said}");
+    assert!(message.contains(sentence), "{message}");
+    assert!(
+        message.contains("so nothing is kept\nhelp: a larger --budget") && !message.contains("keeping 3"),
+        "{message}"
+    );
     assert!(!folder.path().join("far.policy.yaml").exists());
     let json: Value =
         serde_json::from_slice(&bf16scope(folder.path(), &[&args[..], &["--json"]].concat()).stdout).unwrap();

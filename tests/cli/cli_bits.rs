@@ -584,6 +584,6 @@ fn a_closed_pipe_is_no_error() {
 #[test]
 fn a_negative_nan_is_one() {
     let output = bf16scope(&["bits", "--as", "bf16", "--json", "--", "-nan"]).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("\"0xffc0\"") && said.contains("\"-nan\""), "{said}");
+    let message = String::from_utf8(output.stdout).unwrap();
+    assert!(message.contains("\"0xffc0\"") && message.contains("\"-nan\""), "{message}");
 }

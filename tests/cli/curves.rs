@@ -201,9 +201,9 @@ fn a_training_outlives_its_folder() {
     let output = command.current_dir(place.0.path()).output().unwrap();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    let said = "bf16scope: runs/mlp-bf16/metrics.jsonl: cannot write to it: File too large (os error 27); the training goes \
+    let message = "bf16scope: runs/mlp-bf16/metrics.jsonl: cannot write to it: File too large (os error 27); the training goes \
                 on, and is not recorded any more\n";
-    assert!(stderr.starts_with(said), "{stderr}");
+    assert!(stderr.starts_with(message), "{stderr}");
     assert!(stdout.contains("epoch 40/40") && stdout.contains("after 1,760 steps"), "{stdout}");
     let run = read(place.path("runs/mlp-bf16")).unwrap();
     assert!(run.remarks.is_empty() && run.curves[0].points.len() > 50, "{:?}", run.remarks);
@@ -377,16 +377,16 @@ fn tensorboard_reads_every_value() {
     command.arg("-I").arg(script).arg(place.path("runs")).arg(n_scalars.to_string());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let found: BTreeMap<String, Found> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(found.keys().collect::<Vec<_>>(), ["accumulator", "server"]);
+    let by_reader: BTreeMap<String, Found> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(by_reader.keys().collect::<Vec<_>>(), ["accumulator", "server"]);
     // Python prints the same numbers differently.
     let number = |value: &String| value.parse::<f64>().unwrap();
-    for (reader, found) in found {
-        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{reader}");
+    for (reader, runs) in by_reader {
+        assert_eq!(runs.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{reader}");
         for (run, curves) in &expected {
-            assert_eq!(found[run].keys().collect::<Vec<_>>(), curves.keys().collect::<Vec<_>>(), "{reader} {run}");
+            assert_eq!(runs[run].keys().collect::<Vec<_>>(), curves.keys().collect::<Vec<_>>(), "{reader} {run}");
             for (name, points) in curves {
-                let theirs = &found[run][name];
+                let theirs = &runs[run][name];
                 assert_eq!(theirs.len(), points.len(), "{reader} {run} {name}");
                 for ((step, value), (their_step, their_value)) in points.iter().zip(theirs) {
                     let (value, their_value) = (number(value), number(their_value));
@@ -410,11 +410,11 @@ fn tensorboard_reads_the_exponents_of_a_watched_run() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/read_by_tensorboard.py");
     let output = Command::new(python).arg("-I").arg(script).arg(place.path("runs")).arg("histograms").output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let found = found["mlp-bf16"].as_object().unwrap();
+    let histograms: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let histograms = histograms["mlp-bf16"].as_object().unwrap();
     let looks = fs::read_to_string(place.path("runs/mlp-bf16/watch.jsonl")).unwrap();
     let looks: Vec<serde_json::Value> = looks.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((looks.len(), found.len()), (3, looks[0]["rows"].as_array().unwrap().len()));
+    assert_eq!((looks.len(), histograms.len()), (3, looks[0]["rows"].as_array().unwrap().len()));
     for (at, look) in looks.iter().enumerate() {
         for row in look["rows"].as_array().unwrap() {
             let role = match row["role"].as_str() {
@@ -423,9 +423,9 @@ fn tensorboard_reads_the_exponents_of_a_watched_run() {
                 _ => String::new(),
             };
             let name = format!("{}/{}{role}", row["quantity"].as_str().unwrap(), row["layer"].as_str().unwrap());
-            assert_eq!(found[&name][at][0], look["step"], "{name}");
+            assert_eq!(histograms[&name][at][0], look["step"], "{name}");
             // TensorBoard omits empty buckets at both ends.
-            let buckets = found[&name][at][1].as_array().unwrap();
+            let buckets = histograms[&name][at][1].as_array().unwrap();
             let n_in = |left: f64| {
                 let bucket = buckets.iter().find(|bucket| bucket[0] == left && bucket[1] == left + 4.0);
                 bucket.map_or(0.0, |bucket| bucket[2].as_f64().unwrap())
@@ -457,22 +457,22 @@ fn runs_over_seeds_are_compared_pair_by_pair() {
         args.extend(second.iter().map(String::as_str));
         args.extend(more);
         // At any width of the screen.
-        let said = place.run(&args).0;
-        said.split_whitespace().collect::<Vec<&str>>().join(" ")
+        let comparison = place.run(&args).0;
+        comparison.split_whitespace().collect::<Vec<&str>>().join(" ")
     };
     let one = ["--scalar", "test/loss"];
     let worse = compare("a", 6, &one);
-    let said = "test/loss: the first is higher by 0.2500, which chance does not explain (p = 0.031, 6 seeds)";
-    assert!(worse.contains(said) && !worse.contains("learning_rate: "), "{worse}");
+    let message = "test/loss: the first is higher by 0.2500, which chance does not explain (p = 0.031, 6 seeds)";
+    assert!(worse.contains(message) && !worse.contains("learning_rate: "), "{worse}");
     let same = compare("c", 6, &["--difference", "0.1", "--scalar", "test/loss"]);
     // With a known spread it would be 61; six pairs estimate the spread to a third.
-    let said = "test/loss: no difference that 6 seeds tell (p = 1.000): it is between -0.2874 and 0.2874 (95 %); about 86 seeds \
+    let message = "test/loss: no difference that 6 seeds tell (p = 1.000): it is between -0.2874 and 0.2874 (95 %); about 86 seeds \
                 tell a difference of 0.1000 in four of five times, where these 6 are all that says how much seeds spread";
-    assert!(same.contains(said), "{same}");
+    assert!(same.contains(message), "{same}");
     let few = compare("a", 4, &one);
-    let said = "test/loss: 4 seeds cannot tell at 5 %, whatever they give (p is 0.125 at least): the difference is between \
+    let message = "test/loss: 4 seeds cannot tell at 5 %, whatever they give (p is 0.125 at least): the difference is between \
                 0.2500 and 0.2500";
-    assert!(few.contains(said), "{few}");
+    assert!(few.contains(message), "{few}");
     let json: serde_json::Value = serde_json::from_str(&compare("a", 6, &["--json"])).unwrap();
     let loss = &json["compared"][0];
     assert_eq!((loss["scalar"].as_str(), loss["p_value"].as_f64()), (Some("test/loss"), Some(2.0 / 64.0)));

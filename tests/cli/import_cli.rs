@@ -34,15 +34,15 @@ fn import_with(folder: &Folder, weights: &str, network: &str, rules: &str, more:
     let weights = data(weights).display().to_string();
     let (model, arrays) = (at(".yaml"), at(".npz"));
     let args = ["weights", &weights, "--model", &model, "-o", &out, "--check", &arrays, "--json"];
-    let said = folder.stdout(&[&args[..], more].concat());
-    let said: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((&said["rules"], &said["step"]), (&rules.into(), &0.into()));
-    assert_eq!(said["left_over"], Value::Array(Vec::new()));
-    let [f32, bf16] = &said["checked"].as_array().unwrap()[..] else { panic!("{said}") };
-    let number = |of: &Value, key: &str| of[key].as_f64().unwrap();
+    let report = folder.stdout(&[&args[..], more].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["rules"], &report["step"]), (&rules.into(), &0.into()));
+    assert_eq!(report["left_over"], Value::Array(Vec::new()));
+    let [f32, bf16] = &report["checked"].as_array().unwrap()[..] else { panic!("{report}") };
+    let number = |column: &Value, key: &str| column[key].as_f64().unwrap();
     assert!(number(f32, "rms") <= ANOTHER_ORDER * number(f32, "recorded_rms"), "{network}: {f32}");
     assert!(number(bf16, "rms") <= 1.5 * number(bf16, "theirs_rms"), "{network}: {bf16}");
-    said
+    report
 }
 
 /// Each array of a file: its name without an optional prefix, and a checksum of its bytes.
@@ -58,8 +58,8 @@ fn sums(file: &Path, prefix: &str) -> Vec<(String, u32)> {
 #[test]
 fn gpt2_computes_what_transformers_does_and_goes_back() {
     let folder = Folder::new();
-    let said = import(&folder, "gpt2.pt", "gpt2", "gpt2");
-    let logits = said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == "logits/kernel").unwrap();
+    let report = import(&folder, "gpt2.pt", "gpt2", "gpt2");
+    let logits = report["variables"].as_array().unwrap().iter().find(|it| it["variable"] == "logits/kernel").unwrap();
     assert_eq!((&logits["from"], &logits["how"]), (&"lm_head.weight".into(), &"transposed [1, 0]".into()));
     let model = data("gpt2.yaml").display().to_string();
     folder.stdout(&[
@@ -99,9 +99,10 @@ fn completes(folder: &Folder, network: &str) {
 #[test]
 fn llama_computes_what_transformers_does_and_goes_back() {
     let folder = Folder::new();
-    let said = import(&folder, "llama.safetensors", "llama", "llama");
-    let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
-    let key = of("decoder/block2/attention/heads/key/kernel");
+    let report = import(&folder, "llama.safetensors", "llama", "llama");
+    let variable =
+        |ours: &str| report["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+    let key = variable("decoder/block2/attention/heads/key/kernel");
     let how = "transposed [1, 0], axes [[0], [1, 2]] taken apart; widened";
     assert_eq!((&key["from"], &key["how"]), (&"model.layers.1.self_attn.k_proj.weight".into(), &how.into()));
     comes_back(&folder, "llama");
@@ -113,10 +114,11 @@ fn llama_computes_what_transformers_does_and_goes_back() {
 #[test]
 fn vit_computes_what_transformers_does_and_goes_back() {
     let folder = Folder::new();
-    let said = import(&folder, "vit.safetensors", "vit", "vit");
-    let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
-    assert_eq!(of("class_token/token")["how"], "axes [0, 1] of length 1 left out; widened");
-    assert_eq!(of("position_embedding/embeddings")["how"], "axes [0] of length 1 left out; widened");
+    let report = import(&folder, "vit.safetensors", "vit", "vit");
+    let variable =
+        |ours: &str| report["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+    assert_eq!(variable("class_token/token")["how"], "axes [0, 1] of length 1 left out; widened");
+    assert_eq!(variable("position_embedding/embeddings")["how"], "axes [0] of length 1 left out; widened");
     comes_back(&folder, "vit");
 
     let file = weights::open(data("vit.safetensors")).unwrap();
@@ -197,8 +199,8 @@ fn a_network_of_keras_computes_what_keras_does() {
         &path("mobile.npz"),
     ]);
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("it is another function, or a variable is in another's place"), "{said}");
+    let message = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(message.contains("it is another function, or a variable is in another's place"), "{message}");
     // A recorded NaN is reported.
     let recorded = weights::open(data("mobile.npz")).unwrap();
     let mut arrays: Vec<(String, Literal)> =
@@ -210,21 +212,24 @@ fn a_network_of_keras_computes_what_keras_does() {
     weights::write(&folder.path("nan.npz"), weights::WrittenFormat::Npz, arrays).unwrap();
     let output =
         folder.run(&["weights", &path("mobile_names.npz"), "--model", &path("mobile.yaml"), "--check", "nan.npz"]);
-    let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("logits in f32: of 1 elements one, recorded or predicted, is NaN or infinite"), "{said}");
-    assert!(!said.contains("another function"), "{said}");
+    let message = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("logits in f32: of 1 elements one, recorded or predicted, is NaN or infinite"),
+        "{message}"
+    );
+    assert!(!message.contains("another function"), "{message}");
 }
 
 #[test]
 fn keras_own_file_is_read_by_names_of_layers_or_else_by_their_order() {
     let folder = Folder::new();
-    let said = import(&folder, "mobile.keras", "mobile", "keras");
-    let from = |said: &Value, ours: &str| {
-        let found = said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
-        found["from"].as_str().unwrap().to_string()
+    let report = import(&folder, "mobile.keras", "mobile", "keras");
+    let from = |report: &Value, ours: &str| {
+        let variable = report["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+        variable["from"].as_str().unwrap().to_string()
     };
-    assert_eq!(from(&said, "pointwise1_bn/beta"), "layers/batch_normalization_4/vars/1");
+    assert_eq!(from(&report, "pointwise1_bn/beta"), "layers/batch_normalization_4/vars/1");
     let by_name = sums(&folder.path("mobile.safetensors"), "");
     // The same network with other layer names.
     let text = std::fs::read_to_string(data("mobile.yaml")).unwrap();
@@ -232,10 +237,10 @@ fn keras_own_file_is_read_by_names_of_layers_or_else_by_their_order() {
     std::fs::write(folder.path("renamed.yaml"), text.replace("pointwise", "mixing").replace("logits", "classes"))
         .unwrap();
     let keras = data("mobile.keras").display().to_string();
-    let said = folder.stdout(&["weights", &keras, "--model", "renamed.yaml", "-o", "renamed.safetensors", "--json"]);
-    let said: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((&said["rules"], &said["left_over"]), (&"keras_numbered".into(), &Value::Array(Vec::new())));
-    assert_eq!(from(&said, "mixing1_bn/beta"), "layers/batch_normalization_4/vars/1");
+    let report = folder.stdout(&["weights", &keras, "--model", "renamed.yaml", "-o", "renamed.safetensors", "--json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["rules"], &report["left_over"]), (&"keras_numbered".into(), &Value::Array(Vec::new())));
+    assert_eq!(from(&report, "mixing1_bn/beta"), "layers/batch_normalization_4/vars/1");
     let values = |sums: Vec<(String, u32)>| {
         let mut values: Vec<u32> = sums.into_iter().map(|(_, sum)| sum).collect();
         values.sort_unstable();
@@ -249,10 +254,11 @@ fn keras_own_file_is_read_by_names_of_layers_or_else_by_their_order() {
 fn attention_of_keras_is_read_in_each_of_its_files() {
     let folder = Folder::new();
     for file in ["attention.keras", "attention_saved"] {
-        let said = import(&folder, file, "attention", "keras");
-        let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
-        assert_eq!(of("attention2/query/bias")["how"], "reshaped from [4, 4]", "{file}");
-        assert_eq!(of("attention2/out/bias")["how"], "taken", "{file}");
+        let report = import(&folder, file, "attention", "keras");
+        let variable =
+            |ours: &str| report["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+        assert_eq!(variable("attention2/query/bias")["how"], "reshaped from [4, 4]", "{file}");
+        assert_eq!(variable("attention2/out/bias")["how"], "taken", "{file}");
     }
 }
 
@@ -260,14 +266,15 @@ fn attention_of_keras_is_read_in_each_of_its_files() {
 #[test]
 fn an_encoder_of_torch_computes_what_torch_does() {
     let folder = Folder::new();
-    let said = import(&folder, "encoder.pt", "encoder", "torch");
-    let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
-    let key = of("encoder/block2/attention/heads/key/bias");
+    let report = import(&folder, "encoder.pt", "encoder", "torch");
+    let variable =
+        |ours: &str| report["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+    let key = variable("encoder/block2/attention/heads/key/bias");
     assert_eq!(
         (&key["from"], &key["how"]),
         (&"encoder.layers.1.self_attn.in_proj_bias".into(), &"part 2 of 3 along axis 0".into())
     );
-    assert_eq!(of("positions/embeddings")["how"], "axes [0] of length 1 left out");
+    assert_eq!(variable("positions/embeddings")["how"], "axes [0] of length 1 left out");
 }
 
 /// PyTorch flattens images channels first: the file does not show it, so a rule states it.
@@ -278,13 +285,13 @@ fn images_that_torch_flattened_need_a_rule() {
     let arrays = data("flatten.npz").display().to_string();
     let output = folder.run(&["weights", &weights, "--model", &model, "--check", &arrays]);
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     let hint = "hidden/kernel has 6 numbers for each of 6 channels: if it reads images that were flattened there channels first, \
                 as by PyTorch's `flatten`, its rule needs `channels_first: [6, height, width]`";
-    assert!(said.contains(hint) && said.contains("it is another function"), "{said}");
+    assert!(message.contains(hint) && message.contains("it is another function"), "{message}");
     let rules = data("flatten_rules.yaml").display().to_string();
-    let said = import_with(&folder, "flatten.pt", "flatten", "flatten", &["--rules", &rules]);
-    assert_eq!(said["about_images"], Value::Null);
+    let report = import_with(&folder, "flatten.pt", "flatten", "flatten", &["--rules", &rules]);
+    assert_eq!(report["about_images"], Value::Null);
     // And back, to the bit.
     let back = ["--rules", &rules, "--format", "safetensors", "-o", "back.safetensors"];
     folder.stdout(&[&["weights", "flatten.safetensors", "--model", &model], &back[..]].concat());
@@ -298,7 +305,7 @@ fn wrong_checkpoints_are_told_apart() {
     let whole = weights::open(data("flatten.pt")).unwrap();
     let model = data("flatten.yaml").display().to_string();
     type Named = Vec<(String, Literal)>;
-    let told = |change: &dyn Fn(&mut Named)| {
+    let message = |change: &dyn Fn(&mut Named)| {
         let mut arrays: Named =
             whole.entries().iter().map(|entry| (entry.name.clone(), whole.read(&entry.name).unwrap())).collect();
         change(&mut arrays);
@@ -318,7 +325,7 @@ fn wrong_checkpoints_are_told_apart() {
     for (error, expected) in [
         // For another model.
         (
-            told(&|arrays| arrays.iter_mut().for_each(|it| it.0 = format!("body.{}", it.0))),
+            message(&|arrays| arrays.iter_mut().for_each(|it| it.0 = format!("body.{}", it.0))),
             [
                 "conv1/kernel is missing: there is no conv1.weight; only body.conv1.weight has that shape, and nothing takes it",
                 "it is of another model, or",
@@ -326,7 +333,7 @@ fn wrong_checkpoints_are_told_apart() {
         ),
         // A name that maps twice.
         (
-            told(&|arrays| arrays.push(("module.hidden.bias".to_string(), arrays[3].1.clone()))),
+            message(&|arrays| arrays.push(("module.hidden.bias".to_string(), arrays[3].1.clone()))),
             [
                 "hidden/bias could be any of hidden.bias, module.hidden.bias",
                 "a file of rules in which each variable has one name",
@@ -334,7 +341,7 @@ fn wrong_checkpoints_are_told_apart() {
         ),
         // Fits only transposed.
         (
-            told(&|arrays| change(arrays, "logits.weight", &|dims, _| dims.reverse())),
+            message(&|arrays| change(arrays, "logits.weight", &|dims, _| dims.reverse())),
             [
                 "logits/kernel fits transposed only: logits.weight is [8, 5], expected [5, 8]",
                 "a rule with `transpose: [1, 0]` reads it",
@@ -342,7 +349,7 @@ fn wrong_checkpoints_are_told_apart() {
         ),
         // Another number of classes.
         (
-            told(&|arrays| {
+            message(&|arrays| {
                 change(arrays, "logits.weight", &|dims, bytes| (dims[0], *bytes) = (3, bytes[..96].to_vec()));
                 change(arrays, "logits.bias", &|dims, bytes| (dims[0], *bytes) = (3, bytes[..12].to_vec()));
             }),
@@ -350,7 +357,7 @@ fn wrong_checkpoints_are_told_apart() {
         ),
         // Contains NaN.
         (
-            told(&|arrays| {
+            message(&|arrays| {
                 change(arrays, "conv2.bias", &|_, bytes| bytes[8..12].copy_from_slice(&f32::NAN.to_le_bytes()))
             }),
             ["conv2.bias is not finite: element 2 of conv2/bias would be NaN", "take an earlier checkpoint of it"],

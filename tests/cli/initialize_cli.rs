@@ -33,14 +33,17 @@ fn a_run_starts_from_weights_says_so_and_keeps_it() {
         "run",
     ]);
     assert!(started.status.success(), "{}", stderr(&started));
-    let said = format!("starting from {before}: 4 of 4 variables taken by their own names\n");
-    assert!(stderr(&started).contains(&said), "{}", stderr(&started));
+    let message = format!("starting from {before}: 4 of 4 variables taken by their own names\n");
+    assert!(stderr(&started).contains(&message), "{}", stderr(&started));
     let (old, now) = (folder.path(before), folder.path("now.safetensors"));
     let (old, now) = (Checkpoint::read(&old).unwrap(), Checkpoint::read(&now).unwrap());
     assert_eq!(now.variables["mlp/logits/kernel"], old.variables["mlp/logits/kernel"]);
     // The run's folder shows how to repeat it.
-    let kept = std::fs::read_to_string(folder.path("run/experiment.yaml")).unwrap();
-    assert!(kept.contains("initialize_from: /") && kept.contains("/checkpoints/mlp-bf16.safetensors\n"), "{kept}");
+    let experiment = std::fs::read_to_string(folder.path("run/experiment.yaml")).unwrap();
+    assert!(
+        experiment.contains("initialize_from: /") && experiment.contains("/checkpoints/mlp-bf16.safetensors\n"),
+        "{experiment}"
+    );
     // It can be evaluated and resumed like any other; resumed at the same epoch, it has no message on its initial
     // weights.
     folder.stdout(&["eval", "mlp.yaml", "--checkpoint", "now.safetensors"]);

@@ -85,10 +85,10 @@ fn a_module_that_a_compiler_has_made_is_told() {
     let place = Place::new();
     place.write("made.txt", &MODULE.replacen("HloModule net", "HloModule net, is_scheduled=true", 1));
     let output = place.run(&["lower", "made.txt", "-o", "lowered.txt"]);
-    let said = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     assert!(
-        output.status.success() && said.contains("made.txt is what a compiler has made (is_scheduled=true)"),
-        "{said}"
+        output.status.success() && message.contains("made.txt is what a compiler has made (is_scheduled=true)"),
+        "{message}"
     );
     assert!(!String::from_utf8(place.run(&["lower", "net.txt", "-o", "n.txt"]).stderr).unwrap().contains("compiler"));
 }
@@ -99,8 +99,8 @@ fn a_function_exported_for_several_platforms_is_told() {
     let place = Place::new();
     let exported = oracle("stablehlo/platforms.jax");
     let output = place.run(&["lower", exported.to_str().unwrap(), "-o", "lowered.txt"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("says on which it runs (0 for cpu, 1 for tpu)"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && message.contains("says on which it runs (0 for cpu, 1 for tpu)"), "{message}");
     // JAX's text calls its sizes symbolic, though all are known.
     place.write(
         "text.mlir",
@@ -118,9 +118,9 @@ fn a_function_exported_for_several_platforms_is_told() {
 "#,
     );
     let output = place.run(&["emit", "text.mlir"]);
-    let said = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     let advised = "says on which it runs (from 0, in the order of the export), and the function's own follow; with `platforms=[\"tpu\"]`";
-    assert!(output.status.success() && said.contains(advised), "{said}");
+    assert!(output.status.success() && message.contains(advised), "{message}");
     let hlo = String::from_utf8(output.stdout).unwrap();
     assert!(hlo.contains("entry_computation_layout={(s32[], f32[2]{0})->f32[2]{0}}"), "{hlo}");
 }
@@ -274,18 +274,18 @@ ENTRY main {
 fn what_is_taken_for_a_loss_is_said_and_may_be_given() {
     let place = Place::new();
     place.write("two.txt", TWO);
-    let said = |more: &[&str]| {
+    let output_of = |more: &[&str]| {
         let output = place.run(&[&["lower", "two.txt", "-o", "out.txt"], more].concat());
         [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
     };
-    let [stdout, _] = said(&[]);
+    let [stdout, _] = output_of(&[]);
     assert!(
         stdout.contains("taken for a loss: result 1 (%loss); if that is wrong, --loss names its number\n"),
         "{stdout}"
     );
-    let [stdout, _] = said(&["--loss", "0", "--loss", "1"]);
+    let [stdout, _] = output_of(&["--loss", "0", "--loss", "1"]);
     assert!(stdout.contains("losses: result 0 (%sums), result 1 (%loss), as given\n"), "{stdout}");
-    let [_, stderr] = said(&["--loss", "2"]);
+    let [_, stderr] = output_of(&["--loss", "2"]);
     assert!(stderr.contains("losses: 2 is the number of no result of two, expected one below 2"), "{stderr}");
 }
 
@@ -340,8 +340,8 @@ fn an_instruction_is_explained() {
     let by_name = explained(&["biased", "--keep", "biased"]);
     for name in ["main/%biased", "%biased"] {
         assert_eq!(explained(&[name]), explained(&["biased"]), "{name}");
-        let kept = String::from_utf8(explained(&["biased", "--keep", name])).unwrap();
-        assert_eq!(kept.replace(&format!("`{name}`"), "`biased`").as_bytes(), by_name, "{name}");
+        let by_place = String::from_utf8(explained(&["biased", "--keep", name])).unwrap();
+        assert_eq!(by_place.replace(&format!("`{name}`"), "`biased`").as_bytes(), by_name, "{name}");
     }
     place.check(
         &["explain-cast", "net.txt", "biasd"],
@@ -471,9 +471,9 @@ fn an_empty_policy_is_an_error() {
     for (name, text) in [("empty.yaml", ""), ("comment.yaml", "# keep: ['*']\n"), ("null.yaml", "~\n")] {
         place.write(name, text);
         let output = place.run(&["lower", "net.txt", "-o", "x.pb", "--policy", name]);
-        let said = String::from_utf8(output.stderr).unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
         let expected = format!("bf16scope: {name} is empty, expected a policy: keys such as `preset: default`");
-        assert!(output.status.code() == Some(2) && said.starts_with(&expected), "{said}");
+        assert!(output.status.code() == Some(2) && message.starts_with(&expected), "{message}");
     }
     place.write("no_keys.yaml", "{}\n");
     assert!(place.run(&["lower", "net.txt", "-o", "x.pb", "--policy", "no_keys.yaml"]).status.success());
@@ -513,15 +513,15 @@ fn what_cannot_be_written_or_counted_is_told_before_a_compiler_is_asked() {
 #[test]
 fn f16_says_where_its_range_ends() {
     let place = Place::new();
-    let said = |args: &[&str]| {
+    let messages = |args: &[&str]| {
         let output = place.run(&[&["lower", "net.txt", "-o", "out.pb"], args].concat());
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
     let ends = "bf16scope: warning: f16 ends at 65504, where f32 and bf16 end at 3.4e38";
-    assert!(said(&["--policy", "mixed_float16"]).starts_with(ends), "{}", said(&["--policy", "mixed_float16"]));
+    assert!(messages(&["--policy", "mixed_float16"]).starts_with(ends), "{}", messages(&["--policy", "mixed_float16"]));
     for others in [&[][..], &["--policy", "O0", "--dtype", "f16"]] {
-        assert!(!said(others).contains("65504"), "{others:?}");
+        assert!(!messages(others).contains("65504"), "{others:?}");
     }
 }
 

@@ -23,8 +23,8 @@ fn init_writes_experiments_that_are_read() {
             .count())
     );
     for kind in names("templates") {
-        let said = folder.stdout(&["init", &kind]);
-        assert_eq!(said, format!("{kind}.yaml: name your data in it, then `bf16scope train {kind}.yaml`\n"));
+        let message = folder.stdout(&["init", &kind]);
+        assert_eq!(message, format!("{kind}.yaml: name your data in it, then `bf16scope train {kind}.yaml`\n"));
         let summary = folder.json(&["summary", &format!("{kind}.yaml"), "--json"]);
         assert!(summary["n_parameters"].as_u64().unwrap() > 100, "{summary}");
     }

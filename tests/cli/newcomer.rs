@@ -63,7 +63,7 @@ fn a_label_that_the_model_has_no_room_for_is_said_with_the_line_of_its_classes()
 fn a_label_that_is_text_and_an_option_that_is_wrong_are_said_shortly() {
     let folder = pictures();
     let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
-    let of = |images: &str, labels: &str| {
+    let message = |images: &str, labels: &str| {
         let data = format!(
             "tfrecord: {input}/clipart.train, n_test: 1, features: {{images: {{key: image/encoded, resize: bilinear{images}}}, \
              labels: {{key: {labels}}}}}"
@@ -71,11 +71,11 @@ fn a_label_that_is_text_and_an_option_that_is_wrong_are_said_shortly() {
         experiment(&folder, "n_classes: 4", &data);
         folder.stderr(&["train", "e.yaml", "--no-run"])
     };
-    let error = of("", "image/encoded");
+    let error = message("", "image/encoded");
     let expected =
         "feature `image/encoded` is 1 value of bytes; expected a whole number, for bytes are an encoded image";
     assert!(error.contains(expected), "{error}");
-    let error = of(", mean: [1, 2]", "image/class/label");
+    let error = message(", mean: [1, 2]", "image/class/label");
     assert!(error.contains("expected finite numbers, one for each of 3 channels\n"), "{error}");
     assert!(!error.contains("help: `data` is"), "{error}");
 }
@@ -113,18 +113,18 @@ fn padding_that_a_model_would_learn_is_told() {
     let gpt =
         "  {kind: transformer, vocabulary: 256, length: 8, layers: 1, features: 8, heads: 1, hidden: 8, causal: true}";
     assert_eq!(data(gpt, "tokenizer: bytes, window: 8"), "");
-    let told = data(gpt, "tokenizer: bytes, pack: 8, by: line");
+    let warning = data(gpt, "tokenizer: bytes, pack: 8, by: line");
     let expected =
         "warning: e.yaml:3:48: the model takes no `weights`, so what fills up rows counts in its loss and accuracy\n";
-    assert!(told.contains(expected), "{told}");
+    assert!(warning.contains(expected), "{warning}");
     let layers = |labels: &str| {
         format!(
             "  kind: layers\n  inputs: {{tokens: {{shape: [8], dtype: int32}}}}\n{labels}  layers: [{{embedding: {{input_dim: 256, \
              output_dim: 4}}}}, {{dense: 256}}]\n  loss: {{sparse_softmax_cross_entropy: , example_weights: weights}}"
         )
     };
-    let told = data(&layers(""), "tokenizer: bytes, pack: 8, by: line");
-    assert!(told.contains("expected `labels: {weights: [8]}` beside the `loss` under `model`"), "{told}");
+    let warning = data(&layers(""), "tokenizer: bytes, pack: 8, by: line");
+    assert!(warning.contains("expected `labels: {weights: [8]}` beside the `loss` under `model`"), "{warning}");
     assert_eq!(data(&layers("  labels: {weights: [8]}\n"), "tokenizer: bytes, pack: 8, by: line"), "");
 }
 
@@ -146,7 +146,7 @@ fn a_grid_that_is_none_is_an_error_before_the_plugin_is_loaded() {
 #[test]
 fn an_activation_is_a_layer_and_transposing_nothing_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |layers: &str, rest: &str| {
+    let message = |layers: &str, rest: &str| {
         let text = format!(
             "model:\n  kind: layers\n  inputs: {{x: [4]}}\n  layers:\n{layers}  loss: mean_squared_error\n{rest}"
         );
@@ -155,9 +155,9 @@ fn an_activation_is_a_layer_and_transposing_nothing_is_told() {
         let output = crate::binary::bf16scope(&args).current_dir(folder.path()).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
-    assert_eq!(said("    - {dense: {units: 4}}\n    - relu\n", ""), "");
-    let error = said("    - {dense: {units: 4}}\n    - {relu: 1}\n", "");
+    assert_eq!(message("    - {dense: {units: 4}}\n    - relu\n", ""), "");
+    let error = message("    - {dense: {units: 4}}\n    - {relu: 1}\n", "");
     assert!(error.ends_with("help: write `activation: relu`\n"), "{error}");
-    let warning = said("    - {dense: {units: 4}}\n", "tune: {transpose_input: true}\n");
+    let warning = message("    - {dense: {units: 4}}\n", "tune: {transpose_input: true}\n");
     assert!(warning.contains("`transpose_input` changes nothing in layers: no feature is an image"), "{warning}");
 }

@@ -40,12 +40,12 @@ fn no_output_goes_to_a_url() {
     for command in OUTPUTS {
         for url in ["gs://bucket/x.safetensors", "s3://bucket/x", "http://host/x.html", "file:///tmp/x", "hdfs://x/y"] {
             let output = folder.run(&[command, &[url][..]].concat());
-            let said = text(&output.stderr);
+            let message = text(&output.stderr);
             let is_right = output.status.code() == Some(2)
-                && said.contains(&format!("`{url}` is a URL, and bf16scope writes only local files"))
-                && said.contains("help: ");
+                && message.contains(&format!("`{url}` is a URL, and bf16scope writes only local files"))
+                && message.contains("help: ");
             if !is_right {
-                wrong.push(format!("{command:?} {url}: {:?} {said}", output.status.code()));
+                wrong.push(format!("{command:?} {url}: {:?} {message}", output.status.code()));
             }
         }
     }
@@ -63,20 +63,23 @@ fn a_cache_and_keys_of_an_experiment_are_local_too() {
     let folder = Folder::new();
     let mut command = crate::binary::bf16scope(&["cache", "show"]);
     let output = command.current_dir(folder.path("")).env("BF16SCOPE_CACHE", "gs://bucket/cache").output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("BF16SCOPE_CACHE cannot be used"), "{said}");
+    let message = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && message.contains("BF16SCOPE_CACHE cannot be used"), "{message}");
     let yaml = fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     for key in ["initialize_from", "rules"] {
         let with_url = yaml.replace("train: {", &format!("train: {{{key}: gs://bucket/w.safetensors, "));
         fs::write(folder.path("url.yaml"), with_url).unwrap();
-        let said = folder.stderr(&["train", "url.yaml"]);
-        assert!(said.starts_with("bf16scope: url.yaml:3:"), "{said}");
-        assert!(said.contains("`gs://bucket/w.safetensors` is a URL, and bf16scope reads only local files"), "{said}");
-        assert!(said.contains("gcloud storage cp"), "{said}");
+        let message = folder.stderr(&["train", "url.yaml"]);
+        assert!(message.starts_with("bf16scope: url.yaml:3:"), "{message}");
+        assert!(
+            message.contains("`gs://bucket/w.safetensors` is a URL, and bf16scope reads only local files"),
+            "{message}"
+        );
+        assert!(message.contains("gcloud storage cp"), "{message}");
     }
     // A URL as an input is refused, too.
-    let said = folder.stderr(&["eval", "mlp.yaml", "--checkpoint", "s3://bucket/x.safetensors"]);
-    assert!(said.contains("is a URL, and bf16scope reads only local files"), "{said}");
+    let message = folder.stderr(&["eval", "mlp.yaml", "--checkpoint", "s3://bucket/x.safetensors"]);
+    assert!(message.contains("is a URL, and bf16scope reads only local files"), "{message}");
     assert!(!folder.path("gs:").exists() && !folder.path("s3:").exists());
 }
 
@@ -107,11 +110,11 @@ fn no_run_replaces_the_checkpoint_of_another() {
     folder.stdout(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
     assert_ne!(fs::read(&checkpoint).unwrap(), before);
     let output = folder.run(&["train", "mlp.yaml", "--epochs", "1", "--overwrite"]);
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let message = text(&output.stderr);
+    assert!(output.status.success(), "{message}");
     assert!(
-        said.contains("mlp-bf16.safetensors will be replaced after the first epoch, as --overwrite says"),
-        "{said}"
+        message.contains("mlp-bf16.safetensors will be replaced after the first epoch, as --overwrite says"),
+        "{message}"
     );
     assert_eq!(fs::read(&checkpoint).unwrap(), before);
 }
@@ -152,9 +155,9 @@ fn a_checkpoint_that_another_user_may_have_named_is_not_followed() {
     for name in ["shared", "shared/run.json"] {
         let mode = |mode| fs::set_permissions(folder.path(name), fs::Permissions::from_mode(mode)).unwrap();
         mode(0o777);
-        let said = folder.stderr(&again);
-        assert!(said.starts_with(&format!("bf16scope: {name}: every user may write it (mode 777)")), "{said}");
-        assert!(said.contains("help: name the run's checkpoint yourself: --checkpoint FILE"), "{said}");
+        let message = folder.stderr(&again);
+        assert!(message.starts_with(&format!("bf16scope: {name}: every user may write it (mode 777)")), "{message}");
+        assert!(message.contains("help: name the run's checkpoint yourself: --checkpoint FILE"), "{message}");
         mode(0o755);
     }
     fs::set_permissions(folder.path("shared"), fs::Permissions::from_mode(0o777)).unwrap();

@@ -18,7 +18,7 @@ fn write_images(path: &Path) {
         .collect();
     let bytes: Vec<u8> = images.iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut npz = NpzWriter::create(path).unwrap();
-    npz.add("images", &Header::of(DType::F32, vec![64, 8, 8, 1]), &bytes).unwrap();
+    npz.add("images", &Header::for_dtype(DType::F32, vec![64, 8, 8, 1]), &bytes).unwrap();
     npz.finish().unwrap();
 }
 
@@ -31,9 +31,12 @@ fn a_package_predicts_what_its_experiment_does() {
     write_images(&folder.path("images.npz"));
 
     // Two devices, each with the batch size of `predict`, so each runs the same program.
-    let said = folder.stdout(&["package", "mlp.yaml", "--devices", "2", "--batch", "32", "-o", "pack"]);
-    assert!(said.contains("  in  images bf16[32,8,8,1]\n  out  logits f32[32,10]\n"), "{said}");
-    assert!(said.ends_with("run it: bf16scope run pack --device cpu:2 --inputs in.npz --outputs out.npz\n"), "{said}");
+    let summary = folder.stdout(&["package", "mlp.yaml", "--devices", "2", "--batch", "32", "-o", "pack"]);
+    assert!(summary.contains("  in  images bf16[32,8,8,1]\n  out  logits f32[32,10]\n"), "{summary}");
+    assert!(
+        summary.ends_with("run it: bf16scope run pack --device cpu:2 --inputs in.npz --outputs out.npz\n"),
+        "{summary}"
+    );
     let run = ["run", "pack", "--device", "cpu:2", "--inputs", "images.npz", "--outputs", "out.npz"];
     let predicted = |warning: Option<&str>| {
         let output = folder.run(&run);

@@ -117,6 +117,6 @@ fn what_is_no_graph_is_said() {
     std::fs::write(folder.path("notes.pb"), "Notes on the model\n").unwrap();
     let output = folder.run(&["port", "notes.pb"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
-    assert!(said.contains("it is text that begins \"Notes on the model\"; expected a Saver's .meta"), "{said}");
+    let message = text(&output.stderr);
+    assert!(message.contains("it is text that begins \"Notes on the model\"; expected a Saver's .meta"), "{message}");
 }

@@ -63,8 +63,8 @@ fn predictions_are_what_eval_counts_and_the_same_in_every_file() {
     }
 
     for file in ["p.npz", "p.csv", "p.json"] {
-        let said = folder.stdout(&["predict", "mlp.yaml", "--top", "3", "-o", file]);
-        assert!(said.contains(&format!("{file}: logits f32[360,10], classes s32[360], ")), "{said}");
+        let summary = folder.stdout(&["predict", "mlp.yaml", "--top", "3", "-o", file]);
+        assert!(summary.contains(&format!("{file}: logits f32[360,10], classes s32[360], ")), "{summary}");
     }
     let file: Value = serde_json::from_slice(&std::fs::read(folder.path("p.json")).unwrap()).unwrap();
     assert_eq!(&file["predictions"], predictions);
@@ -126,7 +126,7 @@ fn what_is_not_right_is_said_before_the_work() {
     let folder = trained();
     let npz = |name: &str, array: &str, dtype: DType, dims: &[i64]| {
         let mut npz = NpzWriter::create(folder.path(name)).unwrap();
-        let header = Header::of(dtype, dims.to_vec());
+        let header = Header::for_dtype(dtype, dims.to_vec());
         let n_bytes = dims.iter().product::<i64>() as usize * dtype.n_bytes();
         npz.add(array, &header, &vec![0; n_bytes]).unwrap();
         npz.finish().unwrap();
@@ -191,9 +191,9 @@ fn write_tags(folder: &Folder) {
     let x = |i: usize| ((i * 37 + i / 4) % 17) as f32 / 8.0 - 1.0;
     let floats = |n: usize, of: &dyn Fn(usize) -> f32| (0..n).flat_map(|i| of(i).to_le_bytes()).collect::<Vec<u8>>();
     let mut npz = NpzWriter::create(folder.path("tags-data.npz")).unwrap();
-    npz.add("x", &Header::of(DType::F32, vec![60, 4]), &floats(240, &x)).unwrap();
+    npz.add("x", &Header::for_dtype(DType::F32, vec![60, 4]), &floats(240, &x)).unwrap();
     let tag = |i: usize| f32::from(x(i / 3 * 4 + i % 3) > 0.0);
-    npz.add("labels", &Header::of(DType::F32, vec![60, 3]), &floats(180, &tag)).unwrap();
+    npz.add("labels", &Header::for_dtype(DType::F32, vec![60, 3]), &floats(180, &tag)).unwrap();
     npz.finish().unwrap();
     let text = "model:\n  kind: layers\n  inputs: {x: [4]}\n  layers: [{dense: 3}]\n  loss: sigmoid_cross_entropy\n\
                 data: {npz: tags-data.npz, n_test: 20}\ntrain: {epochs: 2, batch: 8}\n";

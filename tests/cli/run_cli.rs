@@ -168,9 +168,9 @@ fn jaxs_adam_step_gives_jaxs_results() {
     const N_TERMS: f64 = 784.0 + 128.0 + 10.0 + 32.0 + 10.0 + 128.0 + 32.0;
     let (learning_rate, epsilon, one_minus_beta1) = (1e-3, 1e-8, 0.1);
     beside_jax("mlp_adam_step", |number, values, expected, recorded| {
-        let own = N_TERMS * ROUNDING * scale(expected);
+        let rounding = N_TERMS * ROUNDING * scale(expected);
         if number > 3 {
-            return check(number, values, expected, |_| own);
+            return check(number, values, expected, |_| rounding);
         }
         // out0 to out3 are parameters, out5 to out8 their first moments.
         let moment = numbers(recorded, &format!("out{}", number + 5));
@@ -178,7 +178,7 @@ fn jaxs_adam_step_gives_jaxs_results() {
         check(number, values, expected, |at| {
             let gradient = moment[at].abs() / one_minus_beta1;
             let slope = epsilon / ((gradient - delta).max(0.0) + epsilon).powi(2);
-            own + learning_rate * (delta * slope).min(2.0)
+            rounding + learning_rate * (delta * slope).min(2.0)
         });
     });
 }
@@ -743,8 +743,8 @@ fn a_module_over_replicas_gives_each_ones_result() {
     npz.finish().unwrap();
     folder.stdout(&["run", "two.txt", "--inputs", "in.npz", "--outputs", "out.npz", "--device", "cpu:2"]);
     let mut out = folder.npz("out.npz");
-    let found = ["out0", "out0.replica1", "out1"].map(|name| f32s(&mut out, name));
-    assert_eq!(found, [[10.0], [11.0], [21.0]]);
+    let outputs = ["out0", "out0.replica1", "out1"].map(|name| f32s(&mut out, name));
+    assert_eq!(outputs, [[10.0], [11.0], [21.0]]);
     assert_eq!(out.names().unwrap().len(), 3);
 }
 
@@ -778,14 +778,14 @@ fn calls_of_lapack_compute_what_jax_computes() {
     let folder = Folder::new();
     let [module, inputs] = ["lapack.mlir", "lapack_in.npz"].map(|name| data("stablehlo", name));
     folder.stdout(&["run", &module, "--inputs", &inputs, "--outputs", "out.npz"]);
-    let mut found = folder.npz("out.npz");
+    let mut computed = folder.npz("out.npz");
     let mut expected = NpzReader::new(File::open(data("stablehlo", "lapack_out.npz")).unwrap()).unwrap();
-    assert_eq!(found.names().unwrap().len(), 7);
+    assert_eq!(computed.names().unwrap().len(), 7);
     for name in (0..7).map(|number| format!("out{number}")) {
-        let [found, expected] = [&mut found, &mut expected].map(|npz| f32s(npz, &name));
+        let [computed, expected] = [&mut computed, &mut expected].map(|npz| f32s(npz, &name));
         // Zeros may have either sign.
         let bits = |values: Vec<f32>| values.into_iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(found), bits(expected), "{name}");
+        assert_eq!(bits(computed), bits(expected), "{name}");
     }
     assert!(f32s(&mut expected, "out2").iter().any(|value| value.is_nan()));
 }

@@ -75,14 +75,14 @@ fn what_a_training_never_reaches_is_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
     std::fs::copy(csv, folder.path().join("digits.csv.gz")).unwrap();
-    let said = |command: &[&str], lines: &str| {
+    let message = |command: &[&str], lines: &str| {
         std::fs::write(folder.path().join("e.yaml"), format!("{MODEL}{DATA}train:\n{lines}")).unwrap();
         let output = binary::bf16scope(&[&command[..1], &["e.yaml"], &command[1..]].concat());
         let output = { output }.current_dir(folder.path()).env("COLUMNS", "200").output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let warm_up = said(&["schedule"], "  epochs: 10\n  warm_up: {epochs: 12}\n");
+    let warm_up = message(&["schedule"], "  epochs: 10\n  warm_up: {epochs: 12}\n");
     expect![[r#"
         bf16scope: warning: e.yaml:5:21: the warm-up of 528 steps is longer than the training, which has 440
           5 |   warm_up: {epochs: 12}
@@ -98,14 +98,15 @@ fn what_a_training_never_reaches_is_a_warning() {
             |                                                                                       ^^^
           help: leave it out, or train more epochs
     "#]]
-    .assert_eq(&said(&["schedule"], change));
+    .assert_eq(&message(&["schedule"], change));
     let lines = "  epochs: 1\n  warm_up: {epochs: 12}\n";
     let of_flag = "  epochs: 10\n  warm_up: {epochs: 12}\n";
-    for said in
-        [said(&["train", "--no-run"], lines), said(&["train", "--no-run", "--epochs", "1", "--overwrite"], of_flag)]
-    {
+    for message in [
+        message(&["train", "--no-run"], lines),
+        message(&["train", "--no-run", "--epochs", "1", "--overwrite"], of_flag),
+    ] {
         let warning = "warning: e.yaml:5:21: the warm-up of 528 steps is longer than the training, which has 44\n";
-        assert!(said.contains(warning), "{said}");
+        assert!(message.contains(warning), "{message}");
     }
 }
 

@@ -28,21 +28,22 @@ fn experiment(train: &str, dtype: &str) -> String {
 fn losses(folder: &Folder, file: &str, precision: &str) -> Vec<f64> {
     let file = data(file).display().to_string();
     let all = ["--model", "net.yaml", "--precision", precision, "-o", "in.safetensors", "--json"];
-    let said = folder.json(&[&["weights", file.as_str()], &all[..]].concat());
+    let report = folder.json(&[&["weights", file.as_str()], &all[..]].concat());
     // PyTorch's SGD counts no steps.
     let about = match file.ends_with("torch_sgd.pt") {
         true => "the file says no number of updates: the run goes on from step 0, and so do schedules".into(),
         false => Value::Null,
     };
-    assert_eq!((&said["has_slots"], &said["about_slots"]), (&true.into(), &about), "{said}");
+    assert_eq!((&report["has_slots"], &report["about_slots"]), (&true.into(), &about), "{report}");
     let run = format!("run-{precision}");
     let train = ["train", "net.yaml", "--precision", precision, "--resume=in.safetensors", "--log-every", "1"];
     folder.stdout(
         &[&train[..], &["--epochs", "25", "--checkpoint", "out.safetensors", "--overwrite", "--run", &run]].concat(),
     );
     let lines = std::fs::read_to_string(folder.path(&run).join("metrics.jsonl")).unwrap();
-    let found = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64());
-    found.take(20).collect()
+    let recorded_losses =
+        lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64());
+    recorded_losses.take(20).collect()
 }
 
 /// TensorFlow 1's RMSProp, whose second slot is its momentum.
@@ -98,16 +99,16 @@ fn goes_on(file: &str, precisions: &[&str]) {
     std::fs::write(folder.path("net.yaml"), experiment(train, dtype)).unwrap();
     let [theirs, theirs_bf16] = ["f32", "bf16"].map(|key| recorded(&recording, &format!("{name}_{key}")));
     for &precision in precisions {
-        let found = losses(&folder, file, precision);
-        assert_eq!((found.len(), theirs.len()), (20, 20), "{file}");
-        let (own, other) = (rms(&found, &theirs), rms(&theirs_bf16, &theirs));
-        println!("{file}: {precision} {own:.1e}, theirs in bf16 {other:.1e}");
+        let ours = losses(&folder, file, precision);
+        assert_eq!((ours.len(), theirs.len()), (20, 20), "{file}");
+        let (error, other) = (rms(&ours, &theirs), rms(&theirs_bf16, &theirs));
+        println!("{file}: {precision} {error:.1e}, theirs in bf16 {other:.1e}");
         // Sums of up to 1,024 numbers in another order differ by at most 2^-24 of them for each addition, and twenty
         // steps add up their changes, in a mean over 16 examples; a difference as large as a rounding to bf16, 2^-9 of
         // a loss near 1, would mean another optimizer. In bf16 the difference from f32 may be that of the other
         // framework's own bf16, and half as much again: roundings are different.
         let bound = if precision == "f32" { 20.0 * 1024.0 / (1 << 24) as f64 / 16.0 } else { 1.5 * other };
-        assert!(own <= bound, "{file} in {precision}: {own:e}, expected at most {bound:e}");
+        assert!(error <= bound, "{file} in {precision}: {error:e}, expected at most {bound:e}");
     }
 }
 
@@ -119,9 +120,13 @@ fn slots_of_keras_whole_h5_are_those_of_its_keras() {
     std::fs::write(folder.path("net.yaml"), experiment(sgd, "")).unwrap();
     let variables = |file: &str| {
         let (from, out) = (data(file).display().to_string(), format!("of_{file}.safetensors"));
-        let said = folder.json(&["weights", &from, "--model", "net.yaml", "-o", &out, "--json"]);
+        let report = folder.json(&["weights", &from, "--model", "net.yaml", "-o", &out, "--json"]);
         let expected = (&Value::from(true), &Value::Null, &Value::from(5), &Value::Array(Vec::new()));
-        assert_eq!((&said["has_slots"], &said["about_slots"], &said["step"], &said["left_over"]), expected, "{file}");
+        assert_eq!(
+            (&report["has_slots"], &report["about_slots"], &report["step"], &report["left_over"]),
+            expected,
+            "{file}"
+        );
         Checkpoint::read(folder.path(&out)).unwrap().variables
     };
     assert_eq!(variables("keras_sgd.h5"), variables("keras_sgd.keras"));
@@ -137,9 +142,9 @@ fn slots_without_data_go_no_further() {
     std::fs::write(folder.path("net.yaml"), net.replace("examples.npz", "gone.npz")).unwrap();
     let file = data("tf1_adam").display().to_string();
     let import = ["weights", &file, "--model", "net.yaml", "-o", "in.safetensors", "--json"];
-    let said = folder.json(&import);
-    let about = said["about_slots"].as_str().unwrap();
-    assert!(said["has_slots"] == false && about.contains("gone.npz: cannot open the archive"), "{about}");
+    let report = folder.json(&import);
+    let about = report["about_slots"].as_str().unwrap();
+    assert!(report["has_slots"] == false && about.contains("gone.npz: cannot open the archive"), "{about}");
     assert!(about.ends_with("name the data, and make the checkpoint again"), "{about}");
     // With data it resumes, in the middle of an epoch.
     std::fs::write(folder.path("net.yaml"), &net).unwrap();
@@ -168,9 +173,9 @@ fn slots_of_keras_weights_alone_are_in_the_models_order() {
     let adam = "learning_rate: 0.01, optimizer: {kind: adam, epsilon: 1.0e-7, epsilon_hat: true}";
     std::fs::write(folder.path("net.yaml"), experiment(adam, "")).unwrap();
     let import = |file: &str, out: &str| folder.json(&["weights", file, "--model", "net.yaml", "-o", out, "--json"]);
-    let said = import("model.weights.h5", "of_h5.safetensors");
+    let report = import("model.weights.h5", "of_h5.safetensors");
     assert_eq!(
-        (&said["has_slots"], said["about_slots"].as_str().unwrap()),
+        (&report["has_slots"], report["about_slots"].as_str().unwrap()),
         (&true.into(), "slots are numbered there, and are taken in the order of this model's variables")
     );
     import(&data("keras_adam.keras").display().to_string(), "of_keras.safetensors");
@@ -184,19 +189,19 @@ fn slots_that_are_not_taken_are_said_to_start_afresh() {
     let about = |train: &str, file: &str| {
         std::fs::write(folder.path("net.yaml"), experiment(train, "")).unwrap();
         let file = data(file).display().to_string();
-        let said = folder.json(&["weights", &file, "--model", "net.yaml", "-o", "in.safetensors", "--json"]);
-        assert_eq!(said["has_slots"], false);
-        text(said["about_slots"].as_str().unwrap_or_default().as_bytes())
+        let report = folder.json(&["weights", &file, "--model", "net.yaml", "-o", "in.safetensors", "--json"]);
+        assert_eq!(report["has_slots"], false);
+        text(report["about_slots"].as_str().unwrap_or_default().as_bytes())
     };
     let momentum = "learning_rate: 0.1, optimizer: {kind: momentum, momentum: 0.9}";
     assert_eq!(
         about(momentum, "keras_adam.keras"),
         "its optimizer has 12 arrays, expected 6 or 7 of 5 variables that train with the slots momentum: its slots start afresh"
     );
-    let said = about(momentum, "tf1_adam");
+    let message = about(momentum, "tf1_adam");
     assert!(
-        said.starts_with("the file has state of an optimizer, such as ") && said.ends_with("start afresh"),
-        "{said}"
+        message.starts_with("the file has state of an optimizer, such as ") && message.ends_with("start afresh"),
+        "{message}"
     );
     // `RMSProp_1` is its momentum, because there is no `RMSProp_2`.
     assert_eq!(

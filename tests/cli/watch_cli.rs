@@ -192,16 +192,16 @@ fn the_last_window_of_a_run_that_diverges_is_recorded() {
     let folder = Folder::new();
     let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     std::fs::write(folder.path("mlp.yaml"), yaml.replace("value: 0.05", "value: 1.0e30")).unwrap();
-    let said = folder.stderr(&["train", "mlp.yaml"]);
-    assert!(said.contains(", which began in mlp/"), "{said}");
-    assert!(said.contains("what the numbers were before it: `bf16scope watch runs/mlp-bf16`"), "{said}");
+    let message = folder.stderr(&["train", "mlp.yaml"]);
+    assert!(message.contains(", which began in mlp/"), "{message}");
+    assert!(message.contains("what the numbers were before it: `bf16scope watch runs/mlp-bf16`"), "{message}");
     let steps = steps(&folder, "runs/mlp-bf16");
     assert!(steps[0] == 1 && steps.len() >= 2 && steps.len() <= 9, "{steps:?}");
     let shown = folder.run(&["watch", "runs/mlp-bf16", "--json"]);
-    let found: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
     let rules: Vec<&str> =
-        found["anomalies"].as_array().unwrap().iter().filter_map(|found| found["rule"].as_str()).collect();
-    assert!(rules.contains(&"not_finite"), "{found}");
+        report["anomalies"].as_array().unwrap().iter().filter_map(|anomaly| anomaly["rule"].as_str()).collect();
+    assert!(rules.contains(&"not_finite"), "{report}");
 }
 
 #[test]
@@ -238,17 +238,17 @@ fn a_run_is_narrowed_to_a_step_and_to_the_setting_that_changed() {
     assert!(yaml.contains("piecewise"), "{yaml}");
     std::fs::write(folder.path("mlp.yaml"), yaml).unwrap();
     folder.run(&["train", "mlp.yaml", "--watch=25", "--epochs", "2"]);
-    let found = folder.run(&["watch", "runs/mlp-bf16", "--narrow", "--json"]);
-    assert_eq!(found.status.code(), Some(1), "{}", text(&found.stderr));
-    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
-    let (coarse, narrowed) = (&found["anomalies"][0], &found["narrowed"]);
+    let report = folder.run(&["watch", "runs/mlp-bf16", "--narrow", "--json"]);
+    assert_eq!(report.status.code(), Some(1), "{}", text(&report.stderr));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let (coarse, narrowed) = (&report["anomalies"][0], &report["narrowed"]);
     let step = narrowed["anomalies"][0]["step"].as_u64().unwrap();
-    assert!(coarse["step"] == 51 && (35..=43).contains(&step), "{found}");
+    assert!(coarse["step"] == 51 && (35..=43).contains(&step), "{report}");
     let setting = &narrowed["settings"][0];
     assert!(setting["setting"] == "learning_rate" && setting["step"].as_u64().unwrap() <= step, "{narrowed}");
     assert!(setting["phases"][1].as_str().unwrap().starts_with("changes["), "{narrowed}");
-    assert_eq!(found["look"]["step"], step);
-    assert!(found["audit"].as_str().unwrap().ends_with(&format!(" --at {step}")), "{}", found["audit"]);
+    assert_eq!(report["look"]["step"], step);
+    assert!(report["audit"].as_str().unwrap().ends_with(&format!(" --at {step}")), "{}", report["audit"]);
     let screen = text(&folder.run(&["watch", "runs/mlp-bf16", "--narrow"]).stdout).to_string();
     assert!(
         screen.contains(&format!("narrowed: step {step}: ")) && screen.contains("  setting: `learning_rate` is "),

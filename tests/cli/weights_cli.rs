@@ -64,11 +64,11 @@ fn a_checkpoint_of_tensorflow_is_a_table() {
 }
 
 /// Name, dtype, dims and checksum of each array.
-fn arrays(found: &Value) -> BTreeMap<String, (String, Value, String)> {
+fn arrays(report: &Value) -> BTreeMap<String, (String, Value, String)> {
     let field = |array: &Value, name: &str| array[name].as_str().unwrap().to_string();
-    let of =
+    let entry =
         |array: &Value| (field(array, "name"), (field(array, "dtype"), array["dims"].clone(), field(array, "crc32c")));
-    found["arrays"].as_array().unwrap().iter().map(of).collect()
+    report["arrays"].as_array().unwrap().iter().map(entry).collect()
 }
 
 /// From each format to each: the same arrays, except for strings, which only a bundle supports.
@@ -79,9 +79,9 @@ fn arrays_are_the_same_in_every_format() {
     let mut whole = arrays(&json(folder.path(), &[names.to_str().unwrap()]));
     whole.retain(|_, (dtype, ..)| dtype != "string");
     for (output, format) in [("a.npz", "npz"), ("a.ckpt", "tf")] {
-        let found = run(folder.path(), &[names.to_str().unwrap(), "-o", output, "--format", format]);
-        assert!(found.status.success(), "{}", text(&found.stderr));
-        assert!(text(&found.stderr).contains("`word` is of string, and is not written"), "{}", text(&found.stderr));
+        let written = run(folder.path(), &[names.to_str().unwrap(), "-o", output, "--format", format]);
+        assert!(written.status.success(), "{}", text(&written.stderr));
+        assert!(text(&written.stderr).contains("`word` is of string, and is not written"), "{}", text(&written.stderr));
         assert_eq!(arrays(&json(folder.path(), &[output])), whole, "{format}");
     }
     // safetensors has no complex numbers.
@@ -107,8 +107,8 @@ fn arrays_are_the_same_in_every_format() {
     let state = fixture("keras/model.weights.h5");
     let expected = arrays(&json(folder.path(), &[state.to_str().unwrap()]));
     for output in ["k.safetensors", "k.npz", "k.index"] {
-        let found = run(folder.path(), &[state.to_str().unwrap(), "-o", output]);
-        assert!(found.status.success(), "{}", text(&found.stderr));
+        let written = run(folder.path(), &[state.to_str().unwrap(), "-o", output]);
+        assert!(written.status.success(), "{}", text(&written.stderr));
         assert_eq!(arrays(&json(folder.path(), &[output])), expected, "{output}");
     }
 }
@@ -170,9 +170,9 @@ fn tensorflow_restores_what_is_written() {
     let output = Command::new(python).arg("-I").arg(script).arg(folder.path().join("back.ckpt")).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     type Arrays = BTreeMap<String, (String, Value, String)>;
-    let found: BTreeMap<String, Arrays> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(found.keys().collect::<Vec<_>>(), ["Checkpoint", "Saver", "load_checkpoint"]);
-    for (reader, arrays) in found {
+    let by_reader: BTreeMap<String, Arrays> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(by_reader.keys().collect::<Vec<_>>(), ["Checkpoint", "Saver", "load_checkpoint"]);
+    for (reader, arrays) in by_reader {
         assert_eq!(arrays.len(), expected.len(), "{reader}");
         for (name, (_, dims, crc)) in &expected {
             let (_, their_dims, their_crc) = &arrays[name];

@@ -35,7 +35,7 @@ fn copy(fault: &str) -> (tempfile::TempDir, PathBuf) {
 /// A plugin with this fault. Its file is gone when this returns, and its code is not.
 fn load(fault: &str) -> Result<&'static Plugin, PjrtError> {
     let (_folder, path) = copy(fault);
-    Plugin::of(&PluginSpec::at(path), &trusting(), Purpose::Run)
+    Plugin::for_spec(&PluginSpec::at(path), &trusting(), Purpose::Run)
 }
 
 /// The message, without the plugin's file.

@@ -23,7 +23,7 @@ fn load_error(name: &str, bytes: &[u8]) -> String {
 
 /// Loads a file that this crate knows nothing of.
 fn load(path: &Path) -> Result<&'static Plugin, PjrtError> {
-    Plugin::of(&PluginSpec::at(path), &trusting(), Purpose::Run)
+    Plugin::for_spec(&PluginSpec::at(path), &trusting(), Purpose::Run)
 }
 
 /// Leave to load any file.
@@ -114,7 +114,7 @@ fn a_plugin_that_nothing_says_a_place_of_is_named() {
 
 #[test]
 fn a_file_that_nobody_answers_for_is_not_loaded() {
-    let refused = |spec: &PluginSpec| Plugin::of(spec, &Setup::from_env(), Purpose::Run).unwrap_err().to_string();
+    let refused = |spec: &PluginSpec| Plugin::for_spec(spec, &Setup::from_env(), Purpose::Run).unwrap_err().to_string();
     let expected = format!(
         "plugin {}: not loaded into this process: it is not a pinned plugin, and nobody vouches for what it does\n\
          help: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
@@ -137,7 +137,7 @@ fn demanding() -> PluginSpec {
 fn variables_are_not_set_where_threads_may_read_them() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let text = Plugin::of(&demanding(), &trusting(), Purpose::Compile).unwrap_err().to_string();
+            let text = Plugin::for_spec(&demanding(), &trusting(), Purpose::Compile).unwrap_err().to_string();
             let (start, rest) = text.split_once(" of ").unwrap();
             let (n_threads, help) = rest.split_once(" threads\n").unwrap();
             assert_eq!(
@@ -152,7 +152,7 @@ fn variables_are_not_set_where_threads_may_read_them() {
             );
             assert!(std::env::var_os("BF16SCOPE_NOBODY_SETS_THAT").is_none());
             // To run, it wants nothing: it gets as far as the loader.
-            let text = Plugin::of(&demanding(), &trusting(), Purpose::Run).unwrap_err().to_string();
+            let text = Plugin::for_spec(&demanding(), &trusting(), Purpose::Run).unwrap_err().to_string();
             assert!(text.contains("it exports no GetPjrtApi"), "{text}");
         });
     });
@@ -179,7 +179,7 @@ fn a_process_that_was_set_to_compile_does_not_run() {
         assert_eq!(std::env::var(setting.variable).unwrap(), setting.value);
     }
     let tpu = PluginSpec { path: Some(libm()), ..PluginSpec::tpu().clone() };
-    let error = |purpose| Plugin::of(&tpu, &trusting(), purpose).unwrap_err().to_string();
+    let error = |purpose| Plugin::for_spec(&tpu, &trusting(), purpose).unwrap_err().to_string();
     assert!(error(Purpose::Compile).contains("it exports no GetPjrtApi"));
     assert_eq!(
         error(Purpose::Run),

@@ -31,12 +31,13 @@ fn a_program_whose_library_is_gone_says_what_to_run() {
 }
 
 fn clients() -> [Client; 2] {
-    [Platform::cpu(), Platform::XlaCpu]
-        .map(|platform| Client::of(&platform, &Setup::from_env()).unwrap_or_else(|error| panic!("{platform}: {error}")))
+    [Platform::cpu(), Platform::XlaCpu].map(|platform| {
+        Client::for_platform(&platform, &Setup::from_env()).unwrap_or_else(|error| panic!("{platform}: {error}"))
+    })
 }
 
 fn xla_cpu() -> Client {
-    Client::of(&Platform::XlaCpu, &Setup::from_env()).unwrap()
+    Client::for_platform(&Platform::XlaCpu, &Setup::from_env()).unwrap()
 }
 
 /// Files of this folder whose names end so, at least `at_least` of them.

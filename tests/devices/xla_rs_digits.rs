@@ -64,7 +64,8 @@ fn the_digits_are_learnt_as_on_the_plugin_but_for_the_order_of_sums() {
     let data = experiment.read_data(&path, &Setup::from_env()).unwrap();
     let Model::Cnn(config) = &mut experiment.model else { panic!("the digits' model is a cnn") };
     config.dropout = 0.0;
-    let [plugin, xla_cpu] = [Platform::cpu(), Platform::XlaCpu].map(|it| Client::of(&it, &Setup::from_env()).unwrap());
+    let [plugin, xla_cpu] =
+        [Platform::cpu(), Platform::XlaCpu].map(|it| Client::for_platform(&it, &Setup::from_env()).unwrap());
     let (plain, plain_accuracy) = learn(&plugin, &experiment, &data, as_it_is);
     let others: Vec<(Vec<f64>, f64)> = ORDERS.map(|order| learn(&plugin, &experiment, &data, order)).to_vec();
     let (xla_rs, accuracy) = learn(&xla_cpu, &experiment, &data, as_it_is);

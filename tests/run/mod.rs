@@ -58,7 +58,7 @@ pub const KEPT: usize = 128;
 /// A client of the CPU plugin, or of the device named, for one test alone: it compiles whatever it is given.
 pub fn own_client() -> Client {
     let platform = std::env::var("BF16SCOPE_TEST_DEVICE").map_or(Platform::cpu(), |name| name.parse().unwrap());
-    Client::of(&platform, &Setup::from_env()).unwrap_or_else(|error| panic!("no client: {error}"))
+    Client::for_platform(&platform, &Setup::from_env()).unwrap_or_else(|error| panic!("no client: {error}"))
 }
 
 /// Whether the device's compiler rounds to f16. XLA's CPU plugin does not where the processor has no F16C, or where

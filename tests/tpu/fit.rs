@@ -187,13 +187,13 @@ fn the_page_works_in_a_browser() {
     // f32 does not fit at 128: a cross in each plot.
     let expected = format!("{} / {} / {} / 2 / 1", join(&all), join(&best), marked.join(", "));
     let answer = support::escape(fit["answers"][0].as_str().unwrap());
-    let said = [
+    let expected_texts = [
         "<b>96</b><span>tpu-v2, f32: largest batch</span>",
         "<b>128 or more</b><span>tpu-v2, bf16: largest batch</span>",
         &answer,
     ];
     // The same in the markup, which is complete without its script.
-    for text in said {
+    for text in expected_texts {
         assert!(html.contains(text), "{text} is not in\n{html}");
     }
     let points: Vec<&str> = html.split("<circle ").skip(1).filter(|point| point.contains(" r=\"6\"")).collect();
@@ -205,7 +205,7 @@ fn the_page_works_in_a_browser() {
     }
     let Some(seen) = browser::dom(&place.path("fit.html")) else { return };
     assert!(seen.contains(&format!("<title>{expected}</title>")), "{expected}\n{seen}");
-    for text in said {
+    for text in expected_texts {
         assert!(seen.contains(text), "{text} is not in\n{seen}");
     }
 }

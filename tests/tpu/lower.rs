@@ -50,9 +50,9 @@ fn the_compiler_decides_and_its_decisions_are_a_policy() {
     assert!(after.n_bytes <= before.n_bytes + before.n_bytes / 1000, "{before:?} {after:?}");
     assert!(after.cycles <= before.cycles + before.cycles / 1000, "{before:?} {after:?}");
     // The result's cost is that of one of the programs, and each kept trial has decisions.
-    let kept: Vec<_> = first.trials.iter().filter(|trial| trial.end == TrialEnd::Kept).collect();
-    assert_eq!(kept.last().map_or(Some(before), |trial| trial.cost), Some(after));
-    assert_eq!(kept.is_empty(), first.policy.decided.is_empty());
+    let kept_trials: Vec<_> = first.trials.iter().filter(|trial| trial.end == TrialEnd::Kept).collect();
+    assert_eq!(kept_trials.last().map_or(Some(before), |trial| trial.cost), Some(after));
+    assert_eq!(kept_trials.is_empty(), first.policy.decided.is_empty());
     assert!(first.policy.decided.iter().all(|decided| decided.because.contains("tpu-v2")), "{:?}", first.policy);
     // As a document it gives the same module, without a compiler.
     let document = bf16scope::document::to_string(&first.policy).unwrap();

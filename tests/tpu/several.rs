@@ -57,8 +57,8 @@ fn a_step_over_eight_cores_has_the_figures_that_jax_has() {
             let report = report(&data(&format!("several_cores/{name}.hlo.txt")), "tpu-v3");
             for (figure, expected) in jax[name].as_object().unwrap() {
                 let figure = if figure == "seconds" { "optimal_seconds" } else { figure };
-                let found = if report[figure].is_null() { &report["hbm"][figure] } else { &report[figure] };
-                assert_eq!(found, expected, "{name}: {figure}");
+                let reported = if report[figure].is_null() { &report["hbm"][figure] } else { &report[figure] };
+                assert_eq!(reported, expected, "{name}: {figure}");
             }
             report
         })
@@ -272,9 +272,9 @@ fn the_replicas_of_a_model_sum_gradients_in_f32() {
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         let report = &answer["reports"][0];
         assert_eq!(report["devices"], serde_json::json!({"replicas": n.parse::<u32>().unwrap(), "partitions": 1}));
-        let found = collectives(report);
-        assert!(!found.is_empty(), "{path}: replicas say nothing to each other");
-        assert!(found.iter().all(|it| it.starts_with(&format!("all-reduce add f32 {n} "))), "{path}: {found:?}");
+        let ops = collectives(report);
+        assert!(!ops.is_empty(), "{path}: replicas say nothing to each other");
+        assert!(ops.iter().all(|it| it.starts_with(&format!("all-reduce add f32 {n} "))), "{path}: {ops:?}");
     }
 }
 
@@ -369,9 +369,12 @@ fn a_plan_compiles_as_much_as_it_may_and_predicts_the_rest() {
         .env("TPU_LIBRARY_PATH", library.trim())
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("up to 2 compiles") && said.contains("2 of 2: bf16 for tpu-v3:4x4, 16 a core in "), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{message}");
+    assert!(
+        message.contains("up to 2 compiles") && message.contains("2 of 2: bf16 for tpu-v3:4x4, 16 a core in "),
+        "{message}"
+    );
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     let by = |at: usize| (answer["rows"][at]["n_cores"].clone(), answer["rows"][at]["known"]["by"].clone());
     let expected = [(8, "compiled"), (32, "compiled"), (128, "predicted")];

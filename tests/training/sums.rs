@@ -86,7 +86,7 @@ mod long {
     #[cfg_attr(feature = "long-tests", test)]
     fn what_sums_in_bf16_cost() {
         let source = noise(&[8, 8, 1], 10, 64);
-        let client = Client::of(&Platform::cpu_devices(64).unwrap(), &Setup::from_env()).unwrap();
+        let client = Client::for_platform(&Platform::cpu_devices(64).unwrap(), &Setup::from_env()).unwrap();
         let network = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64]}";
         for n in [8, 16, 32, 64] {
             let gradients = |sum| {

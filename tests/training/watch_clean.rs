@@ -37,7 +37,7 @@ fn check(name: &str, change: impl Fn(String) -> String, precision: Precision, n_
     let n = experiment.mesh.mesh.n_devices();
     let client = match n {
         1 => run::client().clone(),
-        n => run::quick(Client::of(&Platform::cpu_devices(n).unwrap(), &Setup::from_env()).unwrap()),
+        n => run::quick(Client::for_platform(&Platform::cpu_devices(n).unwrap(), &Setup::from_env()).unwrap()),
     };
     let spec = experiment.spec(precision, &Tuning::none()).unwrap();
     let session = Session::new(&client, spec).unwrap_or_else(|error| panic!("{name}: {error}"));

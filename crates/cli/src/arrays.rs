@@ -104,11 +104,15 @@ impl Inputs {
     /// # Errors
     /// Parameters without a source, ambiguous names, arrays of another type or shape.
     pub(super) fn new(module: &Module, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
-        Inputs::of(parameters(module)?, file, seed)
+        Inputs::for_parameters(parameters(module)?, file, seed)
     }
 
     /// The same for the given parameters.
-    pub(super) fn of(parameters: Vec<Parameter>, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
+    pub(super) fn for_parameters(
+        parameters: Vec<Parameter>,
+        file: Option<&Path>,
+        seed: Option<u64>,
+    ) -> anyhow::Result<Inputs> {
         let npz = file.map(NpzReader::open).transpose()?;
         let mut named = match &npz {
             Some(npz) => assign(&parameters, npz)?,
@@ -135,19 +139,19 @@ impl Inputs {
     fn check(&mut self) -> anyhow::Result<()> {
         let Some(npz) = &mut self.npz else { return Ok(()) };
         let path = npz.path().display().to_string();
-        let mut given = Vec::new();
+        let mut assigned = Vec::new();
         for (position, (parameter, source)) in self.parameters.iter().zip(&self.sources).enumerate() {
             if let Source::File(name) = source {
                 let entry = npz.entry(name)?.with_context(|| format!("{path}: array `{name}` has gone"))?;
-                given.push((position, parameter, name, entry.header.clone()));
+                assigned.push((position, parameter, name, entry.header.clone()));
             }
         }
-        let misfits: Vec<(&[i64], &[i64])> = (given.iter())
+        let misfits: Vec<(&[i64], &[i64])> = (assigned.iter())
             .map(|(_, parameter, _, header)| (&header.dims[..], &parameter.shape.dims[..]))
             .filter(|(dims, expected)| dims != expected)
             .collect();
-        let misfit = Misfit::of(&misfits, given.len());
-        given.iter().try_for_each(|(position, parameter, name, header)| {
+        let misfit = Misfit::classify(&misfits, assigned.len());
+        assigned.iter().try_for_each(|(position, parameter, name, header)| {
             check_type(parameter, *position, name, &path, header, &misfit)
         })
     }
@@ -280,12 +284,14 @@ fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<
     let mut assigned: BTreeMap<usize, String> = BTreeMap::new();
     let mut unused = Vec::new();
     for name in npz.names() {
-        let mut of = holders.get(name).cloned().unwrap_or_default();
+        let mut matches = holders.get(name).cloned().unwrap_or_default();
         let by_position = name.strip_prefix("in").and_then(|number| number.parse::<usize>().ok());
-        if let Some(position) = by_position.filter(|position| *position < parameters.len() && !of.contains(position)) {
-            of.push(position);
+        if let Some(position) =
+            by_position.filter(|position| *position < parameters.len() && !matches.contains(position))
+        {
+            matches.push(position);
         }
-        match of.as_slice() {
+        match matches.as_slice() {
             [] => unused.push(name),
             [position] => {
                 if let Some(other) = assigned.insert(*position, name.to_string()) {
@@ -341,13 +347,13 @@ fn few(names: &[impl AsRef<str>]) -> String {
 /// rounding; dtypes that NumPy lacks, from the bytes in which `ml_dtypes` stores them. Two raw bytes are bf16: NumPy
 /// has its own f16.
 fn accepted(dtype: DType) -> Vec<(char, usize)> {
-    let own = Header::of(dtype, Vec::new());
+    let header = Header::for_dtype(dtype, Vec::new());
     let mut all = match dtype {
-        DType::BF16 => vec![('f', 4), (own.kind, own.width), ('V', 2)],
-        DType::F16 => vec![('f', 4), (own.kind, own.width)],
-        _ => vec![(own.kind, own.width)],
+        DType::BF16 => vec![('f', 4), (header.kind, header.width), ('V', 2)],
+        DType::F16 => vec![('f', 4), (header.kind, header.width)],
+        _ => vec![(header.kind, header.width)],
     };
-    if own.width == 1 && dtype.bits() <= 8 && dtype != DType::Pred {
+    if header.width == 1 && dtype.bits() <= 8 && dtype != DType::Pred {
         all.push(('V', 1));
     }
     all
@@ -376,7 +382,7 @@ enum Misfit {
 
 impl Misfit {
     /// Classifies the arrays whose dims differ from their parameters', among `n_arrays`.
-    fn of(misfits: &[(&[i64], &[i64])], n_arrays: usize) -> Misfit {
+    fn classify(misfits: &[(&[i64], &[i64])], n_arrays: usize) -> Misfit {
         let first_axis = |(dims, expected): &(&[i64], &[i64])| {
             let ((n, of_each), (batch, expected)) = (dims.split_first()?, expected.split_first()?);
             (of_each == expected).then_some((*n, *batch))
@@ -548,9 +554,9 @@ pub(super) fn write(
 ) -> anyhow::Result<()> {
     if shape.dtype == DType::BF16 && !raw_bf16 {
         let widened: Vec<u8> = f32s(shape.dtype, bytes).into_iter().flatten().flat_map(f32::to_le_bytes).collect();
-        return Ok(npz.add(name, &Header::of(DType::F32, shape.dims.clone()), &widened)?);
+        return Ok(npz.add(name, &Header::for_dtype(DType::F32, shape.dims.clone()), &widened)?);
     }
-    Ok(npz.add(name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?)
+    Ok(npz.add(name, &Header::for_dtype(shape.dtype, shape.dims.clone()), bytes)?)
 }
 
 /// Statistics of an array that fit in a line.
@@ -611,7 +617,7 @@ mod tests {
     /// Previously 9 in s4 became -7, and 70,000 in f16 infinite.
     #[test]
     fn an_element_that_a_parameter_does_not_hold_is_refused() {
-        let narrow = |dtype, bytes: &[u8]| from_numpy(dtype, &Header::of(dtype, Vec::new()), bytes.to_vec());
+        let narrow = |dtype, bytes: &[u8]| from_numpy(dtype, &Header::for_dtype(dtype, Vec::new()), bytes.to_vec());
         let beyond = |idx, value, least, most| Err(Beyond { idx, value, least, most });
         assert_eq!(narrow(DType::S4, &[7, 0xf8]), Ok(vec![7, 0xf8]));
         assert_eq!(narrow(DType::S4, &[7, 9]), beyond(1, 9.0, -8.0, 7.0));
@@ -624,7 +630,7 @@ mod tests {
         assert_eq!(narrow(DType::S8, &[0x80]), Ok(vec![0x80]));
         let wide = |dtype, values: &[f32]| {
             let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            from_numpy(dtype, &Header::of(DType::F32, Vec::new()), bytes)
+            from_numpy(dtype, &Header::for_dtype(DType::F32, Vec::new()), bytes)
         };
         // 65,519 rounds to the largest f16, 65,520 overflows.
         assert_eq!(wide(DType::F16, &[65519.0, f32::NEG_INFINITY]), Ok(vec![0xff, 0x7b, 0x00, 0xfc]));
@@ -650,9 +656,9 @@ mod tests {
     /// Another network's file used to be reported as too many examples.
     #[test]
     fn other_batches_are_told_from_other_networks() {
-        let is_batch = |misfits: &[(&[i64], &[i64])]| matches!(Misfit::of(misfits, 9), Misfit::Batch);
+        let is_batch = |misfits: &[(&[i64], &[i64])]| matches!(Misfit::classify(misfits, 9), Misfit::Batch);
         assert!(is_batch(&[(&[64, 8], &[32, 8]), (&[64], &[32])]));
         assert!(!is_batch(&[(&[64, 8], &[32, 8]), (&[96], &[32])]) && !is_batch(&[(&[384], &[128])]) && !is_batch(&[]));
-        assert!(matches!(Misfit::of(&[(&[64, 8], &[32, 8]), (&[8, 4], &[8, 2])], 9), Misfit::Several(2, 9)));
+        assert!(matches!(Misfit::classify(&[(&[64, 8], &[32, 8]), (&[8, 4], &[8, 2])], 9), Misfit::Several(2, 9)));
     }
 }

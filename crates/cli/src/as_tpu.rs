@@ -19,7 +19,7 @@ pub(super) struct AsArg {
 
 impl AsArg {
     /// Builds the argument from its value.
-    pub(super) fn of(arithmetic: Option<TpuArithmetic>) -> AsArg {
+    pub(super) fn new(arithmetic: Option<TpuArithmetic>) -> AsArg {
         AsArg { arithmetic }
     }
 

@@ -212,12 +212,12 @@ struct F32As {
 
 impl F32As {
     /// The error of an instruction.
-    fn of(&self, instruction: &str) -> Option<&AuditRow> {
+    fn instruction(&self, instruction: &str) -> Option<&AuditRow> {
         self.audit.rows.iter().find(|row| row.instruction == instruction)
     }
 
     /// The errors of the same result.
-    fn of_result(&self, row: &ResultRow) -> Option<Errors> {
+    fn result(&self, row: &ResultRow) -> Option<Errors> {
         self.audit.results.iter().find(|other| other.index == row.index).and_then(|row| row.errors)
     }
 }
@@ -251,7 +251,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let client = args.limits.client_of_all(&args.device, context)?;
     let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed);
     let inputs = inputs.map_err(|error| failure::about(error, &module, &args.module))?;
-    let subject = Subject { module: &module, inputs, names: names::of_file(&args.module), at: None, found: None };
+    let subject =
+        Subject { module: &module, inputs, names: names::of_file(&args.module), at: None, first_beyond: None };
     judge(args, &policy, subject, (!is_alone).then_some(&placement), &client, context)
 }
 
@@ -261,7 +262,7 @@ struct Subject<'a> {
     inputs: Vec<Literal>,
     names: Vec<String>,
     at: Option<made::AtStep>,
-    found: Option<FirstBeyond>,
+    first_beyond: Option<FirstBeyond>,
 }
 
 /// The configuration of the audit.
@@ -316,11 +317,11 @@ fn judge(
         (false, Some(_)) => InputsFrom::Drawn,
     };
     let saved_policy = search.as_ref().map(|search| save(args, search, subject.at.as_ref())).transpose()?.flatten();
-    let is_found = subject.found.is_some();
+    let is_found = subject.first_beyond.is_some();
     let outcome = Outcome {
         file: args.module.clone(),
         at: subject.at,
-        first_beyond: subject.found,
+        first_beyond: subject.first_beyond,
         flush_subnormals: config.flush_subnormals,
         policy: policy.clone(),
         error,
@@ -371,7 +372,7 @@ fn auditor<'m>(
 fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Context) -> Result<Measured, AuditError> {
     let spinner = progress::spinner(format!("running {} lowered", args.module.display()), context.quiet);
     let bar = progress::part(context.quiet);
-    let mut said = Instant::now();
+    let mut last_line = Instant::now();
     let mut says = |progress: Progress| {
         if bar.length().is_none() {
             spinner.finish_and_clear();
@@ -380,8 +381,8 @@ fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Contex
         bar.set_message(format!("comparing {}/{}", progress.n_rows_done, progress.n_rows));
         bar.set_position(progress.work_done);
         // Without a visible bar, print a line now and then.
-        if bar.is_hidden() && !context.quiet && said.elapsed() >= SAYS_EVERY {
-            said = Instant::now();
+        if bar.is_hidden() && !context.quiet && last_line.elapsed() >= SAYS_EVERY {
+            last_line = Instant::now();
             let percent = 100 * u128::from(progress.work_done) / u128::from(progress.work.max(1));
             progress::say(&format!(
                 "compared {} of {} instructions ({percent} %)",

@@ -52,7 +52,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let cache_dir = setup.cache_dir.context(
         "no cache directory: BF16SCOPE_CACHE, XDG_CACHE_HOME and HOME are unset or empty\nhelp: set BF16SCOPE_CACHE",
     )?;
-    let cache = Cache::of(&cache_dir);
+    let cache = Cache::new(&cache_dir);
     let kinds = [
         ("compiles", "compile", cache.records()),
         ("conversions", "conversion", &conversions(&cache_dir)),
@@ -61,7 +61,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         ("unpacked", "unpacked", &unpacked(&cache_dir)),
         ("tokens", "text as ids", &token_ids(&cache_dir)),
     ];
-    let mut found = serde_json::Map::new();
+    let mut caches = serde_json::Map::new();
     for (kind, one, records) in kinds {
         let shown = records.dir().display();
         let failed = || format!("cannot read or change {shown}");
@@ -73,7 +73,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             Action::Show { json } => {
                 let (n, n_bytes) = records.size().with_context(failed)?;
                 let entry = serde_json::json!({ "path": records.dir(), "n": n, "n_bytes": n_bytes });
-                found.insert(kind.to_string(), entry);
+                caches.insert(kind.to_string(), entry);
                 if !json {
                     context.print(&line("", n, n_bytes))?;
                 }
@@ -85,7 +85,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     }
     if matches!(args.action, Action::Show { json: true }) {
-        context.print_json(&serde_json::Value::Object(found))?;
+        context.print_json(&serde_json::Value::Object(caches))?;
     }
     Ok(Status::Ok)
 }

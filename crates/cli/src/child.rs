@@ -59,7 +59,7 @@ pub(super) fn client_of_all(platform: &Platform, setup: &Setup) -> Result<Client
     let is_unknown = platform.spec().is_some_and(|spec| spec.path.is_some());
     match is_unknown || platform.spec().is_some() && address_space().is_some() {
         true => Client::in_child(platform, setup, &ChildSpec::new(THIS_PROGRAM)),
-        false => Client::of(platform, setup),
+        false => Client::for_platform(platform, setup),
     }
 }
 

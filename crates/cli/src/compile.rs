@@ -73,7 +73,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.json {
         context.print_json(&serde_json::to_value(&answer)?)?;
     } else {
-        let excess = excess::said(answer.excess_precision);
+        let excess = excess::note(answer.excess_precision);
         let text = render(args, (batch, variables), unit, (answer.devices, excess), &answer.reports, context.screen);
         context.print(&text)?;
         if let Some(tuning) = &answer.tune {
@@ -425,19 +425,19 @@ mod tests {
     #[test]
     fn replicas_that_sum_in_less_than_f32_are_told_and_the_parts_of_one_are_not() {
         let entry = |partitions: usize, dtype: &str, origin: &str| {
-            let mut own = report(true);
-            own.devices = Devices { replicas: 4, partitions };
+            let mut report_over_devices = report(true);
+            report_over_devices.devices = Devices { replicas: 4, partitions };
             let mut sum = Collective::of_bytes("all-reduce", dtype, 64, 4);
             sum.origin = origin.to_string();
-            own.collectives = vec![sum];
-            [subject("bf16", false, CompileOutcome::Fits(own))]
+            report_over_devices.collectives = vec![sum];
+            [subject("bf16", false, CompileOutcome::Fits(report_over_devices))]
         };
-        let told = narrow_sums(&entry(1, "bf16", "net/dense/dot")).unwrap();
+        let warning = narrow_sums(&entry(1, "bf16", "net/dense/dot")).unwrap();
         assert!(
-            told.starts_with(
+            warning.starts_with(
                 "bf16: the compiler makes 1 all-reduce of replicas in bf16, the largest of net/dense/dot, and f32 was asked for\n"
             ),
-            "{told}"
+            "{warning}"
         );
         assert!(narrow_sums(&entry(2, "bf16", "net/dense/kernel/all-reduce")).is_some());
         assert_eq!(narrow_sums(&entry(2, "bf16", "net/dense/dot")), None);
@@ -480,9 +480,9 @@ mod tests {
     fn a_module_under_several_policies_and_its_verdict_on_80_columns() {
         let line = ["compile", "step.hlo.pb", "--compare", "--policy", "all"];
         let args = Line::parse_from(line).args;
-        let (given, default) = (report(false), report(true));
+        let (as_given, default) = (report(false), report(true));
         // Fewer bytes and more cycles, for some memory.
-        let mut tf_amp = given.clone();
+        let mut tf_amp = as_given.clone();
         tf_amp.hbm.temporaries += 96 << 20;
         tf_amp.hbm.total += 96 << 20;
         tf_amp.cycles = 111_570_294;
@@ -513,7 +513,7 @@ mod tests {
             let text = |screen| {
                 format!(
                     "{}\n{sentences}\n",
-                    render(&args, (None, None), "runs", (Devices::ONE, excess::said(true)), &entries, screen)
+                    render(&args, (None, None), "runs", (Devices::ONE, excess::note(true)), &entries, screen)
                 )
             };
             let path = format!("{}/../../tests/cli/screens/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -531,9 +531,9 @@ mod tests {
             accuracy(true)
         );
         assert!(accuracy(false).contains("on one device alone, which cannot run this one"), "{}", accuracy(false));
-        let given = (AS_GIVEN, "the module as given", given, 0);
+        let as_given = (AS_GIVEN, "the module as given", as_given, 0);
         let tf_amp = ("tf_amp", "policy tf_amp", tf_amp, 97);
-        check(&[given.clone(), tf_amp.clone()], "compile-module.txt");
-        check(&[given, ("default", "policy default", default, 3), tf_amp], "compile-policies.txt");
+        check(&[as_given.clone(), tf_amp.clone()], "compile-module.txt");
+        check(&[as_given, ("default", "policy default", default, 3), tf_amp], "compile-policies.txt");
     }
 }

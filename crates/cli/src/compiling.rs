@@ -130,7 +130,7 @@ impl CompileProgress {
                 let left = self.left(compiling.n_more).map_or(String::new(), |left| format!("; {left}"));
                 format!("{n} of {most}: {} in {took}{left}", of_a_core(compiling))
             }
-            None => format!("{}: {}: {}", compiling.target, at_batch(compiling), said(outcome)),
+            None => format!("{}: {}: {}", compiling.target, at_batch(compiling), one_line(outcome)),
         });
     }
 
@@ -161,7 +161,7 @@ fn minutes(seconds: f64) -> String {
 }
 
 /// The outcome of one compile, for a line.
-pub(super) fn said(outcome: &CompileOutcome) -> String {
+pub(super) fn one_line(outcome: &CompileOutcome) -> String {
     match outcome {
         CompileOutcome::Fits(report) => {
             format!("fits, {} in {}", report::mib(report.hbm.total), report::seconds(report.compile_seconds))

@@ -80,7 +80,7 @@ struct Extremes<'a> {
 }
 
 impl Extremes<'_> {
-    fn of(curve: &Curve) -> Extremes<'_> {
+    fn from_curve(curve: &Curve) -> Extremes<'_> {
         let numbers = || curve.points.iter().filter(|point| !point.value.is_nan());
         Extremes {
             name: &curve.name,
@@ -119,7 +119,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     if args.json {
         let json = |Named { run, .. }: &Named| -> serde_json::Result<serde_json::Value> {
-            let curves = run.curves.iter().map(Extremes::of).collect();
+            let curves = run.curves.iter().map(Extremes::from_curve).collect();
             serde_json::to_value(Json { path: &run.path, about: run.about.as_ref(), curves, remarks: &run.remarks })
         };
         let runs = runs.iter().map(json).collect::<Result<Vec<_>, _>>()?;
@@ -219,8 +219,8 @@ mod tests {
         let point = |(step, value): (usize, &f64)| Point { step: step as u64, time: 0.0, value: *value };
         let values = [2.0, 1.0, f64::NAN, 3.0, 1.0, 3.0, f64::NAN];
         let curve = Curve { name: "loss".to_string(), points: values.iter().enumerate().map(point).collect() };
-        let found = Extremes::of(&curve);
+        let extremes = Extremes::from_curve(&curve);
         let step = |point: Option<&Point>| point.unwrap().step;
-        assert_eq!((step(found.least), step(found.greatest), step(found.last)), (1, 3, 6));
+        assert_eq!((step(extremes.least), step(extremes.greatest), step(extremes.last)), (1, 3, 6));
     }
 }

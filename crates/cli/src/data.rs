@@ -96,7 +96,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 }
 
 fn show(records: &dyn Records, args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let survey = Survey::of(records, args.limit);
+    let survey = Survey::compute(records, args.limit);
     let status = if survey.n_broken == 0 { Status::Ok } else { Status::Failing };
     if let Some(html) = &args.html {
         let page = sheet::of_records(&args.files.join(" "), records, args.extent());
@@ -218,7 +218,7 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
     let validation = examples.validation.as_ref().map(|validation| ("validation", validation));
     let parts = [("training", &examples.training)].into_iter().chain(validation).chain([("test", &examples.test)]);
     for (part, source) in parts {
-        let census = Census::of(&**source, &features, DType::BF16, args.limit)?;
+        let census = Census::compute(&**source, &features, DType::BF16, args.limit)?;
         if census.n_broken > 0 {
             status = Status::Failing;
         }

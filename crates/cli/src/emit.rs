@@ -283,14 +283,14 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Refuses to overwrite a file of another kind: a module or a model given by mistake would be lost.
 pub(super) fn check_kind(path: &Path, start: &[u8], kind: &str) -> anyhow::Result<()> {
-    let mut found = Vec::new();
+    let mut existing = Vec::new();
     // The writer reports a file that cannot be opened.
     if let Ok(file) = files::open(path) {
         file.take(start.len() as u64)
-            .read_to_end(&mut found)
+            .read_to_end(&mut existing)
             .with_context(|| format!("cannot read {}", path.display()))?;
     }
-    if !found.is_empty() && found != start {
+    if !existing.is_empty() && existing != start {
         bail!("{} is there, and is not a {kind}\nhelp: remove it, or name another file", path.display());
     }
     Ok(())

@@ -107,7 +107,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let confusion = match args.confusion {
         true => {
             let predictor = Predictor::new(&client, &*task, precision, batch, &tuning)?;
-            Some(Confusion::of(&*task, &predictor, (&path, &checkpoint), &*test, batch as usize)?)
+            Some(Confusion::compute(&*task, &predictor, (&path, &checkpoint), &*test, batch as usize)?)
         }
         false => None,
     };

@@ -40,7 +40,7 @@ pub(super) fn to_run(asked: Option<Switch>, device: &Platform, is_reported: bool
 }
 
 /// A note beside figures if the compiled program may have dropped roundings.
-pub(super) fn said(excess_precision: bool) -> &'static str {
+pub(super) fn note(excess_precision: bool) -> &'static str {
     if excess_precision { ", with excess precision" } else { "" }
 }
 
@@ -50,8 +50,8 @@ mod tests {
 
     #[test]
     fn a_module_is_compiled_as_its_framework_would_unless_told_otherwise() {
-        let asked = |given: Option<Switch>, is_foreign: bool| {
-            ExcessArgs { excess_precision: given }.asking(Asking::default(), is_foreign).excess_precision
+        let asked = |excess_precision: Option<Switch>, is_foreign: bool| {
+            ExcessArgs { excess_precision: excess_precision }.asking(Asking::default(), is_foreign).excess_precision
         };
         assert_eq!((asked(None, true), asked(None, false)), (true, false));
         assert_eq!((asked(Some(Switch::Off), true), asked(Some(Switch::On), false)), (false, true));

@@ -88,7 +88,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let labels: Vec<&str> = all.programs.iter().map(|one| one.label.as_str()).collect();
     all.verdict = all.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice, runs_alone));
     let sentences = all.verdict.as_ref().map_or(&[][..], |verdict| &verdict.sentences);
-    let excess = excess::said(all.excess_precision == Some(true));
+    let excess = excess::note(all.excess_precision == Some(true));
     let lead = lead(args, all.batch, &all.programs) + excess;
     if let Some(path) = &args.html {
         emit::replace(path, page::page(&lead, &all.programs, sentences).render().as_bytes())?;

@@ -29,7 +29,7 @@ struct Failure {
 
 impl Failure {
     /// From an error's texts, the outermost first.
-    fn of(texts: impl IntoIterator<Item = String>, exit_code: u8) -> Failure {
+    fn from_texts(texts: impl IntoIterator<Item = String>, exit_code: u8) -> Failure {
         let (mut said, mut helps): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         let mut above = String::new();
         for text in texts {
@@ -84,7 +84,7 @@ pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
     // Standard error may be closed as well, and then there is no other way to report.
     drop(io::stderr().lock().write_all(terminal::message(&text).as_bytes()));
     if in_json {
-        let mut failure = Failure::of(error.chain().map(ToString::to_string), exit_code);
+        let mut failure = Failure::from_texts(error.chain().map(ToString::to_string), exit_code);
         failure.help = failure.help.or(help.map(str::to_string));
         failure.print();
     }
@@ -110,28 +110,31 @@ fn help_of_system(error: &anyhow::Error) -> Option<&'static str> {
 /// Reports wrong arguments; help and version are also handled here.
 pub(super) fn report_usage(error: &clap::Error, in_json: bool) {
     let text = error.render().to_string();
-    let said = terminal::message(&text);
+    let message = terminal::message(&text);
     if !error.use_stderr() {
         let shown = terminal::shown(&text);
         drop(if shown == text { error.print() } else { io::stdout().lock().write_all(shown.as_bytes()) });
-    } else if said == text {
+    } else if message == text {
         // With the terminal's colours. An error means that the terminal is gone.
         drop(error.print());
     } else {
-        drop(io::stderr().lock().write_all(said.as_bytes()));
+        drop(io::stderr().lock().write_all(message.as_bytes()));
     }
     if in_json && error.use_stderr() {
         let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
         let (message, help) = text.split_once("\n\n").unwrap_or((text, ""));
-        Failure::of([format!("{message}{}{help}", if help.is_empty() { "" } else { "\nhelp: " })], COULD_NOT_RUN)
-            .print();
+        Failure::from_texts(
+            [format!("{message}{}{help}", if help.is_empty() { "" } else { "\nhelp: " })],
+            COULD_NOT_RUN,
+        )
+        .print();
     }
 }
 
 /// Whether the parsed command has `--json`.
 pub(super) fn wants_json(matches: &ArgMatches) -> bool {
-    let own = matches.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
-    own || matches.subcommand().is_some_and(|(_, matches)| wants_json(matches))
+    let is_set = matches.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
+    is_set || matches.subcommand().is_some_and(|(_, matches)| wants_json(matches))
 }
 
 /// Whether arguments that cannot be parsed contain `--json`.
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn an_error_is_taken_apart() {
-        let failure = Failure::of(
+        let failure = Failure::from_texts(
             ["cannot write x", "cannot write x: denied", "denied\nhelp: chmod\nhelp: or else", "denied"]
                 .map(str::to_string),
             2,

@@ -63,22 +63,22 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let client = client(&args.device, &context.setup())?;
     let bar = progress::bar(u64::from(args.steps), context.quiet);
     let rates = (args.from, args.to);
-    let found = find_rate(&client, &spec, &*examples.training, rates, args.steps, |_| bar.inc(1))
+    let result = find_rate(&client, &spec, &*examples.training, rates, args.steps, |_| bar.inc(1))
         .map_err(|error| experiment.with_its_line(error))?;
     bar.finish_and_clear();
     if args.json {
-        let mut object = json!(found);
+        let mut object = json!(result);
         object["experiment"] = json!(args.experiment);
         context.print_json(&object)?;
         return Ok(Status::Ok);
     }
     let mut table = Table::new([Column::number("rate"), Column::number("loss"), Column::number("smoothed")]);
-    let every = found.trials.len().div_ceil(N_SHOWN).max(1);
-    for trial in found.trials.iter().step_by(every) {
+    let every = result.trials.len().div_ceil(N_SHOWN).max(1);
+    for trial in result.trials.iter().step_by(every) {
         table.row([format!("{:.2e}", trial.rate), format!("{:.4}", trial.loss), format!("{:.4}", trial.smoothed)]);
     }
     let mut text = table.render(context.screen);
-    text += &match (found.steepest, found.below_least) {
+    text += &match (result.steepest, result.below_least) {
         (Some(steepest), Some(below)) => format!(
             "the loss falls fastest at {steepest:.1e}; a tenth of where it is least is {below:.1e}: try `learning_rate` \
              between them\n"

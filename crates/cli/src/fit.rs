@@ -174,21 +174,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     progress.keep_what_is_compiled()?;
     let asking = args.limits.asking(args.fresh, is_foreign, context);
     let asking = args.excess.asking(asking, is_foreign);
-    let found = fit(&question, &asking, &mut |event| progress.on(event))?;
+    let answer = fit(&question, &asking, &mut |event| progress.on(event))?;
     progress.finish();
     // Printed before the files are written, which may fail: it holds the results of minutes of compiling.
     if args.json {
-        context.print_json(&json(&found)?)?;
+        context.print_json(&json(&answer)?)?;
     } else {
-        context.print(&render(&found, context.screen))?;
+        context.print(&render(&answer, context.screen))?;
     }
     if let Some(path) = &args.svg {
-        replace(path, curves::standalone(&page::plots(&found)).as_bytes())?;
+        replace(path, curves::standalone(&page::plots(&answer)).as_bytes())?;
     }
     if let Some(path) = &args.html {
-        replace(path, page::page(&found).render().as_bytes())?;
+        replace(path, page::page(&answer).render().as_bytes())?;
     }
-    let fits = found.series.iter().all(|series| series.found.largest.is_some());
+    let fits = answer.series.iter().all(|series| series.found.largest.is_some());
     Ok(if fits { Status::Ok } else { Status::Failing })
 }
 
@@ -331,7 +331,7 @@ fn render(fit: &FitAnswer, screen: Screen) -> String {
         fit.model,
         program(fit),
         of_core(fit.devices),
-        excess::said(fit.excess_precision),
+        excess::note(fit.excess_precision),
         table.render(screen)
     );
     for answer in words::answers(fit) {

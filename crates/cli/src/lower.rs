@@ -121,19 +121,19 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let _span = tracing::info_span!("lower").entered();
     let (lowered, report, said, lost) = match &args.asked.target {
         Some(target) => {
-            let given = module.clone();
+            let original = module.clone();
             let (lowered, report, said) = asked(args, target, module, policy, context)?;
-            let lost = lost::warning(&given, &lowered, &report);
-            lost::check_layouts(&given, &lowered)?;
+            let lost = lost::warning(&original, &lowered, &report);
+            lost::check_layouts(&original, &lowered)?;
             (lowered, report, said, lost)
         }
         None => {
             let lowered = amp::run(&module, &policy);
             let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
-            let said = in_doubt(n_in_doubt(&module, &report));
+            let hint = in_doubt(n_in_doubt(&module, &report));
             let lost = lost::warning(&module, &lowered, &report);
             lost::check_layouts(&module, &lowered)?;
-            (lowered, report, said, lost)
+            (lowered, report, hint, lost)
         }
     };
     let format = args.format.unwrap_or_else(|| emit::format_of(Some(&args.output)));
@@ -205,8 +205,8 @@ fn asked(
     );
     text += &document::to_string(&answer.policy).context("cannot write the policy as YAML")?;
     emit::replace(&path, text.as_bytes())?;
-    let said = figures(&answer, &path, context.screen);
-    Ok((answer.module, answer.report, said))
+    let text = figures(&answer, &path, context.screen);
+    Ok((answer.module, answer.report, text))
 }
 
 /// The hint that a compiler could be asked about this many regions.
@@ -224,10 +224,11 @@ fn in_doubt(n_regions: usize) -> String {
 /// The value of the compiler's answers, in sentences.
 fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
     let LowerAnswer { target, libtpu, before, after, trials, n_left, policy, .. } = answer;
-    let said = excess::said(answer.excess_precision);
+    let note = excess::note(answer.excess_precision);
     let n_kept = trials.iter().filter(|trial| trial.end == TrialEnd::Kept).count();
     let cycles = |cost: &LoweredCost| i64::try_from(cost.cycles).unwrap_or(i64::MAX);
-    let of = |cost: &LoweredCost| format!("{} and {} cycles", report::mib(cost.n_bytes), report::grouped(cycles(cost)));
+    let described =
+        |cost: &LoweredCost| format!("{} and {} cycles", report::mib(cost.n_bytes), report::grouped(cycles(cost)));
     let mut table = Table::new([
         Column::text("in another form"),
         Column::number("HBM"),
@@ -244,17 +245,17 @@ fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
     let mut text = if trials.is_empty() { String::new() } else { table.render(screen) };
     text += &match (before, after) {
         (Some(before), Some(after)) => format!(
-            "{target}, libtpu {libtpu}{said}: {} by the policy alone, {} as decided ({} of the HBM without code, {} of the cycles)\n",
-            of(before),
-            of(after),
+            "{target}, libtpu {libtpu}{note}: {} by the policy alone, {} as decided ({} of the HBM without code, {} of the cycles)\n",
+            described(before),
+            described(after),
             report::percent(after.n_bytes, before.n_bytes),
             report::percent(cycles(after), cycles(before)),
         ),
         (None, Some(after)) => format!(
-            "{target}, libtpu {libtpu}{said}: it does not fit by the policy alone, and takes {} as decided\n",
-            of(after)
+            "{target}, libtpu {libtpu}{note}: it does not fit by the policy alone, and takes {} as decided\n",
+            described(after)
         ),
-        (_, None) => format!("{target}, libtpu {libtpu}{said}: it does not fit, in any form that was compiled\n"),
+        (_, None) => format!("{target}, libtpu {libtpu}{note}: it does not fit, in any form that was compiled\n"),
     };
     text += &format!(
         "{} of {} regions that were compiled in another form are kept so: {} instructions, in {}\n",

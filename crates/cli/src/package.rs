@@ -181,16 +181,18 @@ const MAX_TOKENIZER: u64 = 256 << 20;
 
 /// Identifies the compiler of an executable: its pinned version, or its own description.
 pub(super) fn compiler_of(platform: &Platform, client: &Client, setup: &Setup) -> anyhow::Result<String> {
-    let said = client.platform_version()?;
-    let Some((spec, artifact)) = platform.spec().and_then(|spec| Some((spec, spec.artifact?))) else { return Ok(said) };
+    let version = client.platform_version()?;
+    let Some((spec, artifact)) = platform.spec().and_then(|spec| Some((spec, spec.artifact?))) else {
+        return Ok(version);
+    };
     let located = locate(spec, setup)?;
     Ok(match located.source {
         Source::Cache | Source::Installed if *platform != Platform::tpu() => {
             format!("{} {}", artifact.package, artifact.version)
         }
         // libtpu reports its build; other plugins are identified by their file.
-        _ if *platform == Platform::tpu() => said,
-        _ => format!("{} ({said})", located.path.display()),
+        _ if *platform == Platform::tpu() => version,
+        _ => format!("{} ({version})", located.path.display()),
     })
 }
 
@@ -200,7 +202,7 @@ fn compile(args: &Args, unwritten: &Unwritten, context: &Context) -> anyhow::Res
     let mut options = package::options(n_devices, args.allows_excess_precision());
     let serialized = |compiled: &Compiled| Ok::<_, anyhow::Error>(package::serialized(compiled)?);
     if let Some(name) = args.target.topology() {
-        let plugin = Plugin::of(PluginSpec::tpu(), &context.setup(), Purpose::Compile)?;
+        let plugin = Plugin::for_spec(PluginSpec::tpu(), &context.setup(), Purpose::Compile)?;
         let topology =
             Topology::new(plugin, &name, &BTreeMap::new()).map_err(|error| no_topology(&args.target, error))?;
         let devices = topology.devices();

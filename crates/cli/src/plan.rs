@@ -175,11 +175,11 @@ fn remark(row: &SliceRow) -> String {
 /// The accuracy of predictions, for each series that has some, and what the rows omit.
 fn notes(plan: &PlanAnswer) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
-    let mut said: Vec<&Series> = Vec::new();
+    let mut shown: Vec<&Series> = Vec::new();
     for row in &plan.rows {
         let series = &row.setting.series;
-        if matches!(row.known, Known::Predicted { .. }) && !said.contains(&series) {
-            said.push(series);
+        if matches!(row.known, Known::Predicted { .. }) && !shown.contains(&series) {
+            shown.push(series);
             notes.push(note(plan, series));
         }
     }
@@ -281,7 +281,7 @@ fn render(plan: &PlanAnswer, screen: Screen) -> String {
         "{}: training step, a batch of {} {unit} over all cores; memory and \"a core\" ({unit} at once) are one core's{}\n",
         plan.model,
         plan.batch,
-        excess::said(plan.excess_precision)
+        excess::note(plan.excess_precision)
     );
     text += &table.render(screen);
     for note in notes(plan) {

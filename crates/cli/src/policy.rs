@@ -76,5 +76,5 @@ pub(super) fn auto() -> anyhow::Result<Option<Policy>> {
 /// Lowers a loaded module if `BF16SCOPE_AUTO` is set, and reports it in a line on standard error.
 pub(super) fn lower_if_asked(module: Module, path: &Path) -> anyhow::Result<Module> {
     let Some(policy) = auto()? else { return Ok(module) };
-    Ok(Form::lowered_by(AUTO, policy).of(module, path)?)
+    Ok(Form::lowered_by(AUTO, policy).apply(module, path)?)
 }

@@ -100,7 +100,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let precision = *precision;
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
     emit::check_names(&[("-o", args.output.as_deref())], &read)?;
-    let kind = args.output.as_deref().map(PredictionFormat::of).transpose()?;
+    let kind = args.output.as_deref().map(PredictionFormat::from_path).transpose()?;
     let task = experiment.task();
     let checkpoint = args.run.trained.read(path, &*task)?;
     let names = names_of(&checkpoint, &*task);

@@ -65,7 +65,7 @@ pub(super) fn questions(platform: &Platform) -> Vec<Question> {
 
 /// Answers one question. The library stays loaded for the next.
 pub(super) fn answer(platform: &Platform, setup: &Setup, question: &Question) -> Answer {
-    let (works, detail) = match found(platform, setup, question) {
+    let (works, detail) = match ask(platform, setup, question) {
         Ok(detail) => (true, detail),
         // A compiler's message can be long; its first line names the problem.
         Err(error) => (false, error.to_string().lines().next().unwrap_or_default().to_string()),
@@ -73,7 +73,7 @@ pub(super) fn answer(platform: &Platform, setup: &Setup, question: &Question) ->
     Answer { question: question.clone(), works, detail }
 }
 
-fn found(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Result<String> {
+fn ask(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Result<String> {
     match question {
         Question::Plugin => identity(platform, setup),
         Question::Devices => devices(platform, setup),
@@ -82,7 +82,7 @@ fn found(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Res
             dtype_works(platform, setup, dtype)
         }
         Question::Target(name) => {
-            let plugin = Plugin::of(PluginSpec::tpu(), setup, Purpose::Compile)?;
+            let plugin = Plugin::for_spec(PluginSpec::tpu(), setup, Purpose::Compile)?;
             let report = compile_with(plugin, &name.parse()?, &encode::to_bytes(&module(DType::BF16)?)?, 1)?;
             Ok(format!("compiles; {} of HBM a core", crate::report::mib(report.hbm.limit)))
         }
@@ -101,7 +101,7 @@ fn identity(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
         return Ok(format!("{}, platform {name}, {version}", path.display()));
     }
     let purpose = if compiler(platform).is_some() { Purpose::Compile } else { Purpose::Run };
-    let plugin = Plugin::of(spec, setup, purpose)?;
+    let plugin = Plugin::for_spec(spec, setup, purpose)?;
     let (major, minor) = plugin.api_version();
     Ok(format!("{}, PJRT C API {major}.{minor}", plugin.path().display()))
 }
@@ -113,7 +113,7 @@ fn devices(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
             (client.devices().iter().map(|device| device.description().kind.clone()).collect(), "")
         }
         Some(spec) => {
-            let topology = board(Plugin::of(spec, setup, Purpose::Compile)?)?;
+            let topology = board(Plugin::for_spec(spec, setup, Purpose::Compile)?)?;
             (topology.devices().iter().map(|device| device.kind.clone()).collect(), ", described for compiling")
         }
     };
@@ -153,7 +153,7 @@ fn dtype_works(platform: &Platform, setup: &Setup, dtype: DType) -> anyhow::Resu
     let options = CompileOptions::default();
     match compiler(platform) {
         Some(spec) => {
-            board(Plugin::of(spec, setup, Purpose::Compile)?)?.compile(&program, &options)?;
+            board(Plugin::for_spec(spec, setup, Purpose::Compile)?)?.compile(&program, &options)?;
             Ok("compiles for TPU v2".to_string())
         }
         None => {

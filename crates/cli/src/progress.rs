@@ -45,18 +45,18 @@ pub(super) fn installations(quiet: bool) -> OnInstall {
 /// A bar of bytes on a terminal, for work that has taken a second.
 pub(super) fn bytes(quiet: bool) -> OnBytes {
     let bar: Mutex<Option<(Instant, ProgressBar)>> = Mutex::new(None);
-    OnBytes::new(move |BytesDone { n_bytes, of }| {
+    OnBytes::new(move |BytesDone { n_bytes, n_total }| {
         if quiet || !std::io::stderr().is_terminal() {
             return;
         }
         let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (began, drawn) = bar.get_or_insert_with(|| (Instant::now(), ProgressBar::hidden()));
-        if n_bytes == of {
+        if n_bytes == n_total {
             drawn.finish_and_clear();
             *bar = None;
         } else if drawn.is_hidden() && began.elapsed().as_secs() >= 1 {
             clear_all();
-            *drawn = download_bar(of);
+            *drawn = download_bar(n_total);
         } else {
             drawn.set_position(n_bytes);
         }

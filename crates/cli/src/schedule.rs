@@ -115,7 +115,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "{}: the training has 0 steps, and no rate to draw\nhelp: give --steps N, or write `epochs: 1` or more under `train`",
         args.experiment.display()
     );
-    let canvas = Canvas::of(context.screen, MARGIN);
+    let canvas = Canvas::new(context.screen, MARGIN);
     let points = spread(n_steps, canvas.n_points());
     let every = args.every.unwrap_or(n_steps.div_ceil(1000)).min(n_steps);
     let sampled = args.json || args.html.is_some();
@@ -124,8 +124,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     // One program, called once for all steps.
     let steps: Vec<u32> =
         happens.iter().map(|(step, _)| *step).chain(points.iter().copied()).chain(all.clone()).collect();
-    let found = rates(&client(&args.device, &context.setup())?, &update, &steps)?;
-    let (of_moments, rest) = found.split_at(happens.len());
+    let values = rates(&client(&args.device, &context.setup())?, &update, &steps)?;
+    let (of_moments, rest) = values.split_at(happens.len());
     let (curve, of_all) = rest.split_at(points.len());
     let epoch = |step: u32| steps_per_epoch.map(|steps| f64::from(step) / f64::from(steps));
     let moments = happens.into_iter().zip(of_moments);
@@ -296,20 +296,23 @@ mod tests {
     #[test]
     fn moments_ascend_and_end_with_the_last_step() {
         let n = |n: u32| NonZeroU32::new(n).unwrap();
-        let of = |learning_rate: LearningRate, warm_up: Option<u32>, n_steps| {
+        let described = |learning_rate: LearningRate, warm_up: Option<u32>, n_steps| {
             let warm_up = warm_up.map(|steps| WarmUp { steps: n(steps), start: 0.0, overlap: false });
             let all = moments(&Update { learning_rate, warm_up, ..Update::default() }, n_steps);
             all.into_iter().map(|(step, what)| format!("{step} {what}")).collect::<Vec<_>>()
         };
         let changes = vec![RateChange { step: 40, value: 0.1 }, RateChange { step: 90, value: 0.01 }];
         let pieces = LearningRate::Piecewise { value: 1.0, changes };
-        assert_eq!(of(pieces, Some(10), 101), ["0 start", "10 warm-up ends", "50 change", "100 change, last step"]);
+        assert_eq!(
+            described(pieces, Some(10), 101),
+            ["0 start", "10 warm-up ends", "50 change", "100 change, last step"]
+        );
         let cosine = LearningRate::Cosine { value: 1.0, decay_steps: n(100), alpha: 0.0 };
-        assert_eq!(of(cosine, None, 100), ["0 start", "50 half of the decay", "99 last step"]);
+        assert_eq!(described(cosine, None, 100), ["0 start", "50 half of the decay", "99 last step"]);
         let stairs = LearningRate::Exponential { value: 1.0, decay_steps: n(10), decay_rate: 0.5, staircase: true };
-        assert_eq!(of(stairs.clone(), None, 25), ["0 start", "10 stair 1", "20 stair 2", "24 last step"]);
-        assert_eq!(of(stairs, None, 10_000).len(), 13);
-        assert_eq!(of(LearningRate::default(), None, 1), ["0 start, last step"]);
+        assert_eq!(described(stairs.clone(), None, 25), ["0 start", "10 stair 1", "20 stair 2", "24 last step"]);
+        assert_eq!(described(stairs, None, 10_000).len(), 13);
+        assert_eq!(described(LearningRate::default(), None, 1), ["0 start, last step"]);
         assert_eq!(spread(5, 9), [0, 0, 1, 1, 2, 2, 3, 3, 4]);
         assert_eq!(
             (shown(0.1), shown(1e-5), shown(0.0), short(0.123_456)),

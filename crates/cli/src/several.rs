@@ -25,23 +25,23 @@ pub(super) fn notes(reports: &[(&str, &CompileReport)], target: &Target, screen:
     let n = first.devices.n();
     let mut text = format!("A run is of {n} cores at once. Arguments and outputs are one core's shards.\n");
     for (name, report) in reports {
-        let of = if reports.len() > 1 { format!("{name}: ") } else { String::new() };
-        text += &communication(&of, report, Links::of(target), screen);
+        let prefix = if reports.len() > 1 { format!("{name}: ") } else { String::new() };
+        text += &communication(&prefix, report, Links::for_target(target), screen);
     }
     text
 }
 
-fn communication(of: &str, report: &CompileReport, links: Option<Links>, screen: Screen) -> String {
+fn communication(prefix: &str, report: &CompileReport, links: Option<Links>, screen: Screen) -> String {
     let collectives = &report.collectives;
     if collectives.is_empty() {
-        return format!("\n{of}no collectives: the cores say nothing to each other\n");
+        return format!("\n{prefix}no collectives: the cores say nothing to each other\n");
     }
     let n_bytes = |n_bytes: u64| i64::try_from(n_bytes).unwrap_or(i64::MAX);
     let total: u64 = collectives.iter().map(|it| it.n_bytes).sum();
     let total = if total < 1024 { format!("{total} bytes") } else { report::mib(n_bytes(total)) };
     let time = report.collective_seconds();
     let takes = time.map_or(String::new(), |time| format!(", {}", report::seconds(time)));
-    let mut text = format!("\n{of}collectives of one run, {total} a core{takes}\n");
+    let mut text = format!("\n{prefix}collectives of one run, {total} a core{takes}\n");
     let mut table = Table::new([
         Column::name("op"),
         Column::name("of"),
@@ -68,7 +68,7 @@ fn communication(of: &str, report: &CompileReport, links: Option<Links>, screen:
     if collectives.iter().all(|it| it.cycles == 0) {
         text += "The compiler gives collectives no cycles: those above are of computing alone.\n";
         if let Some(links) = links {
-            text += &format!("Their time is a model's: {}.\n", links.said());
+            text += &format!("Their time is a model's: {}.\n", links.in_words());
         }
     }
     text + &narrow(report, screen)
@@ -79,11 +79,11 @@ fn narrow(report: &CompileReport, screen: Screen) -> String {
     /// The largest number of lines.
     const MOST: usize = 8;
     let narrow: Vec<&Collective> = report.collectives.iter().filter(|it| it.is_narrow_sum()).collect();
-    let mut said: Vec<(&str, &str)> = narrow.iter().map(|it| (it.op.as_str(), it.dtype.as_str())).collect();
-    said.sort_unstable();
-    said.dedup();
+    let mut kinds: Vec<(&str, &str)> = narrow.iter().map(|it| (it.op.as_str(), it.dtype.as_str())).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
     let mut text = String::new();
-    for &(op, dtype) in &said {
+    for &(op, dtype) in &kinds {
         let of_this = narrow.iter().filter(|it| (it.op.as_str(), it.dtype.as_str()) == (op, dtype));
         let n: u64 = of_this.map(|it| it.n).sum();
         let sums = if n == 1 { format!("1 {op} sums") } else { format!("{n} {op}s sum") };
@@ -96,7 +96,7 @@ fn narrow(report: &CompileReport, screen: Screen) -> String {
             text += &format!("  and {} more: --wide shows them\n", of_this.len() - n_shown);
         }
     }
-    if !said.is_empty() {
+    if !kinds.is_empty() {
         text += "help: the partitioner sums in the dtype of the op whose result it sums: let that\n  op give f32, as a dot \
                  does with preferred_element_type=f32; TensorFlow summed\n  gradients in f32\n";
     }

@@ -30,13 +30,13 @@ pub(super) fn screen(wide: bool) -> Screen {
 }
 
 fn bounds(wide: bool, columns: Option<&str>, terminal: Option<usize>) -> Screen {
-    let said = columns.and_then(|columns| columns.trim().parse().ok()).filter(|columns| *columns > 0);
-    match (wide, said, terminal) {
+    let from_variable = columns.and_then(|columns| columns.trim().parse().ok()).filter(|columns| *columns > 0);
+    match (wide, from_variable, terminal) {
         (true, ..) => Screen::WIDE,
-        (false, Some(columns), _) => Screen::of(columns),
-        (false, None, Some(0)) => Screen::of(UNKNOWN),
-        (false, None, Some(columns)) => Screen::of(columns),
-        (false, None, None) => Screen { line: None, ..Screen::of(IN_A_PIPE) },
+        (false, Some(columns), _) => Screen::with_width(columns),
+        (false, None, Some(0)) => Screen::with_width(UNKNOWN),
+        (false, None, Some(columns)) => Screen::with_width(columns),
+        (false, None, None) => Screen { line: None, ..Screen::with_width(IN_A_PIPE) },
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn help(command: clap::Command) -> clap::Command {
             // Continuation lines of an example are indented further.
             let hang = |line: &str| if line.starts_with("  ") && !line.starts_with("   ") { 4 } else { 0 };
             let text = paragraphs(&text);
-            let lines = text.split('\n').map(|line| Screen::of(width).folded(line, hang(line)).into_owned());
+            let lines = text.split('\n').map(|line| Screen::with_width(width).folded(line, hang(line)).into_owned());
             command.after_help(lines.collect::<Vec<String>>().join("\n"))
         }
         None => command,
@@ -145,7 +145,7 @@ fn both_ends(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
 #[cfg(test)]
 pub(super) fn check_screen(render: impl Fn(Screen) -> String, expected: &expect_test::ExpectFile) {
     use unicode_width::UnicodeWidthStr as _;
-    let screen = Screen::of(80);
+    let screen = Screen::with_width(80);
     let text = screen.folded(&render(screen), 2).into_owned();
     assert!(text.lines().all(|line| line.width() <= 80), "{text}");
     expected.assert_eq(&text);
@@ -166,16 +166,16 @@ mod tests {
 
     #[test]
     fn columns_says_how_wide_and_else_the_terminal() {
-        let of = |columns, terminal| bounds(false, columns, terminal);
-        assert_eq!(of(Some("40"), Some(120)), Screen::of(40));
-        assert_eq!(of(None, Some(120)), Screen::of(120));
-        assert_eq!(of(None, Some(0)), Screen::of(80));
+        let screen_for = |columns, terminal| bounds(false, columns, terminal);
+        assert_eq!(screen_for(Some("40"), Some(120)), Screen::with_width(40));
+        assert_eq!(screen_for(None, Some(120)), Screen::with_width(120));
+        assert_eq!(screen_for(None, Some(0)), Screen::with_width(80));
         for none in ["", "0", "many", "-80"] {
-            assert_eq!(of(Some(none), Some(120)), Screen::of(120), "{none}");
+            assert_eq!(screen_for(Some(none), Some(120)), Screen::with_width(120), "{none}");
         }
         // Sentences in a pipe stay whole, unless the width is set.
-        assert_eq!(of(None, None), Screen { table: Some(100), line: None, is_ascii: false });
-        assert_eq!(of(Some("80"), None), Screen::of(80));
+        assert_eq!(screen_for(None, None), Screen { table: Some(100), line: None, is_ascii: false });
+        assert_eq!(screen_for(Some("80"), None), Screen::with_width(80));
         assert_eq!(bounds(true, Some("40"), Some(120)), Screen::WIDE);
     }
 
@@ -209,11 +209,14 @@ mod tests {
     #[test]
     fn long_messages_keep_both_ends() {
         let text = format!("no instruction `{}`\nhelp: name one", "ä".repeat(5_000_000));
-        let said = message(&text);
-        assert!(said.starts_with("no instruction `ää") && said.ends_with("ä`\nhelp: name one"), "{said}");
-        assert!(said.contains("ää …(9998018 bytes left out)… ää"), "{}", &said[said.len() - 700..]);
-        let said = message(&"a line of a long list\n".repeat(100_000));
-        assert!(said.len() < 17_000 && said.ends_with("a line of a long list\n"), "{}", said.len());
+        let shortened = message(&text);
+        assert!(
+            shortened.starts_with("no instruction `ää") && shortened.ends_with("ä`\nhelp: name one"),
+            "{shortened}"
+        );
+        assert!(shortened.contains("ää …(9998018 bytes left out)… ää"), "{}", &shortened[shortened.len() - 700..]);
+        let shortened = message(&"a line of a long list\n".repeat(100_000));
+        assert!(shortened.len() < 17_000 && shortened.ends_with("a line of a long list\n"), "{}", shortened.len());
         assert_eq!(message("short"), "short");
     }
 }

@@ -53,7 +53,7 @@ type Args = BTreeMap<&'static str, Value>;
 
 #[derive(Debug, Default)]
 struct Events {
-    kept: Vec<TraceEvent>,
+    recorded: Vec<TraceEvent>,
     n_dropped: usize,
 }
 
@@ -74,7 +74,7 @@ pub struct TraceFile {
 /// A layer, and the file that it will fill. The file is created now (beside `path`, under another name), so that an
 /// unwritable path fails before hours of work.
 pub fn create(path: &Path) -> anyhow::Result<(TraceLayer, TraceFile)> {
-    let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let is_special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir());
     anyhow::ensure!(!is_special, "--trace: `{}` is not a regular file; name a file to write", path.display());
     anyhow::ensure!(!path.is_dir(), "--trace: `{}` is a folder; expected a file name", path.display());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
@@ -97,7 +97,7 @@ impl TraceFile {
         if events.n_dropped > 0 {
             tracing::warn!("the trace is full: its last {} events are missing", events.n_dropped);
         }
-        write_events(&mut file, &events.kept)
+        write_events(&mut file, &events.recorded)
             .and_then(|()| file.finish())
             .with_context(|| format!("--trace: cannot write `{}`", path.display()))
     }
@@ -122,8 +122,8 @@ impl TraceLayer {
 
     fn push(&self, event: TraceEvent) {
         let mut events = lock(&self.events);
-        if events.kept.len() < MAX_EVENTS {
-            events.kept.push(event);
+        if events.recorded.len() < MAX_EVENTS {
+            events.recorded.push(event);
         } else {
             events.n_dropped += 1;
         }

@@ -238,8 +238,8 @@ fn render(outcome: &Outcome<'_>, n_rows: usize, screen: Screen) -> String {
             [Column::number("step"), Column::text("rule"), Column::name("of"), Column::text("what was found")];
         let mut table = Table::new(columns);
         for anomaly in &outcome.anomalies {
-            let of = format!("{} of {}", anomaly.quantity, anomaly.layer);
-            table.row([grouped(anomaly.step as i64), anomaly.rule.to_string(), of, anomaly.found.clone()]);
+            let subject = format!("{} of {}", anomaly.quantity, anomaly.layer);
+            table.row([grouped(anomaly.step as i64), anomaly.rule.to_string(), subject, anomaly.found.clone()]);
         }
         text += &table.render(screen);
     }

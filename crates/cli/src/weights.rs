@@ -82,7 +82,7 @@ impl WrittenName {
     }
 
     /// The format by a file's name.
-    fn of(path: &Path) -> anyhow::Result<WrittenName> {
+    fn from_path(path: &Path) -> anyhow::Result<WrittenName> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Ok(WrittenName::Npz),
             Some("safetensors") => Ok(WrittenName::Safetensors),
@@ -98,7 +98,7 @@ impl WrittenName {
 
 /// Refuses a name with one format's extension for another format: programs that open the file go by its name.
 fn check_name(path: &Path, format: WrittenName) -> anyhow::Result<()> {
-    match WrittenName::of(path) {
+    match WrittenName::from_path(path) {
         Ok(named) if named != format => bail!(
             "--output {} ends as {} do, and --format says {}\nhelp: {}, or leave out --format",
             path.display(),
@@ -131,7 +131,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let written = args.output.as_deref().map(|path| match args.format {
         Some(name) => Ok((path, name.format())),
-        None => WrittenName::of(path).map(|name| (path, name.format())),
+        None => WrittenName::from_path(path).map(|name| (path, name.format())),
     });
     let written = written.transpose()?;
     let file = weights::open(&args.file)?;

@@ -94,12 +94,12 @@ impl Arrays {
             }
             let n_bytes = example_bytes(info)?;
             if bytes.len() % n_bytes != 0 {
-                let found = format!(
+                let message = format!(
                     "array `{}` has {} bytes, which are not whole examples; expected a multiple of {n_bytes}",
                     info.name,
                     bytes.len()
                 );
-                return Err(DataError::new(DataErrorKind::Mismatch, file, found));
+                return Err(DataError::new(DataErrorKind::Mismatch, file, message));
             }
             let measured = (bytes.len() / n_bytes) as u64;
             match n_examples {
@@ -125,12 +125,12 @@ impl Arrays {
     pub fn join(self, other: Arrays) -> Result<Arrays, DataError> {
         let file = other.files[0].clone();
         let Arrays { mut files, mut infos, mut bytes, n_examples, first, lines } = self;
-        if let Some(two) = other.infos.iter().find(|info| infos.iter().any(|own| own.name == info.name)) {
+        if let Some(two) = other.infos.iter().find(|info| infos.iter().any(|other| other.name == info.name)) {
             return Err(two_arrays(&file, &two.name));
         }
         if other.n_examples != n_examples {
-            let own = (&*infos[0].name, n_examples);
-            return Err(unequal(&file, (&other.infos[0].name, other.n_examples), own));
+            let first = (&*infos[0].name, n_examples);
+            return Err(unequal(&file, (&other.infos[0].name, other.n_examples), first));
         }
         for file in other.files {
             if !files.contains(&file) {
@@ -226,8 +226,8 @@ fn two_arrays(file: &Path, name: &str) -> DataError {
 }
 
 fn unequal(file: &Path, (name, measured): (&str, u64), (other, expected): (&str, u64)) -> DataError {
-    let found = format!("array `{name}` has {measured} examples, `{other}` has {expected}; expected as many of each");
-    DataError::new(DataErrorKind::Mismatch, file, found)
+    let message = format!("array `{name}` has {measured} examples, `{other}` has {expected}; expected as many of each");
+    DataError::new(DataErrorKind::Mismatch, file, message)
 }
 
 impl Source for Arrays {

@@ -114,8 +114,8 @@ impl Augmented {
     /// There is no image; a mask is missing, or has another height or width; examples are to be mixed and their labels
     /// are not distributions.
     pub fn new(source: Box<dyn Source>, features: &[Feature], augment: Augment) -> Result<Augmented, DataError> {
-        let wrong = |found: String, help: &str| {
-            Err(DataError::new(DataErrorKind::Request, DataPlace::Nowhere, found).help(help))
+        let wrong = |message: String, help: &str| {
+            Err(DataError::new(DataErrorKind::Request, DataPlace::Nowhere, message).help(help))
         };
         let feature = |name: &str| features.iter().find(|feature| feature.name == name);
         let role = |info: &ArrayInfo| match feature(&info.name) {
@@ -137,16 +137,16 @@ impl Augmented {
         for mask in &augment.masks {
             let dims = feature(mask).map(|feature| feature.dims.clone()).unwrap_or_default();
             if dims.get(..2) != image.dims.get(..2) {
-                let found = format!("`{mask}` of `masks` is {dims:?}, and images are {:?}", image.dims);
-                return wrong(found, "name features of the same height and width");
+                let message = format!("`{mask}` of `masks` is {dims:?}, and images are {:?}", image.dims);
+                return wrong(message, "name features of the same height and width");
             }
         }
         for (info, role) in infos.iter_mut().zip(&roles) {
             let is_class = feature(&info.name).is_some_and(|feature| feature.n_values.is_some());
             if augment.mixes() && (*role == Role::Label && is_class || *role == Role::Mask) {
-                let found = format!("`mixup` and `cutmix` blend labels, and `{}` is whole numbers", info.name);
+                let message = format!("`mixup` and `cutmix` blend labels, and `{}` is whole numbers", info.name);
                 let help = "learn distributions: `softmax_cross_entropy`, with `one_hot: true` of the label";
-                return wrong(found, help);
+                return wrong(message, help);
             }
             let is_changed = *role == Role::Image || augment.mixes() && *role == Role::Label;
             if is_changed {
@@ -159,9 +159,9 @@ impl Augmented {
 
     /// The arrays of an example: as f32 those that are augmented, as bytes the others.
     fn arrays_of(&self, index: u64, draw: Option<Draw>) -> Result<(Vec<Array>, Option<Spent>), DataError> {
-        let own = self.source.arrays();
-        let mut bytes: Vec<Vec<u8>> = vec![Vec::new(); own.len()];
-        let mut values: Vec<Vec<f32>> = vec![Vec::new(); own.len()];
+        let source_arrays = self.source.arrays();
+        let mut bytes: Vec<Vec<u8>> = vec![Vec::new(); source_arrays.len()];
+        let mut values: Vec<Vec<f32>> = vec![Vec::new(); source_arrays.len()];
         let spent = self.source.give(index, draw, &mut |at, elements| {
             match elements {
                 Elements::F32s(numbers) => values[at].extend_from_slice(numbers),
@@ -170,17 +170,22 @@ impl Augmented {
             Ok(())
         })?;
         let array = |at: usize| {
-            let is_changed = self.infos[at].dtype != own[at].dtype || self.infos[at].scale != own[at].scale;
-            let is_f32 = own[at].dtype == DType::F32;
+            let is_changed =
+                self.infos[at].dtype != source_arrays[at].dtype || self.infos[at].scale != source_arrays[at].scale;
+            let is_f32 = source_arrays[at].dtype == DType::F32;
             if !values[at].is_empty() {
-                return Array::F32(std::mem::take(&mut values[at]).into_iter().map(|x| x * own[at].scale).collect());
+                return Array::F32(
+                    std::mem::take(&mut values[at]).into_iter().map(|x| x * source_arrays[at].scale).collect(),
+                );
             }
             match is_changed || is_f32 && self.roles[at] != Role::Other {
-                true => Array::F32(f32s(own[at].dtype, &bytes[at]).map(|x| x * own[at].scale).collect()),
+                true => {
+                    Array::F32(f32s(source_arrays[at].dtype, &bytes[at]).map(|x| x * source_arrays[at].scale).collect())
+                }
                 false => Array::Bytes(std::mem::take(&mut bytes[at])),
             }
         };
-        Ok(((0..own.len()).map(array).collect(), spent))
+        Ok(((0..source_arrays.len()).map(array).collect(), spent))
     }
 }
 
@@ -341,7 +346,7 @@ impl Augmented {
                 continue;
             };
             if !cuts {
-                pixels.iter_mut().zip(other).for_each(|(own, other)| *own = share * *own + (1.0 - share) * other);
+                pixels.iter_mut().zip(other).for_each(|(pixel, other)| *pixel = share * *pixel + (1.0 - share) * other);
                 continue;
             }
             // A rectangle of 1 − share of the image, centred at a place that may be near the edge; only the part inside
@@ -360,8 +365,8 @@ impl Augmented {
             stays = 1.0 - (rows.len() * columns.len()) as f32 / (size[0] * size[1]) as f32;
         }
         for at in (0..arrays.len()).filter(|&at| self.roles[at] == Role::Label) {
-            if let (Array::F32(own), Array::F32(other)) = (&mut arrays[at], &others[at]) {
-                own.iter_mut().zip(other).for_each(|(own, other)| *own = stays * *own + (1.0 - stays) * other);
+            if let (Array::F32(labels), Array::F32(other)) = (&mut arrays[at], &others[at]) {
+                labels.iter_mut().zip(other).for_each(|(label, other)| *label = stays * *label + (1.0 - stays) * other);
             }
         }
     }
@@ -605,8 +610,8 @@ mod tests {
             );
             n_mixed += u32::from(label[2] < 1.0);
             let [image, _, label] = &example(&cut, 2, Some(draw))[..] else { panic!() };
-            let own = image.iter().filter(|pixel| (**pixel / 35.0) as u8 == 2).count() as f32 / 35.0;
-            assert!((own - label[2]).abs() <= 4.0 * f32::EPSILON, "{own} {label:?}");
+            let share = image.iter().filter(|pixel| (**pixel / 35.0) as u8 == 2).count() as f32 / 35.0;
+            assert!((share - label[2]).abs() <= 4.0 * f32::EPSILON, "{share} {label:?}");
             n_cut += u32::from(label[2] < 1.0);
         }
         assert!(n_mixed > 10 && n_cut > 10, "{n_mixed} {n_cut}");

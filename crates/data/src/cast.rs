@@ -191,8 +191,8 @@ mod tests {
             let cast = |to: DType| run(Conversion::Cast { from, scale, to }, src, n, to.n_bytes());
             let f32s: Vec<u32> = cast(DType::F32).as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
             let expected: Vec<f32> = values.iter().map(|value| value * scale).collect();
-            for (found, expected) in f32s.iter().zip(&expected) {
-                assert!(*found == expected.to_bits() || expected.is_nan() && f32::from_bits(*found).is_nan());
+            for (measured, expected) in f32s.iter().zip(&expected) {
+                assert!(*measured == expected.to_bits() || expected.is_nan() && f32::from_bits(*measured).is_nan());
             }
             let u16s = |to| -> Vec<u16> { cast(to).as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect() };
             assert_eq!(u16s(DType::BF16), expected.iter().map(|&v| bf16::from_f32(v).to_bits()).collect::<Vec<_>>());

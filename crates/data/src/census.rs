@@ -68,14 +68,14 @@ impl Census {
     ///
     /// # Errors
     /// Those of [`Loader::new`]. A broken example is counted, not an error.
-    pub fn of(source: &dyn Source, features: &[Feature], compute: DType, limit: u64) -> Result<Census, DataError> {
+    pub fn compute(source: &dyn Source, features: &[Feature], compute: DType, limit: u64) -> Result<Census, DataError> {
         let loader = Loader::new(source, features, compute, 1, 0)?;
         let n_examples = source.n_examples();
         let mut census = Census { n_examples, n_read: limit.min(n_examples), ..Census::default() };
         let mut totals: Vec<(Figures, Sums)> = features.iter().map(|feature| empty(feature, compute)).collect();
         let sums = |index: u64| -> Result<Vec<Sums>, DataError> {
             let arrays = loader.example(index, None)?;
-            Ok(features.iter().zip(&arrays).map(|(feature, array)| Sums::of(feature, array)).collect())
+            Ok(features.iter().zip(&arrays).map(|(feature, array)| Sums::from_array(feature, array)).collect())
         };
         look(n_examples, limit, sums, |seen| match seen {
             Ok(sums) => totals.iter_mut().zip(sums).for_each(|((figures, total), sums)| {
@@ -105,7 +105,7 @@ fn empty(feature: &Feature, compute: DType) -> (Figures, Sums) {
 }
 
 impl Sums {
-    fn of(feature: &Feature, array: &NamedArray) -> Sums {
+    fn from_array(feature: &Feature, array: &NamedArray) -> Sums {
         let numbers: Vec<f64> = numbers(array.dtype, &array.bytes).into_iter().flatten().collect();
         let n = numbers.len() as u64;
         let mean = if n == 0 { 0.0 } else { numbers.iter().sum::<f64>() / n as f64 };
@@ -164,7 +164,7 @@ mod tests {
             Feature::exact("y", DType::S32, []).label().below(2),
             Feature::exact("z", DType::F32, [2]).label().probability(),
         ];
-        let census = Census::of(&source, &features, DType::BF16, 100).unwrap();
+        let census = Census::compute(&source, &features, DType::BF16, 100).unwrap();
         // The third example has a class out of range, and is counted only as broken.
         assert_eq!((census.n_examples, census.n_read, census.n_broken), (4, 4, 1));
         assert_eq!(census.broken, ["a, example 2: number 0 of `y` is 7; expected a whole number from 0 to 1"]);
@@ -178,6 +178,6 @@ mod tests {
         assert!((x.mean - mean).abs() < 1e-12 && (x.deviation - (squares / 6.0).sqrt()).abs() < 1e-10, "{x:?}");
         assert_eq!((y.counts.clone(), z.counts.clone()), ([(0, 1), (1, 2)].into(), [(0, 1), (1, 2)].into()));
         assert_eq!(x.counts, [].into());
-        assert_eq!(Census::of(&source, &features, DType::BF16, 2).unwrap().n_broken, 0, "the first and the last");
+        assert_eq!(Census::compute(&source, &features, DType::BF16, 2).unwrap().n_broken, 0, "the first and the last");
     }
 }

@@ -134,11 +134,11 @@ impl<'a> CsvRow<'a> {
                     continue;
                 }
                 if line == 1 && is_header(record) {
-                    let found =
+                    let message =
                         format!("a header, which begins with `{text}`; expected numbers from the first line on");
                     let help =
                         "say under `columns` what features are made of the columns it names, or remove it: tail -n +2";
-                    return Err(DataError::new(DataErrorKind::Format, (self.path, line), found).help(help));
+                    return Err(DataError::new(DataErrorKind::Format, (self.path, line), message).help(help));
                 }
                 return Err(columns.value_error((self.path, line), idx, text));
             }
@@ -146,14 +146,14 @@ impl<'a> CsvRow<'a> {
         Ok(())
     }
 
-    fn columns_error(&self, line: u64, found: usize, is_all: bool) -> DataError {
+    fn columns_error(&self, line: u64, measured: usize, is_all: bool) -> DataError {
         let least = if is_all { "" } else { "at least " };
-        let (columns, help) = match found {
+        let (columns, help) = match measured {
             1 => ("column", "a comma stands between two columns"),
             _ => ("columns", ""),
         };
-        let found = format!("{least}{found} {columns}; expected {}: {}", self.n_columns, self.layout());
-        DataError::new(DataErrorKind::Columns, (self.path, line), found).help(help)
+        let message = format!("{least}{measured} {columns}; expected {}: {}", self.n_columns, self.layout());
+        DataError::new(DataErrorKind::Columns, (self.path, line), message).help(help)
     }
 }
 
@@ -187,12 +187,12 @@ impl Columns {
                 Cell::Integer { n_bytes: dtype.n_bytes(), least, greatest }
             }
             dtype => {
-                let found = format!(
+                let message = format!(
                     "`{}` is {dtype}, which is not read from text; expected a float for the network, f32, f64, pred or integers \
                      of 8 to 64 bits",
                     feature.name
                 );
-                return Err(DataError::new(DataErrorKind::Request, path, found));
+                return Err(DataError::new(DataErrorKind::Request, path, message));
             }
         };
         let info = ArrayInfo::new(&feature.name, dtype, feature.dims.clone());
@@ -202,17 +202,18 @@ impl Columns {
     /// The error for a column that cannot be parsed.
     fn value_error(&self, place: (&Path, u64), column: usize, text: &str) -> DataError {
         let (feature, value) = (self.info.name.clone(), text.to_string());
-        let (found, help) = match (self.cell, text.parse::<f32>()) {
+        let (message, help) = match (self.cell, text.parse::<f32>()) {
             (Cell::F32 { scale: Some(scale) }, Ok(value)) if value.is_finite() => {
-                let found = format!("column {column} is {value}, which times the scale {scale} is not a finite number");
-                (found, "make `scale` smaller")
+                let message =
+                    format!("column {column} is {value}, which times the scale {scale} is not a finite number");
+                (message, "make `scale` smaller")
             }
             _ => {
                 let expected = self.cell.expected();
                 (format!("column {column}, of `{feature}`, is `{text}`; expected {expected}"), "")
             }
         };
-        DataError::new(DataErrorKind::Value { feature, value }, place, found).help(help)
+        DataError::new(DataErrorKind::Value { feature, value }, place, message).help(help)
     }
 
     /// Appends one number; `false` if the text is not a valid one.
@@ -362,29 +363,29 @@ impl<R: Read> Lines<R> {
     fn explain(&self, error: ::csv::Error, row: &CsvRow<'_>) -> DataError {
         let (path, line, limits) = (row.path, self.line, self.limits);
         let expected = "expected lines of numbers: name a CSV file, plain or gzip";
-        let too_large = |place: DataPlace, found: String| DataError::new(DataErrorKind::TooLarge, place, found);
+        let too_large = |place: DataPlace, message: String| DataError::new(DataErrorKind::TooLarge, place, message);
         match self.beyond {
             Some(Beyond::Text) => {
-                let found = format!(
+                let message = format!(
                     "more than {} bytes of text; expected a data set that fits in memory: split it",
                     limits.text
                 );
-                return too_large(path.into(), found);
+                return too_large(path.into(), message);
             }
             Some(Beyond::Row) => {
                 return too_large((path, line).into(), format!("a row of more than {} bytes; {expected}", limits.row));
             }
             Some(Beyond::Columns) => return row.columns_error(line, self.row_commas + 1, false),
             Some(Beyond::EmptyLines) => {
-                let found = format!("more than {} empty lines after one another; {expected}", limits.empty_lines);
-                return too_large((path, line).into(), found);
+                let message = format!("more than {} empty lines after one another; {expected}", limits.empty_lines);
+                return too_large((path, line).into(), message);
             }
             None => {}
         }
         match error.into_kind() {
             ::csv::ErrorKind::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
-                let found = format!("the gzip stream ends early, at this line; {COPY_AGAIN}");
-                DataError::new(DataErrorKind::Damaged, (path, line), found)
+                let message = format!("the gzip stream ends early, at this line; {COPY_AGAIN}");
+                DataError::new(DataErrorKind::Damaged, (path, line), message)
             }
             ::csv::ErrorKind::Io(source) => unread(path, line, source),
             kind => unread(path, line, io::Error::other(format!("{kind:?}"))),
@@ -527,8 +528,8 @@ mod tests {
             );
         }
         for text in ["", "\n\n", "\u{FEFF}"] {
-            let found = message(text.as_bytes());
-            assert_eq!(found, "rows.csv: no rows; expected one example a line: 2 of `x`, 1 of `label`", "{text:?}");
+            let error = message(text.as_bytes());
+            assert_eq!(error, "rows.csv: no rows; expected one example a line: 2 of `x`, 1 of `label`", "{text:?}");
         }
         assert_eq!(message(b"1,2,0\n1,\xFF,0\n"), "rows.csv:2: cannot read on from here");
         check(

@@ -25,7 +25,7 @@ pub struct DataError(Box<Parts>);
 struct Parts {
     kind: DataErrorKind,
     place: DataPlace,
-    found: String,
+    message: String,
     /// Empty if there is no advice.
     help: String,
     /// Whether reading stopped because no (further) example may be skipped.
@@ -81,9 +81,9 @@ pub enum DataErrorKind {
 }
 
 impl DataError {
-    pub(crate) fn new(kind: DataErrorKind, place: impl Into<DataPlace>, found: impl Into<String>) -> DataError {
-        let (place, found) = (place.into(), found.into());
-        DataError(Box::new(Parts { kind, place, found, help: String::new(), is_stop: false, cause: None }))
+    pub(crate) fn new(kind: DataErrorKind, place: impl Into<DataPlace>, message: impl Into<String>) -> DataError {
+        let (place, message) = (place.into(), message.into());
+        DataError(Box::new(Parts { kind, place, message, help: String::new(), is_stop: false, cause: None }))
     }
 
     /// The same error with a remedy.
@@ -119,8 +119,8 @@ impl DataError {
 
     /// The error for an example number beyond the last; `place` names it.
     pub fn no_example(place: impl Into<DataPlace>, n_examples: u64) -> DataError {
-        let found = format!("there is no such example; expected one of {n_examples}, from 0");
-        DataError::new(DataErrorKind::Missing, place, found)
+        let message = format!("there is no such example; expected one of {n_examples}, from 0");
+        DataError::new(DataErrorKind::Missing, place, message)
     }
 
     /// The kind.
@@ -139,13 +139,13 @@ impl DataError {
     }
 
     fn alone(&self) -> String {
-        let Parts { place, found, help, .. } = &*self.0;
+        let Parts { place, message, help, .. } = &*self.0;
         let place = match place {
             DataPlace::Nowhere | DataPlace::Argument(_) => String::new(),
             place => format!("{place}: "),
         };
         let help = if help.is_empty() { String::new() } else { format!("\nhelp: {help}") };
-        format!("{place}{found}{help}")
+        format!("{place}{message}{help}")
     }
 }
 
@@ -160,25 +160,25 @@ impl DataError {
     }
 
     pub(super) fn changed(path: &Path) -> DataError {
-        let found = "the file has changed since this run began; expected it as it was: start the run again";
-        DataError::new(DataErrorKind::Damaged, path, found)
+        let message = "the file has changed since this run began; expected it as it was: start the run again";
+        DataError::new(DataErrorKind::Damaged, path, message)
     }
 
-    pub(super) fn empty(path: &Path, found: &str) -> DataError {
-        DataError::new(DataErrorKind::Missing, path, found)
+    pub(super) fn empty(path: &Path, message: &str) -> DataError {
+        DataError::new(DataErrorKind::Missing, path, message)
     }
 
     /// A record, or a part of one, is too large to read into memory.
     pub(super) fn too_long(place: impl Into<DataPlace>, measured: u64, limit: u64) -> DataError {
-        let found = format!("{measured} bytes; expected at most {limit} in a record");
-        DataError::new(DataErrorKind::TooLarge, place, found)
+        let message = format!("{measured} bytes; expected at most {limit} in a record");
+        DataError::new(DataErrorKind::TooLarge, place, message)
     }
 
     /// An array is too large to read into memory.
     pub(super) fn array_too_large(path: &Path, name: &str, measured: u64, limit: u64) -> DataError {
-        let found =
+        let message =
             format!("array `{name}` has {measured} bytes; expected at most {limit}: a data set that fits in memory");
-        DataError::new(DataErrorKind::TooLarge, path, found)
+        DataError::new(DataErrorKind::TooLarge, path, message)
     }
 
     /// A feature of a record, or a field of a text, has another kind.
@@ -188,43 +188,43 @@ impl DataError {
 
     /// An array has other dims than requested.
     pub(super) fn other_dims(place: impl Into<DataPlace>, name: &str, measured: &[i64], expected: &[i64]) -> DataError {
-        let found = format!("array `{name}` has dims {measured:?} in each example; expected {expected:?}");
-        DataError::new(DataErrorKind::Mismatch, place, found)
+        let message = format!("array `{name}` has dims {measured:?} in each example; expected {expected:?}");
+        DataError::new(DataErrorKind::Mismatch, place, message)
     }
 
     /// A scale that is 0, infinite or NaN.
     pub(super) fn scale(path: &Path, name: &str, scale: f32) -> DataError {
-        let found = format!("array `{name}` cannot be multiplied with {scale}; expected a finite scale other than 0");
-        DataError::new(DataErrorKind::Request, path, found)
+        let message = format!("array `{name}` cannot be multiplied with {scale}; expected a finite scale other than 0");
+        DataError::new(DataErrorKind::Request, path, message)
     }
 
     pub(super) fn dims(dims: &[i64]) -> DataError {
         DataError::request(format!("feature dimensions {dims:?} do not make an example; expected positive ones"))
     }
 
-    pub(super) fn request(found: impl Into<String>) -> DataError {
-        DataError::new(DataErrorKind::Request, DataPlace::Nowhere, found)
+    pub(super) fn request(message: impl Into<String>) -> DataError {
+        DataError::new(DataErrorKind::Request, DataPlace::Nowhere, message)
     }
 
     pub(super) fn batch(batch: usize, n_examples: u64) -> DataError {
-        let found =
+        let message =
             format!("a batch of {batch} does not fit: expected 1 to {n_examples}, as many as there are examples");
-        DataError::new(DataErrorKind::Request, DataPlace::Argument("batch"), found)
+        DataError::new(DataErrorKind::Request, DataPlace::Argument("batch"), message)
     }
 
     /// A part of `n_examples` would be empty; `why` follows.
     pub(super) fn split(n_test: u64, n_examples: impl fmt::Display, why: &str) -> DataError {
-        let found =
+        let message =
             format!("cannot keep {n_test} examples for testing; {n_examples}, and one must be left to train on{why}");
-        DataError::new(DataErrorKind::Request, DataPlace::Argument("n_test"), found)
+        DataError::new(DataErrorKind::Request, DataPlace::Argument("n_test"), message)
     }
 
     /// There is no array `name` at `place`; lists those that exist and suggests a similar name.
     pub(super) fn no_array(place: impl Into<DataPlace>, name: &str, names: &[String]) -> DataError {
         let nearest = nearest(name, names.iter().map(String::as_str));
         let help = nearest.map_or("name one of these".to_string(), |name| format!("did you mean `{name}`?"));
-        let found = format!("there is no array `{name}`; it has {}", listed(names, MAX_LISTED));
-        DataError::new(DataErrorKind::Missing, place, found).help(help)
+        let message = format!("there is no array `{name}`; it has {}", listed(names, MAX_LISTED));
+        DataError::new(DataErrorKind::Missing, place, message).help(help)
     }
 }
 

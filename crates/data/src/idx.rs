@@ -35,8 +35,8 @@ pub fn read(files: impl IntoIterator<Item = impl AsRef<Path>>, features: &[Featu
     let files: Vec<_> = files.into_iter().collect();
     if files.len() != features.len() {
         let (n_files, n_features) = (files.len(), features.len());
-        let found = format!("{n_files} files for {n_features} features; expected one for each, in their order");
-        return Err(DataError::request(found));
+        let message = format!("{n_files} files for {n_features} features; expected one for each, in their order");
+        return Err(DataError::request(message));
     }
     let named: Vec<(&str, &Path)> =
         features.iter().zip(&files).map(|(feature, file)| (&*feature.name, file.as_ref())).collect();
@@ -74,16 +74,16 @@ fn read_array(name: &str, path: &Path, mut reader: impl Read) -> Result<(ArrayIn
         match read {
             Ok(_) => Ok(bytes),
             Err(source) => {
-                let found = format!("cannot read on from byte {at}; {COPY_AGAIN}");
-                Err(DataError::new(DataErrorKind::Read, path, found).because(source))
+                let message = format!("cannot read on from byte {at}; {COPY_AGAIN}");
+                Err(DataError::new(DataErrorKind::Read, path, message).because(source))
             }
         }
     };
     let start = take(4)?;
-    let magic = |found: &[u8]| {
+    let magic = |bytes: &[u8]| {
         let expected = "an IDX file: 00 00, then 08 (u8), 09 (s8), 0b (s16), 0c (s32), 0d (f32) or 0e (f64), then how many \
                         axes it has";
-        DataError::new(DataErrorKind::Format, path, format!("begins with {found:02x?}; expected {expected}"))
+        DataError::new(DataErrorKind::Format, path, format!("begins with {bytes:02x?}; expected {expected}"))
     };
     let &[0, 0, code, n_dims @ 1..=u8::MAX] = start.as_slice() else { return Err(magic(&start)) };
     let dtype = match code {
@@ -99,17 +99,18 @@ fn read_array(name: &str, path: &Path, mut reader: impl Read) -> Result<(ArrayIn
     let dims: Vec<i64> = header.as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes).into()).collect();
     let size = |measured: u64, expected: u64| {
         let measured = if measured > expected { format!("more than {expected}") } else { measured.to_string() };
-        let found = format!("{measured} bytes of elements; expected {expected}: {dtype} {dims:?}, as its header says");
-        DataError::new(DataErrorKind::Damaged, path, found).help(COPY_AGAIN)
+        let message =
+            format!("{measured} bytes of elements; expected {expected}: {dtype} {dims:?}, as its header says");
+        DataError::new(DataErrorKind::Damaged, path, message).help(COPY_AGAIN)
     };
     let expected = dims.iter().fold(dtype.n_bytes() as u64, |size, dim| size.saturating_mul(dim.unsigned_abs()));
     if header.len() < 4 * usize::from(n_dims) {
-        let found = format!(
+        let message = format!(
             "ends after {} bytes, within the sizes of its {n_dims} axes; expected {} bytes before the first element",
             4 + header.len(),
             4 + 4 * usize::from(n_dims)
         );
-        return Err(DataError::new(DataErrorKind::Damaged, path, found));
+        return Err(DataError::new(DataErrorKind::Damaged, path, message));
     }
     if expected > MAX_BYTES {
         return Err(DataError::array_too_large(path, name, expected, MAX_BYTES));

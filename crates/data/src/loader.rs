@@ -120,8 +120,8 @@ impl<'a> Loader<'a> {
         }
         for (idx, feature) in features.iter().enumerate() {
             if features[..idx].iter().any(|other| other.name == feature.name) {
-                let found = format!("two features are named `{}`; expected a name for each", feature.name);
-                return Err(DataError::request(found));
+                let message = format!("two features are named `{}`; expected a name for each", feature.name);
+                return Err(DataError::request(message));
             }
         }
         let columns: Vec<Column> =
@@ -214,19 +214,19 @@ impl<'a> Loader<'a> {
             let cast = self.columns.iter().filter(|column| column.feature.dtype == FeatureDType::Compute);
             let shown = cast.map(|column| format!("`{}` has dims {:?}", column.feature.name, column.feature.dims));
             let shown = shown.collect::<Vec<_>>().join(", ");
-            let found = format!(
+            let message = format!(
                 "no feature can be shifted: {}; expected an image that is cast: [height, width, channels]",
                 if shown.is_empty() { "there is none" } else { &shown }
             );
-            return Err(DataError::new(DataErrorKind::Request, DataPlace::Argument("shift"), found));
+            return Err(DataError::new(DataErrorKind::Request, DataPlace::Argument("shift"), message));
         }
         match images.find(|[height, width, _]| max_shift >= *height.min(width)) {
             Some([height, width, _]) => {
-                let found = format!(
+                let message = format!(
                     "images of {height}×{width} pixels cannot be shifted by up to {n_pixels}: some would be all 0"
                 );
                 let help = format!("set `shift` to less than {}, or to 0", height.min(width));
-                Err(DataError::new(DataErrorKind::Request, DataPlace::Argument("shift"), found).help(help))
+                Err(DataError::new(DataErrorKind::Request, DataPlace::Argument("shift"), message).help(help))
             }
             None => Ok(Loader { max_shift, ..self }),
         }
@@ -364,13 +364,13 @@ impl<'a> Loader<'a> {
         })?;
         let missing = missing.into_inner().unwrap_or_else(PoisonError::into_inner);
         if !missing.is_empty() {
-            let kept: Vec<usize> = (0..n_valid).filter(|slot| !missing.contains(slot)).collect();
+            let present: Vec<usize> = (0..n_valid).filter(|slot| !missing.contains(slot)).collect();
             for (column, array) in self.columns.iter().zip(&mut arrays) {
                 let n_bytes = column.dst_bytes();
-                for (to, from) in kept.iter().enumerate() {
+                for (to, from) in present.iter().enumerate() {
                     array.bytes.copy_within(from * n_bytes..(from + 1) * n_bytes, to * n_bytes);
                 }
-                array.bytes[kept.len() * n_bytes..].fill(0);
+                array.bytes[present.len() * n_bytes..].fill(0);
             }
         }
         Ok(Batch { arrays, n_valid: n_valid - missing.len() })

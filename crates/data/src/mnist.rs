@@ -25,6 +25,6 @@ pub fn read(directory: impl AsRef<Path>) -> Result<(Arrays, Arrays), DataError> 
 /// The name that exists, otherwise the published one: the reader reports its absence.
 fn file(directory: &Path, start: &str, end: &str) -> PathBuf {
     let names = ["-", "."].map(|joint| format!("{start}{joint}{end}"));
-    let found = names.iter().flat_map(|name| [name.clone(), format!("{name}.gz")]).map(|name| directory.join(name));
-    found.clone().find(|path| path.exists()).unwrap_or_else(|| directory.join(&names[0]))
+    let paths = names.iter().flat_map(|name| [name.clone(), format!("{name}.gz")]).map(|name| directory.join(name));
+    paths.clone().find(|path| path.exists()).unwrap_or_else(|| directory.join(&names[0]))
 }

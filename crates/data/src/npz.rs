@@ -178,15 +178,15 @@ impl NpzReader {
         }
         let Directory { names, end, .. } = directory;
         if let Some(name) = twice(names) {
-            let found = format!("array `{name}` is there twice; expected once");
-            return Err(DataError::new(DataErrorKind::Damaged, path, found).help("leave one out"));
+            let message = format!("array `{name}` is there twice; expected once");
+            return Err(DataError::new(DataErrorKind::Damaged, path, message).help("leave one out"));
         }
         // Zip readers search for the end record and ignore bytes before the archive, such as another archive.
         let (before, behind) = (zip.offset(), n_bytes.saturating_sub(end.unwrap_or(n_bytes)));
         if let Some((n, side)) = [(before, "before"), (behind, "behind")].into_iter().find(|(n, _)| *n > 0) {
-            let found = format!("{n} bytes {side} the archive belong to no array; expected none");
+            let message = format!("{n} bytes {side} the archive belong to no array; expected none");
             let help = "of two archives that were joined only one would be read: save all arrays with one numpy.savez";
-            return Err(DataError::new(DataErrorKind::Damaged, path, found).help(help));
+            return Err(DataError::new(DataErrorKind::Damaged, path, message).help(help));
         }
         let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
         let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
@@ -226,7 +226,7 @@ impl NpzReader {
 
 /// The error for a file that is not a zip archive, by its first bytes.
 fn not_an_archive(path: &Path, start: &[u8], error: zip::result::ZipError) -> DataError {
-    let (found, help) = match start {
+    let (message, help) = match start {
         b"\x93NUMPY" => {
             ("one array (.npy), expected an archive of named ones", "save it with numpy.savez(FILE, NAME=x)")
         }
@@ -234,12 +234,12 @@ fn not_an_archive(path: &Path, start: &[u8], error: zip::result::ZipError) -> Da
         [] => ("an empty file, expected an .npz archive", "save it again with numpy.savez"),
         _ => return damaged(path, error),
     };
-    DataError::new(DataErrorKind::Format, path, found).help(help)
+    DataError::new(DataErrorKind::Format, path, message).help(help)
 }
 
 fn damaged(path: &Path, error: zip::result::ZipError) -> DataError {
-    let found = "no .npz archive, or a damaged one";
-    let error = DataError::new(DataErrorKind::Damaged, path, found).because(ZipError::new(error));
+    let message = "no .npz archive, or a damaged one";
+    let error = DataError::new(DataErrorKind::Damaged, path, message).because(ZipError::new(error));
     error.help("make one with numpy.savez")
 }
 
@@ -259,19 +259,19 @@ impl Entry<'_> {
         let expected = header.n_bytes();
         let mut bytes = Vec::new();
         if file.compression() != CompressionMethod::Stored && files::is_bomb(n_packed, expected) {
-            let found = format!(
+            let message = format!(
                 "array `{name}`: {n_packed} packed bytes are to become {expected}; expected at most {} times as many beyond \
                  {} bytes: it may be a decompression bomb",
                 files::MAX_UNPACKED_RATIO,
                 files::UNPACKED_WITHOUT_QUESTION
             );
             let help = "if it is not, save it unpacked: numpy.savez, without _compressed";
-            return Err(DataError::new(DataErrorKind::TooLarge, path, found).help(help));
+            return Err(DataError::new(DataErrorKind::TooLarge, path, message).help(help));
         }
         // Asks for one byte more than expected: it must not exist, and asking verifies the archive's checksum.
-        let wrong = |found: String| {
-            let found = format!("array `{name}`{found}");
-            DataError::new(DataErrorKind::Damaged, path, found).help("the file is damaged, copy it again")
+        let wrong = |message: String| {
+            let message = format!("array `{name}`{message}");
+            DataError::new(DataErrorKind::Damaged, path, message).help("the file is damaged, copy it again")
         };
         file.take(expected.saturating_add(1))
             .read_to_end(&mut bytes)
@@ -299,9 +299,9 @@ fn row_major(bytes: &[u8], header: &Header) -> Vec<u8> {
     let strides: Vec<usize> = dims
         .iter()
         .scan(header.width, |stride, &dim| {
-            let own = *stride;
+            let current = *stride;
             *stride *= dim;
-            Some(own)
+            Some(current)
         })
         .collect();
     let mut at = vec![0; dims.len()];
@@ -401,13 +401,13 @@ mod tests {
     fn arrays_read_back() {
         let a = (0..24).collect::<Vec<u8>>();
         let (_folder, path) = written(&[
-            ("var/a", Header::of(DType::F32, vec![2, 3]), a.clone()),
-            ("b", Header::of(DType::U8, vec![]), vec![7]),
+            ("var/a", Header::for_dtype(DType::F32, vec![2, 3]), a.clone()),
+            ("b", Header::for_dtype(DType::U8, vec![]), vec![7]),
         ]);
         let mut npz = NpzReader::open(&path).unwrap();
         assert_eq!(npz.names().collect::<Vec<_>>(), ["b", "var/a"]);
         let entry = npz.entry("var/a").unwrap().unwrap();
-        assert_eq!(entry.header, Header::of(DType::F32, vec![2, 3]));
+        assert_eq!(entry.header, Header::for_dtype(DType::F32, vec![2, 3]));
         assert_eq!(entry.read().unwrap(), a);
         assert_eq!(npz.entry("b").unwrap().unwrap().read().unwrap(), [7]);
         assert!(npz.entry("c").unwrap().is_none());
@@ -416,7 +416,7 @@ mod tests {
     /// If two members have the same name, a zip reader takes the last.
     #[test]
     fn an_array_that_is_there_twice_is_said() {
-        let header = || Header::of(DType::U8, vec![]);
+        let header = || Header::for_dtype(DType::U8, vec![]);
         let (_folder, path) = written(&[("x", header(), vec![1]), ("y", header(), vec![2]), ("z", header(), vec![3])]);
         let mut bytes = fs::read(&path).unwrap();
         for at in 0..bytes.len() - 5 {
@@ -448,7 +448,7 @@ mod tests {
             ("a\0b", false),
         ] {
             let mut npz = NpzWriter::create(&path).unwrap();
-            let added = npz.add(name, &Header::of(DType::U8, vec![]), &[1]);
+            let added = npz.add(name, &Header::for_dtype(DType::U8, vec![]), &[1]);
             assert_eq!(added.is_ok(), is_right, "{name:?}: {added:?}");
             if !is_right {
                 let error = added.unwrap_err().to_string();
@@ -460,7 +460,7 @@ mod tests {
     /// `[[1, 2, 3], [4, 5, 6]]` of two bytes each, as a big-endian machine with Fortran's order has them.
     #[test]
     fn other_orders_are_put_right() {
-        let header = Header { is_big_endian: true, is_fortran: true, ..Header::of(DType::S16, vec![2, 3]) };
+        let header = Header { is_big_endian: true, is_fortran: true, ..Header::for_dtype(DType::S16, vec![2, 3]) };
         let bytes = [1i16, 4, 2, 5, 3, 6].into_iter().flat_map(i16::to_be_bytes).collect();
         let (_folder, path) = written(&[("a", header, bytes)]);
         let read = NpzReader::open(&path).unwrap().entry("a").unwrap().unwrap().read().unwrap();
@@ -471,8 +471,8 @@ mod tests {
     fn what_is_damaged_is_said() {
         // A header that claims 8 EiB costs no memory.
         let (_folder, path) = written(&[
-            ("long", Header::of(DType::F32, vec![1 << 61]), vec![0; 8]),
-            ("short", Header::of(DType::F32, vec![1]), vec![0; 8]),
+            ("long", Header::for_dtype(DType::F32, vec![1 << 61]), vec![0; 8]),
+            ("short", Header::for_dtype(DType::F32, vec![1]), vec![0; 8]),
         ]);
         let mut npz = NpzReader::open(&path).unwrap();
         let error = npz.entry("long").unwrap().unwrap().read().unwrap_err().to_string();

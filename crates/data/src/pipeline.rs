@@ -87,13 +87,13 @@ impl Pipeline {
     ) -> Result<Pipeline, DataError> {
         let n_examples = records.n_records();
         let spec = |feature: &Feature| specs.get(&feature.name).cloned().unwrap_or_default();
-        let made = |feature: &Feature| -> Result<Made, DataError> {
+        let specified = |feature: &Feature| -> Result<Made, DataError> {
             let spec = spec(feature);
             let table =
                 spec.word_vectors.as_ref().map(|options| WordTable::of_feature(options, feature)).transpose()?;
             Ok(Made { feature: feature.clone(), spec, table: table.map(Arc::new) })
         };
-        let features = features.iter().map(made).collect::<Result<Vec<_>, _>>()?;
+        let features = features.iter().map(specified).collect::<Result<Vec<_>, _>>()?;
         let Options { n_workers, n_skipped_max } = options;
         let (infos, skipped) = (Vec::new(), Arc::new(Skipped::new(n_skipped_max)));
         let scratch = Arc::default();
@@ -111,8 +111,8 @@ impl Pipeline {
         let n_examples = records.n_records();
         let mut pipeline = Pipeline { records, first: 0, n_examples, skipped, ..self.clone() };
         pipeline.find_infos()?;
-        for (info, own) in pipeline.infos.iter_mut().zip(&self.infos) {
-            info.scale = own.scale;
+        for (info, scaled) in pipeline.infos.iter_mut().zip(&self.infos) {
+            info.scale = scaled.scale;
         }
         Ok(pipeline)
     }
@@ -178,12 +178,12 @@ impl Pipeline {
             None => {
                 // All values are needed only now, for the names.
                 let all = self.records.values(self.first + index, None)?;
-                let found = format!("there is no feature `{key}`; it has {}", listed(all.keys(), MAX_LISTED));
+                let message = format!("there is no feature `{key}`; it has {}", listed(all.keys(), MAX_LISTED));
                 let help = nearest(key, all.keys().map(String::as_str))
                     .map_or("name another one with `key`".to_string(), |name| {
                         format!("name another one with `key`: `{name}`?")
                     });
-                Err(DataError::new(DataErrorKind::Missing, self.place(index), found).help(help))
+                Err(DataError::new(DataErrorKind::Missing, self.place(index), message).help(help))
             }
         }
     }
@@ -246,7 +246,7 @@ impl Pipeline {
         }
         let [bytes] = strings else { return Err(wrong(&shown(value), "one string of bytes")) };
         if spec.raw == Some(RawType::Tensor) {
-            let tensor = Tensor::read(bytes).map_err(|found| wrong(&found, "a tensor that TensorFlow serialized"))?;
+            let tensor = Tensor::read(bytes).map_err(|error| wrong(&error, "a tensor that TensorFlow serialized"))?;
             return match tensor.has_dims(&feature.dims) {
                 true => take(Elements::Bytes(&tensor.bytes)),
                 false => Err(wrong(&format!("a tensor {tensor}"), &format!("dims {:?}", feature.dims))),
@@ -287,8 +287,8 @@ fn shown(value: &Value) -> String {
 /// The number of the class with this name; otherwise the text, as far as it is readable.
 fn class_of(classes: &[String], text: &[u8]) -> Result<i64, String> {
     let Ok(text) = str::from_utf8(text) else { return Err("bytes that are not UTF-8".to_string()) };
-    let found = classes.iter().position(|class| class == text.trim());
-    found.map(|class| class as i64).ok_or_else(|| format!("`{}`", text.trim().chars().take(40).collect::<String>()))
+    let class = classes.iter().position(|class| class == text.trim());
+    class.map(|class| class as i64).ok_or_else(|| format!("`{}`", text.trim().chars().take(40).collect::<String>()))
 }
 
 /// A one-hot row; or the class that is out of range, and the expectation.
@@ -383,16 +383,16 @@ impl Source for Pipeline {
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = scratch.unwrap_or_default();
         scratch.decoding = Duration::ZERO;
-        let given = self.features.iter().zip(&self.infos).enumerate().try_for_each(|(array, (of, info))| {
-            let value = self.value(&values, index, of)?;
-            self.array((index, draw), value, of, info.dtype, &mut scratch, &mut |elements| take(array, elements))
+        let result = self.features.iter().zip(&self.infos).enumerate().try_for_each(|(array, (made, info))| {
+            let value = self.value(&values, index, made)?;
+            self.array((index, draw), value, made, info.dtype, &mut scratch, &mut |elements| take(array, elements))
         });
         let decode = scratch.decoding;
         let spent = Spent { read, decode, transform: began.elapsed().saturating_sub(read + decode) };
         if scratch.buffers.pixels.capacity() <= MAX_KEPT {
             self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         }
-        given.map(|()| Some(spent))
+        result.map(|()| Some(spent))
     }
 
     /// Class names from `classes`, and from folders.
@@ -417,9 +417,9 @@ impl Source for Pipeline {
                 (words.table, words.vocabulary) = (table.fingerprint().into(), None);
             }
             let spec = serde_json::to_string(&spec).expect("a spec is numbers and names");
-            let said = format!("{} {:?} {:08x} {spec}\n", info.dtype, info.dims, info.scale.to_bits());
+            let message = format!("{} {:?} {:08x} {spec}\n", info.dtype, info.dims, info.scale.to_bits());
             let mut hash = Sha256::new();
-            hash.update(said);
+            hash.update(message);
             hash.update(self.records.fingerprint());
             hash.update(self.first.to_le_bytes());
             hash.update(self.n_examples.to_le_bytes());
@@ -467,10 +467,10 @@ mod tests {
     fn made(feature: &Feature, spec: FeatureSpec, bytes: &[u8]) -> Result<(DType, Vec<u8>), String> {
         let records = One([(feature.name.clone(), Value::Bytes(vec![bytes.to_vec()]))].into());
         let specs = [(feature.name.clone(), spec)].into();
-        let said = |error: DataError| error.to_string();
+        let message = |error: DataError| error.to_string();
         let pipeline = Pipeline::new(Arc::new(records), std::slice::from_ref(feature), &specs, Options::default())
-            .map_err(said)?;
-        let bytes = pipeline.read(0).map_err(said)?.remove(0).into_owned();
+            .map_err(message)?;
+        let bytes = pipeline.read(0).map_err(message)?.remove(0).into_owned();
         Ok((pipeline.arrays()[0].dtype, bytes))
     }
 

@@ -44,7 +44,7 @@ pub const DRAW_VERSION: u32 = 2;
 
 impl DrawVersion {
     /// The version with this number, if this build knows it.
-    pub fn of(number: u32) -> Option<DrawVersion> {
+    pub fn from_number(number: u32) -> Option<DrawVersion> {
         match number {
             1 => Some(DrawVersion::V1),
             DRAW_VERSION => Some(DrawVersion::V2),
@@ -181,9 +181,9 @@ mod tests {
         assert_eq!(Draw::new(3, 5, 7), Draw::of_version(DrawVersion::V2, 3, 5, 7));
         assert_eq!(Draw::without_epoch(3, 7), Draw::of_version(DrawVersion::V1, 3, 0, 7));
         for number in [1, 2] {
-            assert_eq!(DrawVersion::of(number).unwrap().number(), number);
+            assert_eq!(DrawVersion::from_number(number).unwrap().number(), number);
         }
-        assert_eq!((DrawVersion::of(0), DrawVersion::of(3)), (None, None));
+        assert_eq!((DrawVersion::from_number(0), DrawVersion::from_number(3)), (None, None));
     }
 
     /// Before version 2, (0, 1, ·) drew the same as (1, 0, ·) and every (k, k, ·) was one stream, so three seeds shared

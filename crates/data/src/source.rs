@@ -183,9 +183,9 @@ impl Skipped {
         if examples.insert(index) {
             let n = examples.len() as u64;
             if n > limit {
-                let found = format!("more than {limit} examples could not be used; the last of them: {error}");
+                let message = format!("more than {limit} examples could not be used; the last of them: {error}");
                 let help = format!("raise `on_error: {{skip: {limit}}}` under `data` if so many may be left out");
-                return Err(DataError::new(DataErrorKind::Request, DataPlace::Nowhere, found).help(help));
+                return Err(DataError::new(DataErrorKind::Request, DataPlace::Nowhere, message).help(help));
             }
             tracing::warn!("left out, {n} of at most {limit}: {error}");
         }

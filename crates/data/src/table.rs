@@ -90,8 +90,8 @@ pub type Columns = BTreeMap<String, Vec<Column>>;
 
 /// The columns of a feature: the specified ones, or the column of its name.
 fn columns_of(columns: &Columns, feature: &Feature) -> Vec<Column> {
-    let own = || vec![Column { name: feature.name.clone(), ..Column::default() }];
-    columns.get(&feature.name).cloned().unwrap_or_else(own)
+    let default = || vec![Column { name: feature.name.clone(), ..Column::default() }];
+    columns.get(&feature.name).cloned().unwrap_or_else(default)
 }
 
 impl Table {
@@ -116,16 +116,15 @@ impl Table {
         };
         let header = reader.headers().map_err(|error| unread(1, error))?;
         let header: Vec<String> = header.iter().map(|name| name.trim_start_matches('\u{FEFF}').to_string()).collect();
-        let wrong = |found: String| DataError::new(DataErrorKind::Format, (path, 1), found);
+        let wrong = |message: String| DataError::new(DataErrorKind::Format, (path, 1), message);
         if header.is_empty() || header.iter().all(String::is_empty) {
             return Err(wrong("no header; expected the names of the columns".to_string()));
         }
         if header.iter().all(|name| name.parse::<f64>().is_ok()) {
-            let found =
+            let message =
                 format!("the first line is numbers, such as `{}`; expected the names of the columns", header[0]);
-            return Err(
-                wrong(found).help("leave `columns` out: files without a header are read by the order of their columns")
-            );
+            return Err(wrong(message)
+                .help("leave `columns` out: files without a header are read by the order of their columns"));
         }
         if let Some((_, twice)) = header.iter().enumerate().find(|(at, name)| header[..*at].contains(name)) {
             return Err(wrong(format!("the header has `{twice}` twice")).help("give each column another name"));
@@ -143,16 +142,19 @@ impl Table {
                 continue;
             }
             if record.len() != header.len() {
-                let found = format!("{} cells; expected {}: {}", record.len(), header.len(), listed(&header, N_LISTED));
+                let message =
+                    format!("{} cells; expected {}: {}", record.len(), header.len(), listed(&header, N_LISTED));
                 let help = "a cell with a comma in it stands in quotes; `delimiter` says what else is between cells";
-                return Err(DataError::new(DataErrorKind::Columns, (path, line), found).help(help));
+                return Err(DataError::new(DataErrorKind::Columns, (path, line), message).help(help));
             }
             rows.push(record.clone());
             lines.push(line);
         }
         if reader.into_inner().limit() == 0 {
-            let found = format!("more than {MAX_TEXT} bytes of text, which are not read into memory");
-            return Err(DataError::new(DataErrorKind::Format, path, found).help("keep it as Parquet: `parquet: FILE`"));
+            let message = format!("more than {MAX_TEXT} bytes of text, which are not read into memory");
+            return Err(
+                DataError::new(DataErrorKind::Format, path, message).help("keep it as Parquet: `parquet: FILE`")
+            );
         }
         match rows.is_empty() {
             true => Err(DataError::empty(path, "no rows below the header; expected one example a line")),
@@ -178,11 +180,11 @@ impl Table {
 
     fn place_of(&self, column: &str) -> Result<usize, DataError> {
         self.header.iter().position(|name| name == column).ok_or_else(|| {
-            let found = format!("there is no column `{column}`; it has {}", listed(&self.header, N_LISTED));
+            let message = format!("there is no column `{column}`; it has {}", listed(&self.header, N_LISTED));
             let near = nearest(column, self.header.iter().map(String::as_str));
             let help =
                 near.map_or("name one of these under `columns`".to_string(), |name| format!("did you mean `{name}`?"));
-            DataError::new(DataErrorKind::Missing, (&*self.path, 1), found).help(help)
+            DataError::new(DataErrorKind::Missing, (&*self.path, 1), message).help(help)
         })
     }
 
@@ -202,12 +204,12 @@ impl Table {
 
     fn wrong(&self, row: usize, at: usize, expected: &str) -> DataError {
         let (name, value) = (&self.header[at], self.rows[row][at].to_string());
-        let found = match value.as_str() {
+        let message = match value.as_str() {
             "" => format!("column `{name}` is empty; expected {expected}"),
             text => format!("column `{name}` is `{text}`; expected {expected}"),
         };
         let kind = DataErrorKind::Value { feature: name.clone(), value };
-        DataError::new(kind, (&*self.path, self.lines[row]), found)
+        DataError::new(kind, (&*self.path, self.lines[row]), message)
     }
 
     /// Learns the encodings of these features' columns from the training rows.
@@ -248,11 +250,11 @@ impl Table {
             numbers.extend(self.number(row as usize, at)?);
         }
         if numbers.is_empty() {
-            let found = format!("column `{}` has no number in any row that is trained on", self.header[at]);
+            let message = format!("column `{}` has no number in any row that is trained on", self.header[at]);
             return Err(DataError::new(
                 DataErrorKind::Value { feature: self.header[at].clone(), value: String::new() },
                 (&*self.path, 1),
-                found,
+                message,
             ));
         }
         let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
@@ -329,20 +331,20 @@ impl Table {
             let known = learnt.0.get(&format!("{}.{}", feature.name, column.name));
             makers.push(
                 Maker::new(feature, column, at, known, n, is_whole)
-                    .map_err(|found| DataError::new(DataErrorKind::Request, &*self.path, found))?,
+                    .map_err(|message| DataError::new(DataErrorKind::Request, &*self.path, message))?,
             );
         }
         let n_made: usize = makers.iter().map(|maker| maker.width).sum();
         if n_made != n {
             let widths: Vec<String> =
                 makers.iter().map(|maker| format!("{} {}", maker.column.name, maker.width)).collect();
-            let found = format!(
+            let message = format!(
                 "`{}` has {n} numbers for an example, and its columns make {n_made}: {}",
                 feature.name,
                 listed(&widths, N_LISTED)
             );
             let help = format!("write `{}: [{n_made}]` in the model, or name other columns", feature.name);
-            return Err(DataError::new(DataErrorKind::Request, &*self.path, found).help(help));
+            return Err(DataError::new(DataErrorKind::Request, &*self.path, message).help(help));
         }
         let mut bytes = Vec::with_capacity(rows.len() * n * dtype.n_bytes());
         let mut numbers = Vec::with_capacity(n);
@@ -451,11 +453,11 @@ impl<'a> Maker<'a> {
                 let first = out.len();
                 out.extend(words(&table.rows[row][self.at]).take(self.width).map(|word| number(word) as f64));
                 if let Some(n) = self.n_values.filter(|n| *n < *max_tokens as i64) {
-                    let found = format!(
+                    let message = format!(
                         "`words: {max_tokens}` of column `{}`, and the model has room for {n}",
                         self.column.name
                     );
-                    return Err(DataError::new(DataErrorKind::Request, &*table.path, found)
+                    return Err(DataError::new(DataErrorKind::Request, &*table.path, message)
                         .help(format!("write `input_dim: {max_tokens}`, or `words: {n}`")));
                 }
                 out.resize(first + self.width, 0.0);
@@ -603,7 +605,7 @@ mod tests {
         }
         let (_folder, table) = table(PEOPLE);
         let table = table.unwrap();
-        let of = |column: Column, dims: i64| {
+        let error_for = |column: Column, dims: i64| {
             let features = [Feature::compute("x", [dims])];
             let columns: Columns = [("x".to_string(), vec![column])].into();
             let learnt = table.learn(&columns, &features, &[0]);
@@ -641,7 +643,7 @@ mod tests {
                 "`x` is no whole numbers, and column `name` is words",
             ),
         ] {
-            let error = of(column, dims);
+            let error = error_for(column, dims);
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -115,7 +115,7 @@ impl WordTable {
     /// Those of [`read`](WordTable::read); vectors of another length than the feature's, more words than its dims take.
     pub(super) fn of_feature(options: &WordVectors, feature: &Feature) -> Result<WordTable, DataError> {
         let table = WordTable::read(options)?;
-        let wrong = |found: String, expected: String| Err(wrong(&options.table, &found, &expected));
+        let wrong = |message: String, expected: String| Err(wrong(&options.table, &message, &expected));
         let name = &feature.name;
         match (is_whole(feature), feature.dims.last(), feature.n_values) {
             (true, _, Some(n)) if table.n_rows() as i64 >= n => {
@@ -206,7 +206,7 @@ impl WordTable {
 
     fn read_text(&mut self, path: &Path) -> Result<(), DataError> {
         let mut lines = Lines::open(path, "word vectors")?;
-        let mut said = None;
+        let mut sizes = None;
         while let Some(line) = lines.next()? {
             let fields = || line.split([' ', '\t']).filter(|field| !field.is_empty());
             if lines.n == 1
@@ -216,18 +216,18 @@ impl WordTable {
                     fields().next_back().unwrap_or_default().parse::<usize>(),
                 )
             {
-                said = Some((n, width));
+                sizes = Some((n, width));
                 continue;
             }
             if self.width == 0 {
                 self.width = fields().count().saturating_sub(1);
                 if self.width == 0 {
-                    let found = format!("`{}`", short(&line));
-                    return Err(lines.wrong(found, "a word and its numbers, with spaces between"));
+                    let message = format!("`{}`", short(&line));
+                    return Err(lines.wrong(message, "a word and its numbers, with spaces between"));
                 }
-                if let Some((_, width)) = said.filter(|(_, width)| *width != self.width) {
-                    let found = format!("{} numbers after the word", self.width);
-                    return Err(lines.wrong(found, &format!("{width}, as the first line says")));
+                if let Some((_, width)) = sizes.filter(|(_, width)| *width != self.width) {
+                    let message = format!("{} numbers after the word", self.width);
+                    return Err(lines.wrong(message, &format!("{width}, as the first line says")));
                 }
             }
             // A word of GloVe's may hold spaces, so numbers are counted from the end.
@@ -236,15 +236,15 @@ impl WordTable {
             self.numbers.resize(start + self.width, 0.0);
             for idx in (0..self.width).rev() {
                 let Some((before, field)) = rest.rsplit_once([' ', '\t']) else {
-                    let found = format!("{} numbers after the word", self.width - 1 - idx);
-                    return Err(lines.wrong(found, &format!("{}, as in the lines before", self.width)));
+                    let message = format!("{} numbers after the word", self.width - 1 - idx);
+                    return Err(lines.wrong(message, &format!("{}, as in the lines before", self.width)));
                 };
                 rest = before;
                 match field.parse::<f32>() {
                     Ok(number) if number.is_finite() => self.numbers[start + idx] = number,
                     _ => {
-                        let found = format!("`{}` in place {} after the word", short(field), idx + 1);
-                        return Err(lines.wrong(found, &format!("a finite number, {} of them", self.width)));
+                        let message = format!("`{}` in place {} after the word", short(field), idx + 1);
+                        return Err(lines.wrong(message, &format!("a finite number, {} of them", self.width)));
                     }
                 }
             }
@@ -253,10 +253,10 @@ impl WordTable {
             }
             self.add(rest.trim_end(), lines.n, start);
         }
-        match said {
+        match sizes {
             Some((n, _)) if n != lines.n.saturating_sub(1) => {
-                let found = format!("{} words", lines.n.saturating_sub(1));
-                Err(lines.wrong(found, &format!("{n}, as the first line says: the file may be cut")))
+                let message = format!("{} words", lines.n.saturating_sub(1));
+                Err(lines.wrong(message, &format!("{n}, as the first line says: the file may be cut")))
             }
             _ if self.rows.is_empty() => Err(lines.wrong("no words".to_string(), "a word and its numbers a line")),
             _ => Ok(()),
@@ -275,9 +275,9 @@ impl WordTable {
 
     /// Reads the numbers of an array; returns its number of rows.
     fn read_npy(&mut self, path: &Path) -> Result<usize, DataError> {
-        let wrong = |found: String| {
+        let wrong = |message: String| {
             let expected = "an array of two axes, a row for each word, of floats of 16, 32 or 64 bits, in C order";
-            wrong(path, &found, expected)
+            wrong(path, &message, expected)
         };
         let mut file = BufReader::new(opened(path, "word vectors")?);
         let header = Header::read(&mut file).map_err(|error| wrong(error.to_string()))?;
@@ -342,8 +342,8 @@ impl WordTable {
     }
 }
 
-fn wrong(place: impl Into<DataPlace>, found: &str, expected: &str) -> DataError {
-    DataError::new(DataErrorKind::Format, place, format!("{found}; expected {expected}"))
+fn wrong(place: impl Into<DataPlace>, message: &str, expected: &str) -> DataError {
+    DataError::new(DataErrorKind::Format, place, format!("{message}; expected {expected}"))
 }
 
 fn opened(path: &Path, what: &str) -> Result<File, DataError> {
@@ -364,8 +364,8 @@ impl Lines {
         Ok(Lines { file, path: path.to_path_buf(), n: 0 })
     }
 
-    fn wrong(&self, found: String, expected: &str) -> DataError {
-        wrong((&*self.path, self.n.max(1)), &found, expected)
+    fn wrong(&self, message: String, expected: &str) -> DataError {
+        wrong((&*self.path, self.n.max(1)), &message, expected)
     }
 
     /// The next line, without its line end.
@@ -435,7 +435,7 @@ mod tests {
         for (dtype, n) in
             [(bf16scope_hlo::DType::F32, 4), (bf16scope_hlo::DType::F64, 8), (bf16scope_hlo::DType::F16, 2)]
         {
-            let mut npy = Header::of(dtype, vec![2, 2]).to_bytes();
+            let mut npy = Header::for_dtype(dtype, vec![2, 2]).to_bytes();
             for value in [0.5f64, -1.0, 1.0, 2.0] {
                 match n {
                     2 => npy.extend(half::f16::from_f64(value).to_le_bytes()),
@@ -451,7 +451,7 @@ mod tests {
             let error = check(&[("a.npy", &npy), ("words.txt", b"the\n")], Some("words.txt")).unwrap_err();
             assert_eq!(error, "words.txt: 1 words; expected 2, one for each row of a.npy");
         }
-        let npy = Header::of(bf16scope_hlo::DType::S32, vec![2, 2]).to_bytes();
+        let npy = Header::for_dtype(bf16scope_hlo::DType::S32, vec![2, 2]).to_bytes();
         let expected = "an array of two axes, a row for each word, of floats of 16, 32 or 64 bits, in C order";
         let error = check(&[("a.npy", &npy), ("words.txt", words)], Some("words.txt")).unwrap_err();
         assert_eq!(error, format!("a.npy: s32[2,2]; expected {expected}"));

@@ -36,10 +36,10 @@ pub fn stored_of_hollow(path: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt as _;
-        let found = std::fs::metadata(path).ok()?;
+        let metadata = std::fs::metadata(path).ok()?;
         // The unit is 512 bytes, whatever the file system's block size is.
-        let n_stored = found.blocks().saturating_mul(512);
-        is_bomb(n_stored, found.len()).then_some(n_stored)
+        let n_stored = metadata.blocks().saturating_mul(512);
+        is_bomb(n_stored, metadata.len()).then_some(n_stored)
     }
     #[cfg(not(unix))]
     {

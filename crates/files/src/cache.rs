@@ -25,7 +25,7 @@ pub struct BytesDone {
     /// Bytes done.
     pub n_bytes: u64,
     /// All bytes; the work is done when `n_bytes` reaches it.
-    pub of: u64,
+    pub n_total: u64,
 }
 
 /// Progress callback; none by default. Two are equal if they share the function.
@@ -39,9 +39,9 @@ impl OnBytes {
     }
 
     /// Reports the bytes done so far.
-    pub fn tell(&self, n_bytes: u64, of: u64) {
+    pub fn tell(&self, n_bytes: u64, n_total: u64) {
         if let Some(tell) = &self.0 {
-            tell(BytesDone { n_bytes, of });
+            tell(BytesDone { n_bytes, n_total });
         }
     }
 }

@@ -56,16 +56,16 @@ pub fn hex(bytes: impl AsRef<[u8]>) -> String {
 #[non_exhaustive]
 pub enum FileError {
     /// A device, a FIFO or a directory in a file's place.
-    #[error("not a regular file but {found}\nhelp: {}", remedy(found))]
+    #[error("not a regular file but {kind}\nhelp: {}", remedy(kind))]
     NotRegular {
         /// The kind of the object there.
-        found: &'static str,
+        kind: &'static str,
     },
     /// An object that cannot be replaced by a file.
-    #[error("there is {found}, which a file does not replace\nhelp: name another place")]
+    #[error("there is {kind}, which a file does not replace\nhelp: name another place")]
     Taken {
         /// The kind of the object there.
-        found: &'static str,
+        kind: &'static str,
     },
     /// A name that only a directory can have, for a file.
     #[error("the name ends as a directory's does\nhelp: name a file in it")]
@@ -122,8 +122,8 @@ impl From<FileError> for io::Error {
 const FIFO: &str = "a FIFO";
 const CHARACTER_DEVICE: &str = "a character device";
 
-fn remedy(found: &str) -> &'static str {
-    if found == FIFO { "save to a file what comes through it, or use /dev/stdin" } else { "name a file" }
+fn remedy(message: &str) -> &'static str {
+    if message == FIFO { "save to a file what comes through it, or use /dev/stdin" } else { "name a file" }
 }
 
 /// The kind of an object that is not a regular file, in words; `None` for a regular file.

@@ -16,7 +16,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     let file = opened(path)?;
     // Checked again, because it may have been replaced meanwhile.
     match not_regular(file.metadata()?.file_type()) {
-        Some(found) => Err(FileError::NotRegular { found }.into()),
+        Some(kind) => Err(FileError::NotRegular { kind }.into()),
         None => Ok(file),
     }
 }
@@ -110,7 +110,7 @@ fn check(path: &Path, takes_pipes: bool) -> io::Result<Option<u64>> {
     match not_regular(metadata.file_type()) {
         None => Ok(Some(metadata.len())),
         Some(FIFO) if takes_pipes && is_descriptor(path) => Ok(None),
-        Some(found) => Err(FileError::NotRegular { found }.into()),
+        Some(kind) => Err(FileError::NotRegular { kind }.into()),
     }
 }
 

@@ -51,7 +51,7 @@ impl Records {
         check_trusted(&self.dir)?;
         let path = self.path(key);
         // A link or a FIFO is not a record, and is replaced.
-        match fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+        match fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
             true => check_trusted(&path),
             false => Ok(()),
         }
@@ -87,13 +87,13 @@ impl Records {
     /// another key's, or an object that is not a regular file counts as missing, and is reported once.
     pub fn find(&self, key: &str, limit: u64) -> Option<Vec<u8>> {
         let path = self.path(key);
-        let found = fs::symlink_metadata(&path).ok()?;
+        let metadata = fs::symlink_metadata(&path).ok()?;
         if let Err(error) = self.check(key) {
             tracing::warn!("{error}");
             return None;
         }
         let whole = || {
-            let mut bytes = read(&path, limit.saturating_add(N_SEAL as u64)).ok().filter(|_| found.is_file())?;
+            let mut bytes = read(&path, limit.saturating_add(N_SEAL as u64)).ok().filter(|_| metadata.is_file())?;
             let (hash, rest) = bytes.strip_prefix(SEAL)?.split_at_checked(32)?;
             let (n_bytes, body) = rest.split_first_chunk::<8>()?;
             let is_whole = u64::from_le_bytes(*n_bytes) == body.len() as u64 && self.hash(key, body)[..] == *hash;
@@ -241,8 +241,8 @@ mod tests {
         // Room for three: the fourth pushes out the oldest.
         records.max_bytes = 27 + 8;
         records.keep("newest", b"a program").unwrap();
-        let kept = ["oldest", "old", "new", "newest"].map(|key| records.path(key).exists());
-        assert_eq!(kept, [false, true, true, true]);
+        let existing = ["oldest", "old", "new", "newest"].map(|key| records.path(key).exists());
+        assert_eq!(existing, [false, true, true, true]);
         assert!(!left.exists());
         busy.finish().unwrap();
         assert!(records.path("busy").exists(), "what another process writes stays");
@@ -295,8 +295,8 @@ mod tests {
             fs::set_permissions(place, fs::Permissions::from_mode(open)).unwrap();
             assert_eq!(records.find("a", 100), None, "{}", place.display());
             assert!(records.check("a").is_err());
-            let kept = records.keep_whole("a", b"a program");
-            assert_eq!(kept.is_err(), place.is_dir(), "{}", place.display());
+            let result = records.keep_whole("a", b"a program");
+            assert_eq!(result.is_err(), place.is_dir(), "{}", place.display());
             fs::set_permissions(place, fs::Permissions::from_mode(closed)).unwrap();
             assert_eq!(records.find("a", 100).unwrap(), b"a program");
         }

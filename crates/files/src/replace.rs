@@ -39,17 +39,17 @@ impl Replacement {
     pub fn begin(path: &Path) -> io::Result<Replacement> {
         check_output(path)?;
         let place = place_of(path)?;
-        let name = place.file_name().ok_or(FileError::Taken { found: "a directory" })?;
+        let name = place.file_name().ok_or(FileError::Taken { kind: "a directory" })?;
         let mode = match fs::metadata(&place) {
-            Ok(found) => {
-                if let Some(found) = not_regular(found.file_type()) {
-                    return Err(FileError::Taken { found }.into());
+            Ok(metadata) => {
+                if let Some(kind) = not_regular(metadata.file_type()) {
+                    return Err(FileError::Taken { kind }.into());
                 }
                 // Renaming would bypass it.
-                if found.permissions().readonly() {
+                if metadata.permissions().readonly() {
                     return Err(FileError::ReadOnly.into());
                 }
-                Some(found.permissions())
+                Some(metadata.permissions())
             }
             Err(_) => None,
         };
@@ -209,7 +209,7 @@ pub fn check_replaceable(path: &Path) -> io::Result<()> {
 
 /// Whether the object at a path has no content to lose.
 fn is_written_to(path: &Path) -> bool {
-    is_descriptor(path) || fs::metadata(path).is_ok_and(|found| is_stream(found.file_type()))
+    is_descriptor(path) || fs::metadata(path).is_ok_and(|metadata| is_stream(metadata.file_type()))
 }
 
 /// Replaces a file in a cache, which belongs to us: a link or a FIFO in its place is removed, and the link's target is
@@ -232,9 +232,9 @@ pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn make_way(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         // Write protection of a file in a cache is ignored.
-        Ok(found) if found.is_file() && found.permissions().readonly() => fs::remove_file(path),
-        Ok(found) if found.is_file() => return Ok(()),
-        Ok(found) if found.is_dir() => match fs::remove_dir(path) {
+        Ok(metadata) if metadata.is_file() && metadata.permissions().readonly() => fs::remove_file(path),
+        Ok(metadata) if metadata.is_file() => return Ok(()),
+        Ok(metadata) if metadata.is_dir() => match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => move_aside(path),
             removed => removed,
         },

@@ -102,10 +102,10 @@ impl Sums {
         let mut edge = Vec::new();
         for block in first..=last {
             let whole = block * BLOCK..((block + 1) * BLOCK).min(self.n_bytes);
-            let own = whole.start.max(at)..whole.end.min(end);
-            let before = crc_of(file, whole.start..own.start, 0, &mut edge)?;
-            let wanted = &into[(own.start - at) as usize..(own.end - at) as usize];
-            let crc = crc_of(file, own.end..whole.end, crc32c::crc32c_append(before, wanted), &mut edge)?;
+            let part = whole.start.max(at)..whole.end.min(end);
+            let before = crc_of(file, whole.start..part.start, 0, &mut edge)?;
+            let wanted = &into[(part.start - at) as usize..(part.end - at) as usize];
+            let crc = crc_of(file, part.end..whole.end, crc32c::crc32c_append(before, wanted), &mut edge)?;
             if crc != self.blocks[block as usize] {
                 return Err(FileError::Damaged { at: whole.start }.into());
             }
@@ -212,16 +212,16 @@ pub fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
 #[cfg(not(unix))]
 pub fn read_exact_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     use std::io::Seek as _;
-    let mut own = file.try_clone()?;
-    own.seek(io::SeekFrom::Start(at))?;
-    own.read_exact(into)
+    let mut reader = file.try_clone()?;
+    reader.seek(io::SeekFrom::Start(at))?;
+    reader.read_exact(into)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(bytes: &[u8]) -> Sums {
+    fn sums_of(bytes: &[u8]) -> Sums {
         let mut sums = Summing::default();
         // In pieces that end anywhere.
         bytes.chunks(4099).for_each(|piece| sums.update(piece));
@@ -235,7 +235,7 @@ mod tests {
         for n_bytes in [0usize, 1, 100, BLOCK as usize, BLOCK as usize + 1, 3 * BLOCK as usize, 3 * BLOCK as usize + 77]
         {
             let whole: Vec<u8> = (0..n_bytes).map(|at| ((at * at) >> 5) as u8).collect();
-            let sums = of(&whole);
+            let sums = sums_of(&whole);
             fs::write(&path, &whole).unwrap();
             sums.keep(&path, "key").unwrap();
             assert_eq!(Sums::find(&path, "key"), Ok(Some(sums.clone())));
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(Sums::find(&path, "key"), Ok(None));
         fs::write(&path, b"a file").unwrap();
         assert_eq!(Sums::find(&path, "key"), Err(Damage::Sums));
-        of(b"a file").keep(&path, "key").unwrap();
+        sums_of(b"a file").keep(&path, "key").unwrap();
         let whole = fs::read(place(&path)).unwrap();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();

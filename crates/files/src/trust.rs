@@ -84,7 +84,7 @@ fn open_to_all(folder: &fs::Metadata) -> Option<u32> {
 /// # Errors
 /// [`Untrusted`].
 pub fn check_trusted_or(path: &Path, help: &str) -> Result<(), Untrusted> {
-    let fault = fs::metadata(path).ok().and_then(|found| fault(&found, user()));
+    let fault = fs::metadata(path).ok().and_then(|metadata| fault(&metadata, user()));
     let untrusted = |(what, _)| Untrusted { path: path.to_path_buf(), what, help: help.to_string() };
     fault.map(untrusted).map_or(Ok(()), Err)
 }
@@ -100,16 +100,16 @@ fn user() -> Option<u32> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt as _;
-        fs::metadata("/proc/self").ok().map(|found| found.uid())
+        fs::metadata("/proc/self").ok().map(|metadata| metadata.uid())
     }
     #[cfg(not(unix))]
     None
 }
 
 #[cfg(unix)]
-fn fault(found: &fs::Metadata, user: Option<u32>) -> Option<(String, Mend)> {
+fn fault(metadata: &fs::Metadata, user: Option<u32>) -> Option<(String, Mend)> {
     use std::os::unix::fs::MetadataExt as _;
-    let (owner, group, mode) = (found.uid(), found.gid(), found.mode());
+    let (owner, group, mode) = (metadata.uid(), metadata.gid(), metadata.mode());
     fault_of(owner, group, mode, user)
 }
 

@@ -112,9 +112,9 @@ impl Client {
     }
 
     /// The compile options of a program: the given ones, plus this client's flags that they do not set.
-    pub(super) fn options<'a>(&self, given: &'a CompileOptions) -> Cow<'a, CompileOptions> {
-        let Some(flags) = &self.flags else { return Cow::Borrowed(given) };
-        let mut options = given.clone();
+    pub(super) fn options<'a>(&self, requested: &'a CompileOptions) -> Cow<'a, CompileOptions> {
+        let Some(flags) = &self.flags else { return Cow::Borrowed(requested) };
+        let mut options = requested.clone();
         for (name, value) in flags.iter() {
             options.flags.entry(name.clone()).or_insert_with(|| value.clone());
         }

@@ -20,9 +20,9 @@ const YNN: &str = "xla_cpu_experimental_ynn_fusion_type";
 const NONE: &str = "LIBRARY_FUSION_TYPE_INVALID";
 
 /// The options with which the CPU plugin compiles a program correctly.
-pub(super) fn options<'a>(program: &[u8], given: &'a CompileOptions) -> Result<Cow<'a, CompileOptions>, PjrtError> {
+pub(super) fn options<'a>(program: &[u8], requested: &'a CompileOptions) -> Result<Cow<'a, CompileOptions>, PjrtError> {
     let program = Program::decode(program).map_err(PjrtError::program)?;
-    let mut options = Cow::Borrowed(given);
+    let mut options = Cow::Borrowed(requested);
     if folds_wrongly(&program) {
         let flags = &mut options.to_mut().flags;
         let passes = match flags.remove(DISABLED) {
@@ -31,7 +31,7 @@ pub(super) fn options<'a>(program: &[u8], given: &'a CompileOptions) -> Result<C
         };
         flags.insert(DISABLED.to_string(), OptionValue::Str(passes));
     }
-    if !given.flags.contains_key(YNN) && program.computations.iter().any(widens_a_product) {
+    if !requested.flags.contains_key(YNN) && program.computations.iter().any(widens_a_product) {
         options.to_mut().flags.insert(YNN.to_string(), OptionValue::Str(NONE.to_string()));
     }
     Ok(options)
@@ -70,8 +70,8 @@ mod tests {
             if path.extension().is_some_and(|ending| ending == "txt") {
                 let module = text::parse(&std::fs::read_to_string(&path).unwrap(), "golden").unwrap();
                 let program = proto::encode::to_bytes(&module).unwrap();
-                let given = CompileOptions::default();
-                assert!(options(&program, &given).unwrap().flags.is_empty(), "{}", path.display());
+                let requested = CompileOptions::default();
+                assert!(options(&program, &requested).unwrap().flags.is_empty(), "{}", path.display());
                 n += 1;
             }
         }
@@ -85,13 +85,13 @@ mod tests {
         let program = proto::encode::to_bytes(&text::parse(product, "m.txt").unwrap()).unwrap();
         let with = |flags: &[(&str, &str)]| {
             let flags = flags.iter().map(|&(name, value)| (name.to_string(), OptionValue::Str(value.to_string())));
-            let given = CompileOptions { flags: flags.collect(), ..CompileOptions::default() };
-            let options = options(&program, &given).unwrap().into_owned();
+            let requested = CompileOptions { flags: flags.collect(), ..CompileOptions::default() };
+            let options = options(&program, &requested).unwrap().into_owned();
             (options.flags.len(), options.flags.get(YNN).cloned())
         };
         assert_eq!(with(&[]), (1, Some(OptionValue::Str(NONE.into()))));
         assert_eq!(with(&[(DISABLED, "algsimp")]), (2, Some(OptionValue::Str(NONE.into()))));
-        let own = "LIBRARY_FUSION_TYPE_DOT";
-        assert_eq!(with(&[(YNN, own)]), (1, Some(OptionValue::Str(own.into()))));
+        let chosen = "LIBRARY_FUSION_TYPE_DOT";
+        assert_eq!(with(&[(YNN, chosen)]), (1, Some(OptionValue::Str(chosen.into()))));
     }
 }

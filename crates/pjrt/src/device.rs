@@ -82,8 +82,8 @@ pub struct Processes {
 impl Processes {
     /// This process's rank among the processes with devices, from 0, and their number.
     pub fn rank(&self) -> (usize, usize) {
-        let of: std::collections::BTreeSet<i32> = self.devices.iter().map(|device| device.process_idx).collect();
-        (of.iter().filter(|&&process| process < self.own_idx).count(), of.len().max(1))
+        let processes: std::collections::BTreeSet<i32> = self.devices.iter().map(|device| device.process_idx).collect();
+        (processes.iter().filter(|&&process| process < self.own_idx).count(), processes.len().max(1))
     }
 
     /// A single process with these devices.

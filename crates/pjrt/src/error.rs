@@ -191,8 +191,8 @@ impl PjrtError {
             Code::ResourceExhausted => PjrtErrorKind::OutOfMemory,
             _ => PjrtErrorKind::Refused,
         };
-        let said = if message.is_empty() { "the plugin gave no text" } else { &message };
-        let mut error = PjrtError::new(kind, PjrtPlace::Call(call), format!("{code}: {said}"));
+        let text = if message.is_empty() { "the plugin gave no text" } else { &message };
+        let mut error = PjrtError::new(kind, PjrtPlace::Call(call), format!("{code}: {text}"));
         error.0.help = help_for(&message).to_string();
         error.0.cause = Cause::Refusal { call, code, message };
         error
@@ -357,21 +357,22 @@ mod tests {
 
     #[test]
     fn calls_out_of_a_program_say_what_to_do() {
-        let said = |message: &str| {
+        let help_for_call = |message: &str| {
             let error = PjrtError::refused("PJRT_Client_Compile", Code::NotFound, message.to_string());
             error.help().unwrap_or_default().to_string()
         };
-        let callback = said("No FFI handler registered for xla_ffi_python_cpu_callback on a platform Host");
+        let callback = help_for_call("No FFI handler registered for xla_ffi_python_cpu_callback on a platform Host");
         assert!(callback.starts_with("this is a callback of JAX"), "{callback}");
-        let lapack = said("No FFI handler registered for lapack_sgeqrf_ffi on a platform Host (canonical host)");
+        let lapack =
+            help_for_call("No FFI handler registered for lapack_sgeqrf_ffi on a platform Host (canonical host)");
         assert!(lapack.starts_with("the custom call is to a library that this plugin lacks"), "{lapack}");
         // It was lowered for a TPU: lowering it again does not help.
-        let of_tpus = said("No registered implementation for untyped custom call to LuDecomposition for Host");
+        let of_tpus = help_for_call("No registered implementation for untyped custom call to LuDecomposition for Host");
         assert!(
             of_tpus.starts_with("XLA has this call for TPUs alone") && !of_tpus.contains("lowering_platforms"),
             "{of_tpus}"
         );
-        assert_eq!(said("No such thing"), "");
+        assert_eq!(help_for_call("No such thing"), "");
     }
 
     /// Errors of xla-rs, which not every build has.

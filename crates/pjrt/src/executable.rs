@@ -25,7 +25,7 @@ impl Arg<'_> {
         }
     }
 
-    fn given(&self) -> Given<'_> {
+    fn to_given(&self) -> Given<'_> {
         Given { array: &*self.buffer().array, is_donated: matches!(self, Arg::Donate(_)) }
     }
 }
@@ -68,7 +68,7 @@ impl Executable {
     /// An argument is donated only if every device donates it.
     pub fn execute_sharded(&self, args: Vec<Vec<Arg<'_>>>) -> Result<Vec<Vec<Buffer>>, PjrtError> {
         self.check_args(&args)?;
-        let lists: Vec<Vec<Given<'_>>> = args.iter().map(|list| list.iter().map(Arg::given).collect()).collect();
+        let lists: Vec<Vec<Given<'_>>> = args.iter().map(|list| list.iter().map(Arg::to_given).collect()).collect();
         let outputs = self.code.runner.execute(&lists, self.code.n_outputs)?;
         let buffers = |list: Vec<Box<dyn Array>>| list.into_iter().map(|array| self.client.wrap(array)).collect();
         Ok(outputs.into_iter().map(buffers).collect())

@@ -495,12 +495,15 @@ mod tests {
 
     #[test]
     fn pip_on_a_full_disk_is_understood() {
-        let said = |log| full(log).map(|kind| io::Error::from(kind).to_string());
+        let message = |log| full(log).map(|kind| io::Error::from(kind).to_string());
         let no_space = Some("no storage space".to_string());
-        assert_eq!(said("x\nERROR: Could not install packages due to an OSError: [Errno 28] Kein Platz\n"), no_space);
-        assert_eq!(said("OSError: No space left on device"), no_space);
-        assert_eq!(said("OSError: [Errno 122] Disk quota exceeded: 'x'"), Some("quota exceeded".to_string()));
-        assert_eq!(said("ERROR: no route"), None);
+        assert_eq!(
+            message("x\nERROR: Could not install packages due to an OSError: [Errno 28] Kein Platz\n"),
+            no_space
+        );
+        assert_eq!(message("OSError: No space left on device"), no_space);
+        assert_eq!(message("OSError: [Errno 122] Disk quota exceeded: 'x'"), Some("quota exceeded".to_string()));
+        assert_eq!(message("ERROR: no route"), None);
         assert_eq!(end_of([b'x'; 1 << 20].as_slice()).len(), 64 << 10);
     }
 

@@ -39,9 +39,9 @@ impl Kept {
         if let Some(code) = &*code {
             return Ok(Arc::clone(code));
         }
-        let made = Arc::new(compile()?);
-        *code = Some(Arc::clone(&made));
-        Ok(made)
+        let compiled = Arc::new(compile()?);
+        *code = Some(Arc::clone(&compiled));
+        Ok(compiled)
     }
 
     /// The slot of a program, which becomes the latest.

@@ -11,9 +11,9 @@ use super::{Pinned, PjrtError, PjrtErrorKind, PjrtPlace, PluginSpec};
 
 /// The file that a user or caller named as the plugin, and its source. It need not exist.
 pub fn named(spec: &PluginSpec, setup: &Setup) -> Option<(PathBuf, Source)> {
-    let given = spec.path.clone().map(|path| (path, Source::Given));
+    let from_spec = spec.path.clone().map(|path| (path, Source::Given));
     let named = || spec.variable.filter(|_| setup.variables).and_then(variable);
-    given.or_else(|| Some((named()?.into(), Source::Named)))
+    from_spec.or_else(|| Some((named()?.into(), Source::Named)))
 }
 
 /// Finds a plugin, and installs it if it is missing. Nothing is loaded.

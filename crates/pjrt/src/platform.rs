@@ -130,8 +130,8 @@ impl FromStr for Platform {
             let count = count.parse().map_err(|_| device_count(name));
             return Platform::cpu_devices(count?);
         }
-        let found = Platform::named().into_iter().find(|platform| platform.name() == name);
-        found.ok_or_else(|| {
+        let platform = Platform::named().into_iter().find(|platform| platform.name() == name);
+        platform.ok_or_else(|| {
             let text = format!("no device is named `{name}`{}", did_you_mean(name));
             error_of_name(text).with_help(format!("one of {}, plugin:PATH", platform_names().join(", ")))
         })
@@ -167,10 +167,10 @@ impl Client {
     /// # Errors
     /// [`PjrtErrorKind::ForeignCode`] for a file that `setup` does not permit to load; [`Client::in_child`] needs no
     /// permission.
-    pub fn of(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
+    pub fn for_platform(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
         match platform {
             Platform::Plugin(spec) => {
-                Client::with_options(Plugin::of(spec, setup, Purpose::Run)?, &spec.create_options)
+                Client::with_options(Plugin::for_spec(spec, setup, Purpose::Run)?, &spec.create_options)
             }
             #[cfg(feature = "xla")]
             Platform::XlaCpu => Client::xla_cpu(),
@@ -236,7 +236,7 @@ mod tests {
     #[cfg(not(feature = "xla"))]
     #[test]
     fn a_build_without_xla_rs_says_how_to_make_one_with_it() {
-        let error = Client::of(&Platform::XlaCpu, &Setup::default()).unwrap_err();
+        let error = Client::for_platform(&Platform::XlaCpu, &Setup::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "device xla-cpu: this bf16scope was built without xla-rs\nhelp: eval \"$(ci/xla-extension)\" && cargo build \

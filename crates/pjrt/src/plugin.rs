@@ -41,7 +41,7 @@ macro_rules! call {
 pub(super) use {call, entry};
 
 /// Checks a handle that a call should return: null is an error of a plugin that reports success.
-pub(super) fn given<T>(call: &'static str, what: &'static str, raw: *mut T) -> Result<*mut T, PjrtError> {
+pub(super) fn returned<T>(call: &'static str, what: &'static str, raw: *mut T) -> Result<*mut T, PjrtError> {
     if raw.is_null() { Err(PjrtError::nothing(call, what)) } else { Ok(raw) }
 }
 
@@ -82,12 +82,12 @@ static LOADED: Mutex<BTreeMap<PathBuf, &'static Plugin>> = Mutex::new(BTreeMap::
 impl Plugin {
     /// The CPU plugin: located, installed on first use, loaded once.
     pub fn cpu() -> Result<&'static Plugin, PjrtError> {
-        Plugin::of(PluginSpec::cpu(), &Setup::from_env(), Purpose::Run)
+        Plugin::for_spec(PluginSpec::cpu(), &Setup::from_env(), Purpose::Run)
     }
 
     /// The TPU compiler, for machines without a TPU: located, installed on first use, loaded once.
     pub fn tpu() -> Result<&'static Plugin, PjrtError> {
-        Plugin::of(PluginSpec::tpu(), &Setup::from_env(), Purpose::Compile)
+        Plugin::for_spec(PluginSpec::tpu(), &Setup::from_env(), Purpose::Compile)
     }
 
     /// A plugin, found according to `setup`, and loaded for a purpose, which determines the variables set before
@@ -96,7 +96,7 @@ impl Plugin {
     /// # Errors
     /// A plugin that cannot be found, installed or loaded; one that `setup` does not permit to load; missing hardware;
     /// variables that cannot be set (see [`prepare_environment`](super::prepare_environment)).
-    pub fn of(spec: &PluginSpec, setup: &Setup, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
+    pub fn for_spec(spec: &PluginSpec, setup: &Setup, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
         let located = locate(spec, setup)?;
         if !spec.is_pinned() && setup.foreign.is_none() {
             let text = "not loaded into this process: it is not a pinned plugin, and nobody vouches for what it does";

@@ -106,7 +106,7 @@ pub(super) fn argument_specs(program: &[u8], options: &CompileOptions) -> Result
     let shardings = if options.n_partitions > 1 { Shardings::read(program, is_tupled)? } else { Shardings::default() };
     // Shardy may shard arguments without a sharding as it likes.
     let is_free = |number: usize| options.is_shardy || options.free_parameters.get(number) == Some(&true);
-    let shard = |number: usize, whole: &OutputSpec| match shardings.of(number) {
+    let shard = |number: usize, whole: &OutputSpec| match shardings.argument(number) {
         None if options.n_partitions > 1 && is_free(number) => None,
         None => Some(whole.clone()),
         Some(sharding) => {
@@ -135,7 +135,7 @@ impl Shardings {
     }
 
     /// The sharding of argument `number`; `None` if there is none, and every partition takes all of it.
-    fn of(&self, number: usize) -> Option<&OpSharding> {
+    fn argument(&self, number: usize) -> Option<&OpSharding> {
         if !self.is_tupled {
             return self.of_parameters.get(&(number as i64));
         }

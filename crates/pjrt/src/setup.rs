@@ -41,7 +41,7 @@ pub struct Setup {
 /// // SAFETY: the vendor's plugin, which this program ships.
 /// let foreign = Some(unsafe { ForeignCode::allow() });
 /// let platform = Platform::from(PluginSpec::at("/opt/vendor/pjrt_plugin.so"));
-/// let client = Client::of(&platform, &Setup { foreign, ..Setup::from_env() })?;
+/// let client = Client::for_platform(&platform, &Setup { foreign, ..Setup::from_env() })?;
 /// # Ok::<(), bf16scope_pjrt::PjrtError>(())
 /// ```
 ///

@@ -279,8 +279,8 @@ impl Hardware {
             u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
         };
         let is_it = |device: PathBuf| {
-            let found = number(device.join("vendor")).zip(number(device.join("device")));
-            found.is_some_and(|found| self.pci.contains(&found))
+            let ids = number(device.join("vendor")).zip(number(device.join("device")));
+            ids.is_some_and(|ids| self.pci.contains(&ids))
         };
         std::fs::read_dir(devices).into_iter().flatten().flatten().any(|entry| is_it(entry.path()))
     }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use super::compiled::Compiled;
 use super::live::{HandleKind, Live};
-use super::plugin::{Plugin, call, given, log_drop};
+use super::plugin::{Plugin, call, log_drop, returned};
 use super::program::Format;
 use super::{CompileOptions, DeviceDescription, PjrtError, Value, capi, ffi, program, value};
 
@@ -36,10 +36,10 @@ impl Topology {
     pub fn new(plugin: &'static Plugin, name: &str, options: &BTreeMap<String, Value>) -> Result<Topology, PjrtError> {
         let topology = PluginTopology::new(plugin, name, options)?;
         let devices = topology.read_devices()?;
-        Ok(Topology::of(Box::new(topology), devices))
+        Ok(Topology::from_parts(Box::new(topology), devices))
     }
 
-    pub(super) fn of(describes: Box<dyn Describes>, devices: Vec<DeviceDescription>) -> Topology {
+    pub(super) fn from_parts(describes: Box<dyn Describes>, devices: Vec<DeviceDescription>) -> Topology {
         Topology { describes, devices }
     }
 
@@ -115,7 +115,7 @@ impl PluginTopology {
         args.num_options = options.len();
         // SAFETY: no handles; name and options are alive during the call.
         unsafe { call!(plugin, PJRT_TopologyDescription_Create, args)? };
-        let raw = given("PJRT_TopologyDescription_Create", "topology", args.topology)?;
+        let raw = returned("PJRT_TopologyDescription_Create", "topology", args.topology)?;
         Ok(PluginTopology { plugin, raw, _live: Live::new(HandleKind::Topology) })
     }
 
@@ -131,7 +131,7 @@ impl PluginTopology {
         // the client is optional. The executable returned is ours.
         unsafe {
             call!(self.plugin, PJRT_Compile, args)?;
-            let raw = given("PJRT_Compile", "executable", args.executable)?;
+            let raw = returned("PJRT_Compile", "executable", args.executable)?;
             Ok(Compiled { program: capi::executable::compiled(self.plugin, raw, None) })
         }
     }
@@ -145,7 +145,7 @@ impl PluginTopology {
             const CALL: &str = "PJRT_TopologyDescription_GetDeviceDescriptions";
             value::whole_list(CALL, args.descriptions, args.num_descriptions)?
                 .iter()
-                .map(|&raw| DeviceDescription::read(self.plugin, given(CALL, "description", raw)?))
+                .map(|&raw| DeviceDescription::read(self.plugin, returned(CALL, "description", raw)?))
                 .collect()
         }
     }

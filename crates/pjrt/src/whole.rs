@@ -66,7 +66,7 @@ pub(super) fn installed(artifact: &Pinned, path: &Path) -> Installed {
         return Installed::Damaged(Damage::Size { measured, expected });
     }
     let expected = stamp(artifact, &metadata);
-    if files::read_text(&stamp_path(path), 4096).is_ok_and(|found| found == expected) {
+    if files::read_text(&stamp_path(path), 4096).is_ok_and(|stamp| stamp == expected) {
         return Installed::Whole;
     }
     let began = std::time::Instant::now();

@@ -152,7 +152,7 @@ pub fn compare(
         libtpu: compiler.libtpu()?,
         excess_precision: asking.excess_precision,
         devices,
-        links: Links::of(target).filter(|_| !devices.is_one()),
+        links: Links::for_target(target).filter(|_| !devices.is_one()),
         verdict: judge(&candidates, &labels),
         reports,
     })
@@ -212,7 +212,8 @@ fn compiled(
 
 /// The evidence in an optimized program; `None` if it cannot be explained, because the figures are valid without it.
 fn evidence(optimized: &[u8]) -> Option<Evidence> {
-    let explained = || -> Result<Evidence, StudyError> { Ok(Evidence::of(&explain(&read_back(optimized)?, None)?)) };
+    let explained =
+        || -> Result<Evidence, StudyError> { Ok(Evidence::from_explanation(&explain(&read_back(optimized)?, None)?)) };
     explained().inspect_err(|error| tracing::debug!("the optimized program is not explained: {}", error.chain())).ok()
 }
 

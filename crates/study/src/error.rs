@@ -143,12 +143,12 @@ impl StudyError {
     /// An error that is passed on.
     fn passed_on(kind: StudyErrorKind, error: impl Error + Send + Sync + 'static) -> StudyError {
         let whole = error.to_string();
-        let mut own = match whole.split_once("\nhelp: ") {
+        let mut study_error = match whole.split_once("\nhelp: ") {
             Some((text, help)) => StudyError::new(kind, text).with_help(help),
             None => StudyError::new(kind, whole),
         };
-        own.0.cause = Cause::Same(Box::new(error));
-        own
+        study_error.0.cause = Cause::Same(Box::new(error));
+        study_error
     }
 
     /// The error that is passed on, if it has that type.

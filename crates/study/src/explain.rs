@@ -94,13 +94,13 @@ pub fn explain(
     let ExplainQuestion { source, target, stretches } = question;
     match source {
         ExplainSource::Programs(programs) => compiled(programs, target, *stretches, asking, on),
-        ExplainSource::Scheduled { module, .. } if BackEnd::of(module) == BackEnd::Tpu => {
+        ExplainSource::Scheduled { module, .. } if BackEnd::detect(module) == BackEnd::Tpu => {
             let one = explain_one(AS_GIVEN, devices_of_compiled(module), None, module, target, *stretches)?;
             Ok(Explanations {
                 target: target.clone(),
                 batch: None,
                 excess_precision: None,
-                core: Rates::of(target),
+                core: Rates::for_target(target),
                 programs: vec![one],
                 verdict: None,
             })
@@ -137,7 +137,7 @@ fn compiled(
         candidates.push(Candidate {
             name: name.clone(),
             outcome: CompileOutcome::Fits(report),
-            evidence: Some(Evidence::of(&one.explanation)),
+            evidence: Some(Evidence::from_explanation(&one.explanation)),
             changes_interface: *changes_interface,
         });
         explained.push(one);
@@ -147,7 +147,7 @@ fn compiled(
         target: target.clone(),
         batch: programs.batch,
         excess_precision: Some(asking.excess_precision),
-        core: Rates::of(target),
+        core: Rates::for_target(target),
         verdict: judge(&candidates, &labels),
         programs: explained,
     })
@@ -161,7 +161,7 @@ fn explain_one(
     target: &Target,
     stretches: Option<Stretches>,
 ) -> Result<Explained, StudyError> {
-    let explanation = explanation::explain(module, Rates::of(target).as_ref())?;
+    let explanation = explanation::explain(module, Rates::for_target(target).as_ref())?;
     let moments = match stretches {
         Some((n, n_buffers)) => moments(module, n, n_buffers)?,
         None => Vec::new(),

@@ -74,7 +74,7 @@ pub struct LoweredCost {
 }
 
 impl LoweredCost {
-    fn of(report: &CompileReport) -> LoweredCost {
+    fn from_report(report: &CompileReport) -> LoweredCost {
         LoweredCost { n_bytes: report.hbm.total - report.hbm.code, cycles: report.cycles }
     }
 
@@ -83,14 +83,14 @@ impl LoweredCost {
     }
 
     /// Judges a program of this cost: it is kept if neither figure exceeds `limit` by more than a thousandth, and its
-    /// product is smaller than that of `kept` by more than a thousandth.
-    fn beside(self, kept: LoweredCost, limit: Option<LoweredCost>) -> TrialEnd {
+    /// product is smaller than that of `best` by more than a thousandth.
+    fn beside(self, best: LoweredCost, limit: Option<LoweredCost>) -> TrialEnd {
         let is_above = |limit: &LoweredCost| {
             let n_bytes = limit.n_bytes.saturating_add(limit.n_bytes / SLACK as i64);
             let cycles = limit.cycles.saturating_add(limit.cycles / SLACK);
             (self.n_bytes > n_bytes, self.cycles > cycles)
         };
-        match (limit.as_ref().map_or((false, false), is_above), self.product() / kept.product()) {
+        match (limit.as_ref().map_or((false, false), is_above), self.product() / best.product()) {
             ((true, _), _) => TrialEnd::MoreMemory,
             (_, ratio) if ratio >= 1.0 => TrialEnd::NoGain,
             ((_, true), _) => TrialEnd::MoreCycles,
@@ -196,25 +196,25 @@ pub fn lower_for(
         n_left: question.n_compiles,
         is_fresh: asking.fresh,
         lowered: lowered_names(&report),
-        kept: Kept { policy: question.policy.clone(), module, report, cost: None },
+        best: Best { policy: question.policy.clone(), module, report, cost: None },
         limit: None,
         trials: Vec::new(),
     };
     let alive = search.first(on)?;
-    let open = regions(&question.module, &search.kept.report, &alive);
+    let open = regions(&question.module, &search.best.report, &alive);
     let n_left = search.go_through(open.into(), &compiler.libtpu()?, on)?;
-    let Search { kept, limit, trials, .. } = search;
+    let Search { best, limit, trials, .. } = search;
     Ok(LowerAnswer {
         target: question.target.clone(),
         libtpu: compiler.libtpu()?,
         excess_precision: asking.excess_precision,
         before: limit,
-        after: kept.cost,
+        after: best.cost,
         trials,
         n_left,
-        policy: kept.policy,
-        module: kept.module,
-        report: kept.report,
+        policy: best.policy,
+        module: best.module,
+        report: best.report,
     })
 }
 
@@ -257,7 +257,7 @@ fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -
     let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     let by_name: BTreeMap<&str, _> = instructions.map(|instr| (&instr.name[..], instr)).collect();
     let largest = report.decisions.iter().map(|decision| decision.n_bytes_before).max().unwrap_or(0);
-    let mut found: BTreeMap<Asked<'_>, (i64, Region)> = BTreeMap::new();
+    let mut by_key: BTreeMap<Asked<'_>, (i64, Region)> = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     for decision in report.decisions.iter().filter(|decision| decision.n_bytes_before >= largest / SMALL) {
         // A decision on a computation that was copied applies to all copies.
@@ -270,12 +270,12 @@ fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -
             let (is_computed, is_dead) = (decision.class != Class::Clear.name(), !alive.contains(&decision.op_name));
             let key = (is_computed, is_dead, decided.of.clone(), &decision.rule[..], form);
             let region = Region { what: decided.of.clone(), form, members: Vec::new() };
-            let (n_bytes, region) = found.entry(key).or_insert((0, region));
+            let (n_bytes, region) = by_key.entry(key).or_insert((0, region));
             *n_bytes += decision.n_bytes_before;
             region.members.push(decided);
         }
     }
-    let mut all: Vec<_> = found.into_iter().collect();
+    let mut all: Vec<_> = by_key.into_iter().collect();
     all.sort_by_key(|((is_computed, is_dead, ..), (n_bytes, _))| (*is_computed, *is_dead, -n_bytes));
     all.into_iter().map(|(_, (_, region))| region).collect()
 }
@@ -287,11 +287,11 @@ fn lowered_names(report: &LoweringReport) -> BTreeSet<String> {
 }
 
 fn cost(outcome: &CompileOutcome) -> Option<LoweredCost> {
-    outcome.report().map(LoweredCost::of)
+    outcome.report().map(LoweredCost::from_report)
 }
 
 /// The best program so far.
-struct Kept {
+struct Best {
     policy: Policy,
     module: Module,
     report: LoweringReport,
@@ -306,7 +306,7 @@ struct Search<'q> {
     is_fresh: bool,
     /// The instructions that the policy alone lowers.
     lowered: BTreeSet<String>,
-    kept: Kept,
+    best: Best,
     /// The cost with the policy alone.
     limit: Option<LoweredCost>,
     trials: Vec<LowerTrial>,
@@ -316,9 +316,9 @@ impl Search<'_> {
     /// Compiles the policy's own form; returns the scoped names of the values alive at its peak of memory.
     fn first(&mut self, on: &mut dyn FnMut(&Event<'_>)) -> Result<BTreeSet<String>, StudyError> {
         let target = &self.question.target;
-        let program = encode::to_bytes(&self.kept.module).map_err(StudyError::encode)?;
-        let is_kept = !self.is_fresh && self.compiler.remembers(target, &program)?;
-        self.n_left = self.n_left.saturating_sub(u32::from(!is_kept));
+        let program = encode::to_bytes(&self.best.module).map_err(StudyError::encode)?;
+        let is_cached = !self.is_fresh && self.compiler.remembers(target, &program)?;
+        self.n_left = self.n_left.saturating_sub(u32::from(!is_cached));
         let compiling =
             Compiling { target: target.clone(), what: AS_LOWERED.to_string(), batch: None, n_more: self.n_left };
         on(&Event::Begins(&compiling));
@@ -330,9 +330,9 @@ impl Search<'_> {
             }
             Err(error) => (CompileOutcome::of_error(error)?, BTreeSet::new()),
         };
-        on(&Event::Ends { compiling: &compiling, is_cached: is_kept, outcome: &outcome });
-        self.kept.cost = cost(&outcome);
-        self.limit = self.kept.cost;
+        on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
+        self.best.cost = cost(&outcome);
+        self.limit = self.best.cost;
         Ok(alive)
     }
 
@@ -346,14 +346,14 @@ impl Search<'_> {
         while let Some(region) = open.pop_front() {
             let policy = self.with(&region);
             let (module, report) = lowered(&self.question.module, &policy, &self.question.path)?;
-            if module == self.kept.module || !self.is_as_exact(&report, &policy) {
+            if module == self.best.module || !self.is_as_exact(&report, &policy) {
                 continue;
             }
             let Some(outcome) = self.compile(&module, region.words(), open.len(), on)? else {
                 return Ok(open.len() + 1);
             };
             let cost = cost(&outcome);
-            let end = match (cost, self.kept.cost) {
+            let end = match (cost, self.best.cost) {
                 (Some(cost), Some(kept)) => cost.beside(kept, self.limit),
                 (Some(_), None) => TrialEnd::Kept,
                 (None, _) => TrialEnd::DoesNotFit,
@@ -363,9 +363,9 @@ impl Search<'_> {
                 let policy = self.because(policy, &region, cost, libtpu);
                 // Lowers again, because the report contains the reasons of the decisions.
                 let (module, report) = lowered(&self.question.module, &policy, &self.question.path)?;
-                self.kept = Kept { policy, module, report, cost };
+                self.best = Best { policy, module, report, cost };
             } else if end != TrialEnd::SmallGain
-                && cost.zip(self.kept.cost).is_some_and(|(cost, kept)| cost.gains_somewhere(kept))
+                && cost.zip(self.best.cost).is_some_and(|(cost, kept)| cost.gains_somewhere(kept))
             {
                 open.extend(region.halves());
             }
@@ -375,7 +375,7 @@ impl Search<'_> {
 
     /// The best policy so far, with a region in its other form.
     fn with(&self, region: &Region) -> Policy {
-        let mut policy = self.kept.policy.clone();
+        let mut policy = self.best.policy.clone();
         let members = || region.members.iter();
         policy.decided.retain(|decided| members().all(|member| member.instruction != decided.instruction));
         policy.decided.extend(members().cloned());
@@ -395,7 +395,7 @@ impl Search<'_> {
     /// A policy whose decisions on a region state their reason.
     fn because(&self, mut policy: Policy, region: &Region, cost: Option<LoweredCost>, libtpu: &str) -> Policy {
         let mib = |n_bytes: i64| format!("{:.1} MiB", n_bytes as f64 / f64::from(1 << 20));
-        let because = match (self.kept.cost, cost) {
+        let because = match (self.best.cost, cost) {
             (Some(before), Some(after)) => format!(
                 "for {} by libtpu {libtpu}, with the {} of its region, {} of HBM and {} cycles, and {} and {} without",
                 self.question.target,
@@ -424,8 +424,8 @@ impl Search<'_> {
     ) -> Result<Option<CompileOutcome>, StudyError> {
         let target = &self.question.target;
         let program = encode::to_bytes(module).map_err(StudyError::encode)?;
-        let is_kept = !self.is_fresh && self.compiler.remembers(target, &program)?;
-        if is_kept {
+        let is_cached = !self.is_fresh && self.compiler.remembers(target, &program)?;
+        if is_cached {
             return Ok(Some(ask(self.compiler, target, &program, 1)?.outcome));
         }
         let Some(n_left) = self.n_left.checked_sub(1) else { return Ok(None) };

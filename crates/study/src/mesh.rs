@@ -79,11 +79,15 @@ mod tests {
         let n = |n: u32| NonZeroU32::new(n).unwrap();
         let mut mesh = Mesh::replicas(n(2));
         mesh.model = n(2);
-        let of = |devices| MeshChoice::Devices(n(devices)).over(mesh).map(|mesh| mesh.data.get());
-        assert_eq!(of(8).unwrap(), 4);
-        let said = |devices| of(devices).unwrap_err().to_string();
-        assert!(said(1).starts_with("1 device does not split in replicas of 2 (`mesh: {model: 2}`)\n"), "{}", said(1));
-        assert!(said(5).starts_with("5 devices do not split in replicas of 2"), "{}", said(5));
+        let n_replicas = |devices| MeshChoice::Devices(n(devices)).over(mesh).map(|mesh| mesh.data.get());
+        assert_eq!(n_replicas(8).unwrap(), 4);
+        let message = |devices| n_replicas(devices).unwrap_err().to_string();
+        assert!(
+            message(1).starts_with("1 device does not split in replicas of 2 (`mesh: {model: 2}`)\n"),
+            "{}",
+            message(1)
+        );
+        assert!(message(5).starts_with("5 devices do not split in replicas of 2"), "{}", message(5));
         let axes = MeshChoice::Axes { data: n(8), model: n(2) };
         assert_eq!(axes.over(mesh).unwrap().data.get(), 8);
     }

@@ -146,7 +146,7 @@ pub fn check_uncompiled(module: &Module, path: &Path) -> Result<(), StudyError> 
 
 /// The error for a module that XLA has compiled, where a program to compile is expected.
 pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
-    StudyError::already_compiled(path, BackEnd::of(module), devices_of_compiled(module))
+    StudyError::already_compiled(path, BackEnd::detect(module), devices_of_compiled(module))
 }
 
 /// The file in a SavedModel's folder that holds its graph; `None` for other paths.
@@ -271,20 +271,20 @@ pub(crate) mod tests {
     #[test]
     fn what_lies_beside_modules_is_no_module() {
         let folder = tempfile::tempdir().unwrap();
-        let found = |name: &str, bytes: &[u8]| {
+        let kinds = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
             std::fs::write(&path, bytes).unwrap();
             (is_module(&path), holds_module(&path))
         };
-        assert_eq!(found("in.npz", b"PK\x03\x04...in0.npy"), (true, false));
-        assert_eq!(found("notes", b"of today"), (false, false));
-        assert_eq!(found("accents", "é".as_bytes().split_last().unwrap().1), (false, false));
+        assert_eq!(kinds("in.npz", b"PK\x03\x04...in0.npy"), (true, false));
+        assert_eq!(kinds("notes", b"of today"), (false, false));
+        assert_eq!(kinds("accents", "é".as_bytes().split_last().unwrap().1), (false, false));
         // A model in ONNX, and another file that is not text.
-        assert_eq!(found("m.onnx", b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\0\x42\x02\x10\x11"), (true, false));
-        assert_eq!(found("noise", b"\xff\xff"), (true, false));
-        assert_eq!(found("model.yaml", b"module @m {"), (false, false));
-        assert_eq!(found("step", b"module @m {"), (true, true));
-        assert_eq!(found("step.mlir", b""), (true, true));
+        assert_eq!(kinds("m.onnx", b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\0\x42\x02\x10\x11"), (true, false));
+        assert_eq!(kinds("noise", b"\xff\xff"), (true, false));
+        assert_eq!(kinds("model.yaml", b"module @m {"), (false, false));
+        assert_eq!(kinds("step", b"module @m {"), (true, true));
+        assert_eq!(kinds("step.mlir", b""), (true, true));
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub fn plan(
         unit: subject.unit(),
         libtpu: asking.libtpu()?,
         excess_precision: asking.excess_precision,
-        links: boards.into_iter().map(|tpu| TpuLinks { tpu: tpu.clone(), links: Links::of(tpu) }).collect(),
+        links: boards.into_iter().map(|tpu| TpuLinks { tpu: tpu.clone(), links: Links::for_target(tpu) }).collect(),
         rows,
         left_out,
     })
@@ -136,7 +136,7 @@ fn settings(question: &PlanQuestion<'_>, batch: u32) -> Result<(Vec<Setting>, Ve
         if *board != Target::board(version) {
             return Err(StudyError::one_slice(board, &Target::board(version)));
         }
-        if Links::of(board).is_none() {
+        if Links::for_target(board).is_none() {
             return Err(StudyError::no_links(board));
         }
         for n_cores in question.devices.iter().map(|n| n.get()) {
@@ -195,7 +195,7 @@ fn compiled(
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Vec<SliceRow>, StudyError> {
     let mut asker = Asker { subject: &question.subject, asking, n_left: question.n_compiles, on };
-    let mut points = asker.kept(&settings)?;
+    let mut points = asker.cached_points(&settings)?;
     while let Some(at) = next(&settings, &points) {
         match asker.ask(&settings[at])? {
             Some(CompileOutcome::Failed(text)) => left_out.push(refusal(&settings.remove(at), &text)),
@@ -230,7 +230,7 @@ fn refusal(setting: &Setting, message: &str) -> String {
 
 impl Asker<'_> {
     /// Cached outcomes for a single core with a setting's part of the batch, as `fit` compiles it.
-    fn kept(&self, settings: &[Setting]) -> Result<Vec<Point>, StudyError> {
+    fn cached_points(&self, settings: &[Setting]) -> Result<Vec<Point>, StudyError> {
         let mut points: Vec<Point> = Vec::new();
         for setting in settings.iter().filter(|setting| !setting.series.in_parts) {
             let (series, part) = (&setting.series, setting.part());

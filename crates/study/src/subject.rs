@@ -81,7 +81,7 @@ impl Form {
     ///
     /// # Errors
     /// The module cannot be lowered.
-    pub fn of(&self, module: Module, path: &Path) -> Result<Module, StudyError> {
+    pub fn apply(&self, module: Module, path: &Path) -> Result<Module, StudyError> {
         let Some(policy) = &self.policy else { return Ok(module) };
         let (lowered, report) = lowered(&module, policy, path)?;
         if let Some(by) = self.by {
@@ -143,7 +143,7 @@ pub fn forms(module: Module, path: &Path, asked: &[Form]) -> Result<Vec<(Form, S
     if let [form] = asked
         && form.asked().is_none()
     {
-        let module = form.of(module, path)?;
+        let module = form.apply(module, path)?;
         return Ok(vec![(form.clone(), subject(form, &module, &module)?)]);
     }
     if module.is_scheduled {
@@ -192,7 +192,7 @@ fn nothing_to_lower(path: &Path, idle: &[(String, LoweringReport)]) -> StudyErro
     }
 }
 
-fn subject(form: &Form, given: &Module, module: &Module) -> Result<Subject, StudyError> {
+fn subject(form: &Form, unchanged: &Module, module: &Module) -> Result<Subject, StudyError> {
     let doors = |module: &Module| {
         let entry = module.entry();
         let parameters = entry.parameters().into_iter().map(|id| entry.instr(id).shape.clone());
@@ -202,7 +202,7 @@ fn subject(form: &Form, given: &Module, module: &Module) -> Result<Subject, Stud
         label: form.label.clone(),
         name: form.name(),
         bytes: encode::to_bytes(module).map_err(StudyError::encode)?,
-        changes_interface: doors(given) != doors(module),
+        changes_interface: doors(unchanged) != doors(module),
     })
 }
 

@@ -58,11 +58,11 @@ struct Wide {
 fn wide(module: &Module, dtypes: &[DType]) -> Vec<Wide> {
     let mut all = Vec::new();
     for computation in &module.computations {
-        let of = |id: &bf16scope_hlo::InstrId| computation.instr(*id).shape.dtype();
+        let dtype_of = |id: &bf16scope_hlo::InstrId| computation.instr(*id).shape.dtype();
         for instr in &computation.instructions {
             let Some(dtype) = instr.shape.dtype().filter(|dtype| dtypes.contains(dtype)) else { continue };
             let is_made = !matches!(instr.op, Op::Parameter { .. });
-            let begins = is_made && !instr.operands.iter().filter_map(of).any(|dtype| dtypes.contains(&dtype));
+            let begins = is_made && !instr.operands.iter().filter_map(dtype_of).any(|dtype| dtypes.contains(&dtype));
             let source = module.source_text(&instr.metadata);
             let place = if source.is_empty() { String::new() } else { format!(", {source}") };
             let shown = format!(
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use bf16scope_hlo::text::parse;
 
-    fn said(body: &str, refusal: &str) -> Option<String> {
+    fn remark_on(body: &str, refusal: &str) -> Option<String> {
         let text = format!("HloModule m\n\nENTRY main {{\n  x = f32[8] parameter(0)\n{body}}}\n");
         remark(&proto::encode::to_bytes(&parse(&text, "m").unwrap()).unwrap(), refusal)
     }
@@ -93,7 +93,7 @@ mod tests {
         let fft = "  c = c64[8] convert(x)\n  w = c128[8] convert(c), metadata={source_file=\"net.py\" source_line=7}\n  ROOT y = \
                    c128[8] fft(w), fft_type=FFT, fft_length={8}, metadata={source_file=\"net.py\" source_line=8}\n";
         assert_eq!(
-            said(fft, "UNIMPLEMENTED: While rewriting computation to not contain X64 element types").as_deref(),
+            remark_on(fft, "UNIMPLEMENTED: While rewriting computation to not contain X64 element types").as_deref(),
             Some(
                 "a TPU has no types of 64 bits, and these have them: main/%w (convert c128[8], net.py:7), main/%y (fft c128[8], \
                  net.py:8)\nhelp: make it complex64 there"
@@ -101,17 +101,19 @@ mod tests {
         );
         let constant = "  c = f64[] constant(0.1)\n  b = f64[8] broadcast(c), dimensions={}\n  w = f64[8] convert(x)\n  s = f64[8] \
                         add(w, b)\n  n = f64[8] negate(s)\n  ROOT y = f32[8] convert(n)\n";
-        let remark = said(constant, "INTERNAL: %n cannot be rewritten: n").unwrap();
+        let remark = remark_on(constant, "INTERNAL: %n cannot be rewritten: n").unwrap();
         let expected = "a TPU has no types of 64 bits, and these have them: main/%n (negate f64[8]), ";
         assert!(
             remark.starts_with(expected) && remark.contains(" and 2 more\nhelp: make it float32 there"),
             "{remark}"
         );
         let whole = "  i = s64[8] convert(x)\n  ROOT y = f32[8] convert(i)\n";
-        assert_eq!(said(whole, "INTERNAL: no"), None);
+        assert_eq!(remark_on(whole, "INTERNAL: no"), None);
         assert!(
-            said(whole, "X64 element types").unwrap().ends_with("make it int32 there; in JAX without `jax_enable_x64`")
+            remark_on(whole, "X64 element types")
+                .unwrap()
+                .ends_with("make it int32 there; in JAX without `jax_enable_x64`")
         );
-        assert_eq!(said("  ROOT y = f32[8] negate(x)\n", "X64"), None);
+        assert_eq!(remark_on("  ROOT y = f32[8] negate(x)\n", "X64"), None);
     }
 }

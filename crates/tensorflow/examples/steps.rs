@@ -88,7 +88,7 @@ struct Ran {
 }
 
 fn run(module: &Module, roles: &Roles, record: &State, is_wide: bool) -> Result<Ran, Failure> {
-    let client = Client::of(&Platform::cpu(), &Setup::from_env())?;
+    let client = Client::for_platform(&Platform::cpu(), &Setup::from_env())?;
     let executable = client.compile(&encode::to_bytes(module)?, &CompileOptions::default())?;
     let fitted = |literal: &Literal| if is_wide { widen::widened_literal(literal) } else { literal.clone() };
     let mut state: State = record

@@ -65,7 +65,7 @@ pub struct Compiler {
 impl Compiler {
     /// The compiler in `setup`, with the cache in its cache directory.
     pub fn new(setup: &Setup) -> Compiler {
-        let cache = setup.cache_dir.as_deref().map(Cache::of);
+        let cache = setup.cache_dir.as_deref().map(Cache::new);
         let placement = Placement::default();
         Compiler { setup: setup.clone(), cache, reuse: true, placement, excess_precision: false, child: None }
     }
@@ -223,9 +223,11 @@ impl Compiler {
     ) -> Result<(CompileOutcome, Option<Vec<u8>>), TpuError> {
         let describe = |name: &str| match &self.child {
             Some(child) => Topology::in_child(child, &self.setup, name, &BTreeMap::new()),
-            None => {
-                Topology::new(Plugin::of(PluginSpec::tpu(), &self.setup, Purpose::Compile)?, name, &BTreeMap::new())
-            }
+            None => Topology::new(
+                Plugin::for_spec(PluginSpec::tpu(), &self.setup, Purpose::Compile)?,
+                name,
+                &BTreeMap::new(),
+            ),
         };
         let (answer, optimized) =
             match compile_whole(describe, target, program, batch, &self.placement, self.excess_precision) {
@@ -298,7 +300,7 @@ const MAX_BYTES: u64 = 2 << 30;
 impl Cache {
     /// The records below a cache directory, such as [`Setup::cache_dir`]. Directories are created only when something
     /// is stored.
-    pub fn of(cache_dir: &Path) -> Cache {
+    pub fn new(cache_dir: &Path) -> Cache {
         let records = files::Records::new(cache_dir.join("compiles"), "compile", MAX_BYTES);
         Cache { records, has_warned: AtomicBool::new(false) }
     }
@@ -379,11 +381,11 @@ mod tests {
     #[test]
     fn a_record_comes_back_to_the_last_bit() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::of(dir.path());
+        let cache = Cache::new(dir.path());
         let optimized: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
         cache.keep(&header("k"), &optimized);
-        let kept = record::read_header(&cache.path("k"), "k").unwrap().unwrap();
-        assert_eq!(kept.answer, header("k").answer);
+        let stored = record::read_header(&cache.path("k"), "k").unwrap().unwrap();
+        assert_eq!(stored.answer, header("k").answer);
         assert_eq!(record::read_optimized(&cache.path("k")).unwrap(), optimized);
         assert_eq!(record::read_header(&cache.path("absent"), "absent").unwrap(), None);
     }
@@ -391,7 +393,7 @@ mod tests {
     #[test]
     fn every_damage_to_a_record_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::of(dir.path());
+        let cache = Cache::new(dir.path());
         cache.keep(&header("k"), b"an optimized program");
         let path = cache.path("k");
         let whole = fs::read(&path).unwrap();

@@ -38,7 +38,8 @@ impl StepTime {
     /// unknown, or if there is nothing to time.
     pub fn new(target: &Target, cycles: f64, collective_seconds: Option<f64>) -> Option<StepTime> {
         // The sum of no collectives is -0.0.
-        let (compute_seconds, collective_seconds) = (cycles / Rates::of(target)?.cycles, collective_seconds? + 0.0);
+        let (compute_seconds, collective_seconds) =
+            (cycles / Rates::for_target(target)?.cycles, collective_seconds? + 0.0);
         let seconds = compute_seconds + collective_seconds;
         (seconds > 0.0).then_some(StepTime { seconds, compute_seconds, collective_seconds, latency_seconds: 0.0 })
     }
@@ -55,7 +56,7 @@ pub const SPREAD: (f64, f64) = (0.98, 1.48);
 
 /// Sets the time of each collective, if it is known.
 pub(super) fn time(collectives: &mut [Collective], target: &Target, devices: Devices) {
-    let links = Links::of(target);
+    let links = Links::for_target(target);
     for collective in collectives {
         collective.seconds = links.map(|links| links.seconds(collective, devices));
     }
@@ -67,19 +68,19 @@ mod tests {
 
     #[test]
     fn a_step_is_cycles_at_the_clock_and_then_its_collectives() {
-        let of = |target: &str, cycles, collectives| {
+        let times = |target: &str, cycles, collectives| {
             let step = StepTime::new(&target.parse().unwrap(), cycles, collectives);
             step.map(|step| (step.seconds, step.compute_seconds, step.collective_seconds))
         };
-        assert_eq!(of("tpu-v2", 70e6, Some(0.0)), Some((0.1, 0.1, 0.0)));
-        assert_eq!(of("tpu-v3", 94e6, Some(0.025)), Some((0.125, 0.1, 0.025)));
+        assert_eq!(times("tpu-v2", 70e6, Some(0.0)), Some((0.1, 0.1, 0.0)));
+        assert_eq!(times("tpu-v3", 94e6, Some(0.025)), Some((0.125, 0.1, 0.025)));
         // Without collectives: `-0.0` in JSON.
-        let (_, _, none) = of("tpu-v3", 94e6, Some(std::iter::empty::<f64>().sum())).unwrap();
+        let (_, _, none) = times("tpu-v3", 94e6, Some(std::iter::empty::<f64>().sum())).unwrap();
         assert!(none == 0.0 && none.is_sign_positive());
         // Unknown clock, no model of the links, nothing to time.
-        assert_eq!(of("tpu-v4", 94e6, Some(0.0)), None);
-        assert_eq!(of("tpu-v3", 94e6, None), None);
-        assert_eq!(of("tpu-v3", 0.0, Some(0.0)), None);
+        assert_eq!(times("tpu-v4", 94e6, Some(0.0)), None);
+        assert_eq!(times("tpu-v3", 94e6, None), None);
+        assert_eq!(times("tpu-v3", 0.0, Some(0.0)), None);
         assert_eq!(StepTime::new(&Target::Cpu, 94e6, Some(0.0)), None);
     }
 }

@@ -237,11 +237,11 @@ pub fn summarize(rows: &[CompiledBatch]) -> Vec<Option<Summary>> {
     let flops = |row: &CompiledBatch| row.report().map(|report| report.flops / f64::from(row.batch));
     let summary = |row: &CompiledBatch| {
         let report = row.report()?;
-        let own = flops(row)?;
+        let flops_each = flops(row)?;
         let smaller = rows.iter().filter(|other| other.batch <= row.batch);
-        let least = smaller.filter_map(flops).fold(own, f64::min);
+        let least = smaller.filter_map(flops).fold(flops_each, f64::min);
         // A program of copies has no flops at all.
-        let flops_ratio = if least > 0.0 { own / least } else { 1.0 };
+        let flops_ratio = if least > 0.0 { flops_each / least } else { 1.0 };
         Some(Summary {
             examples_per_mcycle: per_mcycle(row.batch, report),
             flops_ratio,
@@ -259,7 +259,7 @@ mod tests {
     /// The requested batches, in order, and the result, for a compiler with known answers.
     fn run(start: u32, max: u32, answer: impl Fn(u32) -> Trial) -> (Vec<u32>, Found) {
         let mut asked = Vec::new();
-        let found = search(start, max, MULTIPLE, |step: Step| -> Result<Trial, String> {
+        let result = search(start, max, MULTIPLE, |step: Step| -> Result<Trial, String> {
             asked.push(step.batch);
             Ok(answer(step.batch))
         });
@@ -267,10 +267,10 @@ mod tests {
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), asked.len(), "asked twice: {asked:?}");
-        (asked, found.unwrap())
+        (asked, result.unwrap())
     }
 
-    fn found(largest: u32, best: u32) -> Found {
+    fn found_at(largest: u32, best: u32) -> Found {
         Found { largest: Some(largest), is_capped: false, best: Some(best) }
     }
 
@@ -285,13 +285,13 @@ mod tests {
     #[test]
     fn it_doubles_bisects_and_looks_below_the_best() {
         let (asked, result) = run(128, 8192, fits_up_to(300, 128));
-        assert_eq!(result, found(296, 128));
+        assert_eq!(result, found_at(296, 128));
         assert_eq!(asked, [128, 256, 512, 384, 320, 288, 304, 296, 64]);
         // The best is far below the start.
         let (asked, result) = run(64, 8192, fits_up_to(64, 4));
-        assert_eq!((result, asked), (found(64, 4), vec![64, 128, 96, 80, 72, 32, 16, 8, 4, 2]));
+        assert_eq!((result, asked), (found_at(64, 4), vec![64, 128, 96, 80, 72, 32, 16, 8, 4, 2]));
         // The start is not a power of two.
-        assert_eq!(run(100, 8192, fits_up_to(70, 64)).1, found(64, 64));
+        assert_eq!(run(100, 8192, fits_up_to(70, 64)).1, found_at(64, 64));
     }
 
     #[test]
@@ -301,16 +301,16 @@ mod tests {
             asked.push(step.batch);
             Ok(fits_up_to(300, 128)(step.batch))
         });
-        assert_eq!((result, asked), (Ok(found(256, 128)), vec![128, 256, 512, 384, 320, 64]));
+        assert_eq!((result, asked), (Ok(found_at(256, 128)), vec![128, 256, 512, 384, 320, 64]));
     }
 
     #[test]
     fn a_start_that_does_not_fit_is_halved() {
         let (asked, result) = run(512, 8192, fits_up_to(20, 16));
-        assert_eq!((result, asked), (found(16, 16), vec![512, 256, 128, 64, 32, 16, 24, 8]));
+        assert_eq!((result, asked), (found_at(16, 16), vec![512, 256, 128, 64, 32, 16, 24, 8]));
         // Below 8 only powers of two are tried.
         let (asked, result) = run(16, 8192, fits_up_to(3, 1));
-        assert_eq!((result, asked), (found(2, 1), vec![16, 8, 4, 2, 1]));
+        assert_eq!((result, asked), (found_at(2, 1), vec![16, 8, 4, 2, 1]));
     }
 
     #[test]
@@ -322,14 +322,14 @@ mod tests {
     #[test]
     fn the_greatest_batch_allowed_ends_the_search() {
         let (asked, result) = run(128, 384, fits_up_to(10_000, 384));
-        assert_eq!(result, Found { is_capped: true, ..found(384, 384) });
+        assert_eq!(result, Found { is_capped: true, ..found_at(384, 384) });
         assert_eq!(asked, [128, 256, 384]);
         let (asked, result) = run(128, 1, fits_up_to(10_000, 1));
-        assert_eq!((result, asked), (Found { is_capped: true, ..found(1, 1) }, vec![1]));
+        assert_eq!((result, asked), (Found { is_capped: true, ..found_at(1, 1) }, vec![1]));
         let (asked, _) = run(u32::MAX, u32::MAX, fits_up_to(u32::MAX, u32::MAX));
         assert_eq!(asked, [1 << 31, u32::MAX]);
         // A batch at the limit that does not fit is not a cap.
-        assert_eq!(run(128, 256, fits_up_to(200, 128)).1, found(200, 128));
+        assert_eq!(run(128, 256, fits_up_to(200, 128)).1, found_at(200, 128));
     }
 
     #[test]
@@ -362,7 +362,7 @@ mod tests {
         // Two in a row end the doubling, and bound the bisection.
         let answer = |batch: u32| if batch > 200 { Trial::Failed } else { Trial::Fits(1.0 / f64::from(batch)) };
         let (asked, result) = run(128, 8192, answer);
-        assert_eq!(result, found(200, 1));
+        assert_eq!(result, found_at(200, 1));
         assert_eq!(asked[..3], [128, 256, 512]);
         // A start that fails is halved like one that does not fit.
         assert_eq!(run(16, 8192, |_| Trial::Failed).1.largest, None);
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_least_of_equals_is_best_and_errors_end_the_search() {
-        assert_eq!(run(8, 64, |_| Trial::Fits(1.0)).1, Found { is_capped: true, ..found(64, 1) });
+        assert_eq!(run(8, 64, |_| Trial::Fits(1.0)).1, Found { is_capped: true, ..found_at(64, 1) });
         let mut n_asked = 0;
         let error = search(8, 64, MULTIPLE, |_| {
             n_asked += 1;
@@ -395,12 +395,12 @@ mod tests {
     #[test]
     fn given_batches_are_taken_in_order_until_one_does_not_fit() {
         let mut asked = Vec::new();
-        let found = search_among(&[16, 32, 64, 128], |step: Step| -> Result<Trial, String> {
+        let result = search_among(&[16, 32, 64, 128], |step: Step| -> Result<Trial, String> {
             asked.push((step.batch, step.n_more));
             Ok(fits_up_to(40, 16)(step.batch))
         });
         let expected = Found { largest: Some(32), is_capped: false, best: Some(16) };
-        assert_eq!((found, asked), (Ok(expected), vec![(16, 3), (32, 2), (64, 1)]));
+        assert_eq!((result, asked), (Ok(expected), vec![(16, 3), (32, 2), (64, 1)]));
         let all = search_among(&[16, 32], |_| -> Result<Trial, String> { Ok(Trial::Fits(1.0)) }).unwrap();
         assert_eq!(all, Found { largest: Some(32), is_capped: true, best: Some(16) });
         let none = search_among(&[], |_| -> Result<Trial, String> { Ok(Trial::Fits(1.0)) }).unwrap();

@@ -70,9 +70,9 @@ struct Group {
 
 impl Links {
     /// The links of a slice; `None` for a TPU whose figures are unknown.
-    pub fn of(target: &Target) -> Option<Links> {
+    pub fn for_target(target: &Target) -> Option<Links> {
         let Target::Tpu { version, grid } = target else { return None };
-        let (rates, figures) = (Rates::of(target)?, version.figures.as_ref()?);
+        let (rates, figures) = (Rates::for_target(target)?, version.figures.as_ref()?);
         Some(Links {
             bytes_per_second: f64::from(figures.link_gbits) * 1e9 / 8.0,
             hbm_bytes_per_second: rates.bytes,
@@ -155,7 +155,7 @@ impl Links {
     }
 
     /// A description of the model for the screen: two lines.
-    pub fn said(&self) -> String {
+    pub fn in_words(&self) -> String {
         format!(
             "a ring over the chips of a group by links of {:.0} GB/s\neach way, without what a hop or a start takes",
             self.bytes_per_second / 1e9
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     fn links(target: &str) -> Links {
-        Links::of(&target.parse().unwrap()).unwrap()
+        Links::for_target(&target.parse().unwrap()).unwrap()
     }
 
     const fn over(replicas: usize, partitions: usize) -> Devices {
@@ -218,9 +218,9 @@ mod tests {
 
     #[test]
     fn a_tpu_whose_links_are_not_known_has_none() {
-        assert_eq!(Links::of(&"tpu-v4".parse().unwrap()), None);
-        assert_eq!(Links::of(&Target::Cpu), None);
-        let line = Links::of(&"tpu-v2:1x2".parse().unwrap()).unwrap();
+        assert_eq!(Links::for_target(&"tpu-v4".parse().unwrap()), None);
+        assert_eq!(Links::for_target(&Target::Cpu), None);
+        let line = Links::for_target(&"tpu-v2:1x2".parse().unwrap()).unwrap();
         assert!(line.is_line && !line.is_torus && line.cores_per_chip == 2);
     }
 

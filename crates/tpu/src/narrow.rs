@@ -44,7 +44,7 @@ pub fn narrow_sums(optimized: &Module) -> Vec<NarrowSum> {
                 else {
                     continue;
                 };
-                let origins = origins.get_or_insert_with(|| Origins::of(optimized));
+                let origins = origins.get_or_insert_with(|| Origins::new(optimized));
                 let Origin { op_name, source, .. } = summed(origins, CompId(at as u32), computation, id, place);
                 let dtype = shape.dtype.to_string();
                 let sum = all.entry((dtype.clone(), op_name.clone(), source.clone())).or_insert_with(|| NarrowSum {
@@ -139,10 +139,10 @@ ENTRY step {
     #[test]
     fn every_narrow_sum_has_its_layer_and_line_and_wide_ones_and_gathers_have_none() {
         let module = text::parse(SUMS, "m").unwrap();
-        let said = |it: &NarrowSum| format!("{} {} {} {} {}", it.op, it.dtype, it.op_name, it.source, it.n_bytes);
-        let found: Vec<String> = narrow_sums(&module).iter().map(said).collect();
+        let described = |it: &NarrowSum| format!("{} {} {} {} {}", it.op, it.dtype, it.op_name, it.source, it.n_bytes);
+        let sums: Vec<String> = narrow_sums(&module).iter().map(described).collect();
         assert_eq!(
-            found,
+            sums,
             [
                 "all-reduce bf16 net/b/dot net.py:9 64",
                 "all-reduce bf16 net/a/y net.py:3 32",

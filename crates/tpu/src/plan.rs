@@ -251,7 +251,7 @@ fn collectives<'p>(setting: &Setting, points: &'p [Point]) -> Option<&'p [Collec
 
 /// Seconds of the collectives over all cores of a setting.
 fn collective_seconds(setting: &Setting, collectives: &[Collective]) -> Option<f64> {
-    let links = Links::of(&setting.target)?;
+    let links = Links::for_target(&setting.target)?;
     let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
     let all = u64::from(setting.n_cores);
     Some(collectives.iter().fold(0.0, |sum, it| sum + links.of_bytes(&it.op, it.n_bytes as f64, all, devices)))
@@ -260,7 +260,7 @@ fn collective_seconds(setting: &Setting, collectives: &[Collective]) -> Option<f
 /// The latency of a setting's step in seconds: its start, and the latency of its collectives.
 fn latency_seconds(setting: &Setting, collectives: &[Collective]) -> f64 {
     let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
-    let links = Links::of(&setting.target);
+    let links = Links::for_target(&setting.target);
     let each = |it: &Collective| {
         let latency = links.map_or(0.0, |links| links.latency(&it.op, u64::from(setting.n_cores), devices));
         it.n as f64 * latency
@@ -321,7 +321,7 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
         efficiency: None,
         is_on_front: false,
     };
-    let said = collectives(setting, points).unwrap_or_default();
+    let sums = collectives(setting, points).unwrap_or_default();
     let (figures, known, fits) = match points.iter().find(|point| point.setting == *setting) {
         Some(Point { outcome: CompileOutcome::OutOfMemory(_) | CompileOutcome::Failed(_), .. }) => {
             return unknown(Fit::No, Known::Compiled);
@@ -343,10 +343,10 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
             let (Some((hbm, cycles)), Some(limit)) = (line, limit) else {
                 return unknown(if is_refused { Fit::No } else { Fit::Unsure }, known);
             };
-            let hbm = hbm + accumulators(setting, said) + arguments_beyond(&samples, setting);
+            let hbm = hbm + accumulators(setting, sums) + arguments_beyond(&samples, setting);
             let cycles = cycles * f64::from(setting.accumulate.max(1));
-            let step = StepTime::new(&setting.target, cycles, collective_seconds(setting, said));
-            let step = step.map(|step| step.with_latency(latency_seconds(setting, said)));
+            let step = StepTime::new(&setting.target, cycles, collective_seconds(setting, sums));
+            let step = step.map(|step| step.with_latency(latency_seconds(setting, sums)));
             let figures = step.map(|step| Figures { hbm, limit, step });
             let off = bounds.map_or(UNTRIED, |it| it.0);
             let fits = match hbm {
@@ -408,11 +408,11 @@ const TOO_LARGE: f64 = 1.5;
 /// and if not, that is what a user wants to know; the smallest part is mostly padding, and is not informative. Then
 /// comes the part nearest to the middle, then the one farthest from all compiled parts.
 pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
-    let of =
+    let points_of =
         |series: &Series| -> Vec<&Point> { points.iter().filter(|point| point.setting.series == *series).collect() };
     // Programs for a single core have no collectives.
-    let n_points = |series: &Series| match of(series) {
-        of if of.iter().any(|point| point.setting.n_cores > 1) => of.len(),
+    let n_points = |series: &Series| match points_of(series) {
+        points if points.iter().any(|point| point.setting.n_cores > 1) => points.len(),
         _ => 0,
     };
     let log = |part: u32| f64::from(part.max(1)).log2();
@@ -423,7 +423,7 @@ pub fn next(settings: &[Setting], points: &[Point]) -> Option<usize> {
             return None;
         }
         let part = log(setting.part());
-        Some(match of(&setting.series).as_slice() {
+        Some(match points_of(&setting.series).as_slice() {
             _ if n_points(&setting.series) == 0 => part,
             [only] => {
                 let same = settings.iter().filter(|other| other.series == setting.series);

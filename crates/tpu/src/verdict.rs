@@ -39,7 +39,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// Extracts the evidence from an explanation.
-    pub fn of(explanation: &Explanation) -> Evidence {
+    pub fn from_explanation(explanation: &Explanation) -> Evidence {
         let kinds = explanation.kinds.iter().map(|kind| (kind.op.clone(), kind.cost.cycles));
         Evidence {
             copies: explanation.memory.copies_at_the_peak,
@@ -153,29 +153,29 @@ fn ties<'r>(
 }
 
 /// `cycles −18.1 %, optimum −33.8 %, HBM −45.9 %`.
-fn changes(own: &CompileReport, base: &CompileReport) -> String {
+fn changes(other: &CompileReport, base: &CompileReport) -> String {
     format!(
         "cycles {}, optimum {}, HBM {}",
-        change(own.cycles as f64, base.cycles as f64),
-        change(own.optimal_seconds, base.optimal_seconds),
-        change(own.hbm.total as f64, base.hbm.total as f64)
+        change(other.cycles as f64, base.cycles as f64),
+        change(other.optimal_seconds, base.optimal_seconds),
+        change(other.hbm.total as f64, base.hbm.total as f64)
     )
 }
 
 /// The difference of a figure, in percent of the base: `+2.9 %`, `−16.8 %`, `±0.0 %`.
-fn change(own: f64, base: f64) -> String {
+fn change(figure: f64, base: f64) -> String {
     if base == 0.0 {
-        return if own == 0.0 { "±0.0 %".to_string() } else { format!("{own} against 0") };
+        return if figure == 0.0 { "±0.0 %".to_string() } else { format!("{figure} against 0") };
     }
-    match (1000.0 * (own / base - 1.0)).round() as i64 {
+    match (1000.0 * (figure / base - 1.0)).round() as i64 {
         0 => "±0.0 %".to_string(),
         n => format!("{}{:.1} %", if n < 0 { "−" } else { "+" }, n.unsigned_abs() as f64 / 10.0),
     }
 }
 
 /// Whether a figure exceeds the base's by more than [`TIE`].
-fn is_more(own: f64, base: f64) -> bool {
-    own > base * (1.0 + TIE)
+fn is_more(figure: f64, base: f64) -> bool {
+    figure > base * (1.0 + TIE)
 }
 
 /// If the compiler's two estimates of speed disagree: what each of them measures.

@@ -289,7 +289,7 @@ impl Unwritten {
         let path = folder.join(VARIABLES);
         let mut npz = NpzWriter::create(&path)?;
         for (variable, Array { shape, bytes }) in self.program.variables.iter().zip(&self.variables) {
-            npz.add(&variable.name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?;
+            npz.add(&variable.name, &Header::for_dtype(shape.dtype, shape.dims.clone()), bytes)?;
         }
         npz.finish()?;
         let variables = measure(folder, VARIABLES)?;

@@ -200,7 +200,7 @@ impl Resumption {
             changes.push(Change::new("data.order", position.order.to_string(), ORDER_VERSION.to_string()));
         }
         // Older draws go on as they began; those of a later build are not known here.
-        if DrawVersion::of(position.draws).is_none() {
+        if DrawVersion::from_number(position.draws).is_none() {
             changes.push(Change::new("data.draws", position.draws.to_string(), DRAW_VERSION.to_string()));
         }
         let (mut before, mut now) = (checkpoint.settings.0.clone(), as_json(spec));

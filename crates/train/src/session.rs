@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_loses_the_state_and_says_so_until_it_is_restored() {
-        let client = Client::of(&Platform::cpu(), &Setup::from_env()).unwrap();
+        let client = Client::for_platform(&Platform::cpu(), &Setup::from_env()).unwrap();
         let new = |hidden: i64| {
             let model = Model::Mlp(mlp::Config { hidden: vec![hidden], ..mlp::Config::new([4], 2) });
             let spec = Spec { precision: Precision::F32, batch: 2, ..Spec::new(model.task(0.0)) };

@@ -115,9 +115,9 @@ impl Road {
         let text = error.to_string();
         assert!(!text.trim().is_empty(), "an error without a word: {error:?}");
         let outcome = match error.child() {
-            Some(ChildError::Ended { said, how, .. }) => {
-                assert!(!said.contains("panicked at"), "the child's own code panicked: {said}");
-                Outcome::Aborted(without_numbers(&format!("{how}: {said}")))
+            Some(ChildError::Ended { output, how, .. }) => {
+                assert!(!output.contains("panicked at"), "the child's own code panicked: {output}");
+                Outcome::Aborted(without_numbers(&format!("{how}: {output}")))
             }
             Some(ChildError::Timeout { .. }) => Outcome::TimedOut,
             Some(ChildError::Memory { .. }) => Outcome::OutOfMemory,

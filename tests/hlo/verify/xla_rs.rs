@@ -66,7 +66,7 @@ fn run(client: &Client, module: &Module) -> Result<Vec<Vec<u8>>, PjrtError> {
 
 #[test]
 fn xla_rs_gives_the_plugins_bits_in_the_corners() {
-    let client = |platform| Client::of(&platform, &Setup::from_env()).unwrap();
+    let client = |platform| Client::for_platform(&platform, &Setup::from_env()).unwrap();
     let (plugin, xla_cpu) = (client(Platform::cpu()), client(Platform::XlaCpu));
     let (mut wrong, mut n_same, mut n_lacking) = (Vec::new(), 0, 0);
     for (name, module) in corners() {

@@ -125,26 +125,26 @@ pub(super) fn run(args: &Args, policy: &Policy, context: &Context) -> anyhow::Re
         gives_gradients: args.at.gradients,
     };
     let mut maker = Maker::new(&asked, context)?;
-    let (in_f32, at, found) = match args.at.question().context("a step is asked for")? {
+    let (in_f32, at, first_beyond) = match args.at.question().context("a step is asked for")? {
         Question::At(step) => {
             let (in_f32, at) = maker.make(step)?;
             (in_f32, at, None)
         }
         Question::FirstBeyond(ratio) => {
-            let found = first::first_beyond(args, policy, &mut maker, ratio, context)?;
-            match found.step {
+            let result = first::first_beyond(args, policy, &mut maker, ratio, context)?;
+            match result.step {
                 Some(step) => {
                     let (in_f32, at) = maker.make(step)?;
-                    (in_f32, at, Some(found))
+                    (in_f32, at, Some(result))
                 }
-                None => return first::say_none(args, &found, context),
+                None => return first::say_none(args, &result, context),
             }
         }
     };
     let StepInF32 { module, inputs, results, .. } = in_f32;
     let client = maker.client().clone();
     drop(maker);
-    let subject = Subject { module: &module, inputs, names: results, at: Some(at), found };
+    let subject = Subject { module: &module, inputs, names: results, at: Some(at), first_beyond };
     super::judge(args, policy, subject, None, &client, context)
 }
 

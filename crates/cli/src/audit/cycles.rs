@@ -1,5 +1,5 @@
-//! What lowering saves on a TPU, and how much of that remains when a search keeps instructions in f32: cycles by the
-//! TPU compiler.
+//! The cycles that lowering saves on a TPU, as the TPU compiler estimates them, and how much of that remains when a
+//! search keeps instructions in f32.
 
 use std::path::Path;
 
@@ -42,14 +42,14 @@ impl Cycles {
     pub(super) fn ask(
         args: &Args,
         target: &Target,
-        (module, policy, found): (&Module, &Policy, &Policy),
+        (module, policy, search_policy): (&Module, &Policy, &Policy),
         context: &Context,
     ) -> anyhow::Result<Cycles> {
         // With excess precision, as frameworks compile their modules.
         let mut asking = args.limits.asking(false, true, context);
         asking.excess_precision = true;
         let compiler = asking.compiler(Placement::default());
-        let of = |what: &str, module: &Module| {
+        let compiled = |what: &str, module: &Module| {
             let spinner = progress::spinner(format!("compiling {what} for {target}"), context.quiet);
             let cycles = cycles(&compiler, target, module, &args.module);
             spinner.finish_and_clear();
@@ -58,9 +58,9 @@ impl Cycles {
         Ok(Cycles {
             target: target.clone(),
             libtpu: compiler.libtpu()?,
-            f32: of("f32", module)?,
-            lowered: of("the lowered form", &amp::run(module, policy)?.0)?,
-            kept: of("what is found", &amp::run(module, found)?.0)?,
+            f32: compiled("f32", module)?,
+            lowered: compiled("the lowered form", &amp::run(module, policy)?.0)?,
+            kept: compiled("what is found", &amp::run(module, search_policy)?.0)?,
         })
     }
 
@@ -82,7 +82,7 @@ impl Cycles {
 
     /// In one line.
     pub(super) fn line(&self) -> String {
-        let of = |cycles: u64| grouped(cycles as i64);
+        let shown = |cycles: u64| grouped(cycles as i64);
         let left = match self.saved_share() {
             Some(share) => format!("{:.0} % of what lowering saves is left", 100.0 * share.max(0.0)),
             None => "lowering saves nothing there".to_string(),
@@ -91,9 +91,9 @@ impl Cycles {
             "{}, libtpu {}: {} cycles in f32, {} lowered, {} with these in f32: {left}",
             self.target,
             self.libtpu,
-            of(self.f32),
-            of(self.lowered),
-            of(self.kept)
+            shown(self.f32),
+            shown(self.lowered),
+            shown(self.kept)
         )
     }
 }
@@ -108,22 +108,22 @@ fn cycles(compiler: &Compiler, target: &Target, module: &Module, path: &Path) ->
 mod tests {
     use super::*;
 
-    fn of(f32: u64, lowered: u64, kept: u64) -> Cycles {
+    fn forms(f32: u64, lowered: u64, kept: u64) -> Cycles {
         Cycles { target: "tpu-v2".parse().unwrap(), libtpu: "1".to_string(), f32, lowered, kept }
     }
 
     #[test]
     fn cycles_say_what_a_list_costs() {
-        assert_eq!(of(1000, 600, 700).end(true, SearchEnd::Minimal), SearchEnd::Minimal);
-        assert_eq!(of(1000, 600, 900).end(true, SearchEnd::Minimal), SearchEnd::CostsMoreThanItBuys);
+        assert_eq!(forms(1000, 600, 700).end(true, SearchEnd::Minimal), SearchEnd::Minimal);
+        assert_eq!(forms(1000, 600, 900).end(true, SearchEnd::Minimal), SearchEnd::CostsMoreThanItBuys);
         // By bytes it was too expensive.
-        assert_eq!(of(1000, 600, 700).end(true, SearchEnd::CostsMoreThanItBuys), SearchEnd::Minimal);
+        assert_eq!(forms(1000, 600, 700).end(true, SearchEnd::CostsMoreThanItBuys), SearchEnd::Minimal);
         // Lowering saves nothing here.
-        assert_eq!(of(1000, 1000, 1000).end(true, SearchEnd::Minimal), SearchEnd::CostsMoreThanItBuys);
-        assert_eq!(of(1000, 600, 1000).end(false, SearchEnd::NotReached), SearchEnd::NotReached);
-        assert_eq!(of(1000, 600, 1000).end(true, SearchEnd::NothingLeft), SearchEnd::NothingLeft);
+        assert_eq!(forms(1000, 1000, 1000).end(true, SearchEnd::Minimal), SearchEnd::CostsMoreThanItBuys);
+        assert_eq!(forms(1000, 600, 1000).end(false, SearchEnd::NotReached), SearchEnd::NotReached);
+        assert_eq!(forms(1000, 600, 1000).end(true, SearchEnd::NothingLeft), SearchEnd::NothingLeft);
         assert_eq!(
-            of(1000, 600, 700).line(),
+            forms(1000, 600, 700).line(),
             "tpu-v2, libtpu 1: 1,000 cycles in f32, 600 lowered, 700 with these in f32: 75 % of what lowering saves is left"
         );
     }

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 
 use super::made::Maker;
-use super::screen::{found_line, number};
+use super::screen::{first_beyond_line, number};
 use super::{Args, choice_of, config};
 use crate::progress::{self, say};
 use crate::{Context, Status};
@@ -50,10 +50,10 @@ pub(super) fn first_beyond(
 }
 
 /// Reports that no step is beyond.
-pub(super) fn say_none(args: &Args, found: &FirstBeyond, context: &Context) -> anyhow::Result<Status> {
+pub(super) fn say_none(args: &Args, result: &FirstBeyond, context: &Context) -> anyhow::Result<Status> {
     match args.json {
-        true => context.print_json(&serde_json::json!({ "file": args.module, "first_beyond": found }))?,
-        false => context.print(&format!("{}\n", found_line(found)))?,
+        true => context.print_json(&serde_json::json!({ "file": args.module, "first_beyond": result }))?,
+        false => context.print(&format!("{}\n", first_beyond_line(result)))?,
     }
     Ok(Status::Ok)
 }

@@ -129,10 +129,10 @@ impl Recorded {
         let device = about.starts.last().map_or("", |start| start.device.as_str());
         let arithmetic =
             match device.split_once(" --as ") {
-                Some((_, arithmetic)) => AsArg::of(Some(arithmetic.trim().parse().map_err(|error| {
+                Some((_, arithmetic)) => AsArg::new(Some(arithmetic.trim().parse().map_err(|error| {
                     anyhow::anyhow!("{}: run.json: device is `{device}`: {error}", folder.display())
                 })?)),
-                None => AsArg::of(None),
+                None => AsArg::new(None),
             };
         Ok(Recorded { experiment, path, run: Some(run), precision, checkpoint, arithmetic })
     }
@@ -142,7 +142,7 @@ impl Recorded {
         let experiment = Experiment::read(asked.file)?;
         let precision = asked.precision.unwrap_or(Precision::Bf16);
         let checkpoint = asked.checkpoint.map_or_else(|| default_checkpoint(asked.file, precision), Path::to_path_buf);
-        let (path, arithmetic) = (asked.file.to_path_buf(), AsArg::of(None));
+        let (path, arithmetic) = (asked.file.to_path_buf(), AsArg::new(None));
         Ok(Recorded { experiment, path, run: None, precision, checkpoint, arithmetic })
     }
 
@@ -263,22 +263,22 @@ impl<'a> Maker<'a> {
         );
         let (from, from_step) = self.newest_before(step)?;
         let bar = bar(step - from_step, self.context.quiet);
-        let (mut said, began) = (Instant::now(), Instant::now());
+        let (mut last_line, began) = (Instant::now(), Instant::now());
         let is_loop = matches!(self.session.spec().steps_per_call, StepsPerCall::While(_));
         let (recorded, client, is_quiet) = (&self.recorded, &self.client, self.context.quiet);
-        let made = state_at(&mut self.session, self.examples.data(), &from, step, |made, totals| {
+        let replayed = state_at(&mut self.session, self.examples.data(), &from, step, |replayed, totals| {
             bar.set_prefix("making the run again: step");
             bar.set_length(step);
-            bar.set_position(made);
-            if bar.is_hidden() && !is_quiet && said.elapsed() >= SAYS_EVERY {
-                said = Instant::now();
-                let left = began.elapsed().as_secs_f64() / (made - from_step) as f64 * (step - made) as f64;
-                say(&format!("made step {made} of {step} again, about {left:.0} s left"));
+            bar.set_position(replayed);
+            if bar.is_hidden() && !is_quiet && last_line.elapsed() >= SAYS_EVERY {
+                last_line = Instant::now();
+                let left = began.elapsed().as_secs_f64() / (replayed - from_step) as f64 * (step - replayed) as f64;
+                say(&format!("made step {replayed} of {step} again, about {left:.0} s left"));
             }
             match is_loop {
                 // A loop may add in another order than single steps, which are used before the requested step.
                 true => Ok(()),
-                false => check(recorded, client, made, totals.to_values()),
+                false => check(recorded, client, replayed, totals.to_values()),
             }
         })?;
         bar.finish_and_clear();
@@ -286,23 +286,23 @@ impl<'a> Maker<'a> {
             true => step_with_gradients_in_f32(&self.session, self.examples.data())?,
             false => step_in_f32(&self.session, self.examples.data())?,
         };
-        let totals = self.session.train(&made.batch)?;
+        let totals = self.session.train(&replayed.batch)?;
         if !is_loop {
             check(&self.recorded, &self.client, step, totals.to_values())?;
         }
         let at = AtStep {
             step,
-            epoch: made.epoch,
+            epoch: replayed.epoch,
             precision: self.recorded.precision,
             run: self.recorded.run.as_ref().map(|run| run.path.clone()),
             from: match from {
                 ReplayFrom::Start => None,
                 ReplayFrom::Checkpoint(path) => Some(path),
             },
-            from_step: made.from_step,
+            from_step: replayed.from_step,
             loss: totals.loss(),
             recorded_loss: self.recorded.recorded("loss", step),
-            is_exact: made.is_exact,
+            is_exact: replayed.is_exact,
         };
         Ok((in_f32, at))
     }
@@ -390,16 +390,16 @@ fn check(recorded: &Recorded, client: &Client, step: u64, values: Vec<(String, f
 
 /// The differences in a run's circumstances, as far as they are recorded, and what to do.
 fn what_differs(start: Option<&Start>, client: &Client) -> String {
-    let own = Start::now(0, client.platform_name().unwrap_or_default(), plugin(client));
+    let current = Start::now(0, client.platform_name().unwrap_or_default(), plugin(client));
     let start = start.cloned().unwrap_or_default();
-    let pairs = [("bf16scope", &start.bf16scope, &own.bf16scope), ("the plugin", &start.plugin, &own.plugin)];
-    let of = |(what, before, now): &(&str, &String, &String)| {
+    let pairs = [("bf16scope", &start.bf16scope, &current.bf16scope), ("the plugin", &start.plugin, &current.plugin)];
+    let difference = |(what, before, now): &(&str, &String, &String)| {
         (before != now && !before.is_empty()).then(|| format!("{what} was {before} and is {now}"))
     };
-    let mut known: Vec<String> = pairs.iter().filter_map(of).collect();
+    let mut known: Vec<String> = pairs.iter().filter_map(difference).collect();
     let device = start.device.split(" --as ").next().unwrap_or_default();
-    if !device.is_empty() && !device.starts_with(&own.device) {
-        known.push(format!("the device was {device} and is {}", own.device));
+    if !device.is_empty() && !device.starts_with(&current.device) {
+        known.push(format!("the device was {device} and is {}", current.device));
     }
     match known.is_empty() {
         false => format!("{}\nhelp: make it again with what the run had", known.join("; ")),
@@ -415,9 +415,9 @@ mod tests {
 
     #[test]
     fn devices_are_those_of_the_settings() {
-        let of = |settings: &str| n_devices(&About { settings: settings.to_string(), ..About::default() });
-        assert_eq!(of(r#"{"mesh": {"data": 4, "model": 2}}"#), Some(8));
-        assert_eq!(of(r#"{"mesh": {"data": 4}}"#), Some(4));
-        assert_eq!((of("{}"), of("no JSON")), (None, None));
+        let n_devices_in = |settings: &str| n_devices(&About { settings: settings.to_string(), ..About::default() });
+        assert_eq!(n_devices_in(r#"{"mesh": {"data": 4, "model": 2}}"#), Some(8));
+        assert_eq!(n_devices_in(r#"{"mesh": {"data": 4}}"#), Some(4));
+        assert_eq!((n_devices_in("{}"), n_devices_in("no JSON")), (None, None));
     }
 }

@@ -3,7 +3,7 @@
 use super::cycles::Cycles;
 use super::made::AtStep;
 use super::screen::{
-    beyond, dtypes, f32_fails, f32_title, found, found_line, layer, name, number, remarks, shape, ulps,
+    beyond, dtypes, f32_fails, f32_title, first_beyond_line, layer, name, number, remarks, search_result, shape, ulps,
 };
 use super::{F32As, Outcome};
 use crate::report::html::{Cell, Column, Fact, Page, Table};
@@ -28,10 +28,10 @@ pub(super) fn page(outcome: &Outcome) -> Page {
 }
 
 fn notes(outcome: &Outcome) -> Vec<String> {
-    let at = outcome.first_beyond.iter().map(found_line).chain(outcome.at.iter().map(AtStep::line));
+    let at = outcome.first_beyond.iter().map(first_beyond_line).chain(outcome.at.iter().map(AtStep::line));
     let f32_as = outcome.f32_as.iter().map(|f32_as| beyond(outcome.error, f32_as));
     let fails = outcome.f32_fails.iter().map(|failure| f32_fails(failure, outcome));
-    let search = outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref()));
+    let search = outcome.search.iter().map(|search| search_result(search, outcome.saved_policy.as_deref()));
     at.chain(fails).chain(f32_as).chain(search).chain(outcome.cycles.iter().map(Cycles::line)).collect()
 }
 
@@ -126,7 +126,7 @@ fn f32_cell(error: Option<f64>) -> Cell {
 
 fn instructions(outcome: &Outcome) -> Table {
     let shown = |value: f64| Cell::Number(value, number(value));
-    let of_f32 = |f32_as: &F32As, name: &str| f32_cell(f32_as.of(name).map(|row| row.errors.scaled));
+    let of_f32 = |f32_as: &F32As, name: &str| f32_cell(f32_as.instruction(name).map(|row| row.errors.scaled));
     let mut columns = INSTRUCTION_COLUMNS.to_vec();
     let after_error = 1 + columns.iter().position(|column| column.title == "error").unwrap_or(0);
     columns.splice(after_error..after_error, outcome.f32_as.iter().map(|_| f32_column()));
@@ -179,7 +179,7 @@ fn results(outcome: &Outcome) -> Table {
             Cell::Text(shape(row)),
             shown(errors.scaled),
         ];
-        cells.extend(outcome.f32_as.iter().map(|f32_as| f32_cell(f32_as.of_result(row).map(|errors| errors.scaled))));
+        cells.extend(outcome.f32_as.iter().map(|f32_as| f32_cell(f32_as.result(row).map(|errors| errors.scaled))));
         cells.extend([
             shown(errors.max_abs),
             shown(errors.mean_rel),

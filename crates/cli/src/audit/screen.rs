@@ -60,8 +60,8 @@ pub(super) fn remarks(errors: &Errors) -> String {
 pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
     let audit = &outcome.audit;
     let mut text = String::new();
-    let found = outcome.first_beyond.iter().map(found_line);
-    let lines: Vec<String> = found.chain(outcome.at.iter().map(AtStep::line)).collect();
+    let first_beyond = outcome.first_beyond.iter().map(first_beyond_line);
+    let lines: Vec<String> = first_beyond.chain(outcome.at.iter().map(AtStep::line)).collect();
     text += &lines.into_iter().map(|line| line + "\n").collect::<String>();
     let rows = audit.worst_first();
     let shown: Vec<&AuditRow> = rows.iter().take(n_rows).copied().collect();
@@ -100,7 +100,7 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
             number(row.errors.scaled),
         ]);
         let f32_error =
-            |f32_as: &F32As| f32_as.of(&row.instruction).map_or("-".into(), |row| number(row.errors.scaled));
+            |f32_as: &F32As| f32_as.instruction(&row.instruction).map_or("-".into(), |row| number(row.errors.scaled));
         cells.extend(outcome.f32_as.iter().map(f32_error));
         cells.extend([ulps(row.errors.max_ulp), format!("{:.6}", row.errors.cosine), remarks(&row.errors)]);
         table.row(cells);
@@ -146,8 +146,7 @@ fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Sc
     let mut table = Table::new(columns);
     for row in shown {
         let mut cells = vec![name(row), row.instruction.clone(), shape(row)];
-        let f32_error =
-            f32_as.map(|f32_as| f32_as.of_result(row).map_or("-".to_string(), |errors| number(errors.scaled)));
+        let f32_error = f32_as.map(|f32_as| f32_as.result(row).map_or("-".to_string(), |errors| number(errors.scaled)));
         match &row.errors {
             // Nothing was compared, so there is no figure.
             Some(errors) if errors.n_elements > 0 && errors.n_not_finite == errors.n_elements => {
@@ -311,7 +310,7 @@ fn summary(outcome: &Outcome) -> String {
         (Some(budget), Some(search)) => {
             lines.push(format!("FAILS: over the budget of {}", number(budget)));
             lines.extend(over(audit, budget));
-            lines.push(found(search, outcome.saved_policy.as_deref()));
+            lines.push(search_result(search, outcome.saved_policy.as_deref()));
             lines.extend(outcome.cycles.as_ref().map(Cycles::line));
         }
     }
@@ -420,7 +419,7 @@ fn decided_otherwise(search: &Search) -> String {
 }
 
 /// The outcome of a search.
-pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
+pub(super) fn search_result(search: &Search, saved: Option<&Path>) -> String {
     let n = search.keep.len();
     let what = match n {
         1 => "1 instruction".to_string(),
@@ -478,23 +477,23 @@ fn percent_of(share: f64) -> String {
 }
 
 /// The outcome of a search for the first step beyond, in a line.
-pub(super) fn found_line(found: &FirstBeyond) -> String {
-    let of = |step: u64| number(found.error_at(step).unwrap_or(f64::NAN));
-    let (n, ratio) = (found.measured.len(), found.ratio);
-    match found.step {
+pub(super) fn first_beyond_line(result: &FirstBeyond) -> String {
+    let error_at = |step: u64| number(result.error_at(step).unwrap_or(f64::NAN));
+    let (n, ratio) = (result.measured.len(), result.ratio);
+    match result.step {
         Some(step) => format!(
             "step {step} is over {ratio} times the error of step 1 ({} against {}), and step {} is not ({}): found in {n} audits, of \
              steps twice as late each and then by halving; where errors go up and down, an earlier one may be over it too",
-            of(step),
-            of(1),
+            error_at(step),
+            error_at(1),
             step - 1,
-            of(step - 1),
+            error_at(step - 1),
         ),
         None => format!(
             "none of the {n} steps that were audited is over {ratio} times the error of step 1, which is {}; the largest is {}\n\
              help: --at STEP audits another one, a smaller RATIO asks for less",
-            of(1),
-            number(found.measured.iter().map(|measured| measured.error).fold(0.0, f64::max)),
+            error_at(1),
+            number(result.measured.iter().map(|measured| measured.error).fold(0.0, f64::max)),
         ),
     }
 }

@@ -60,10 +60,10 @@ fn follow(storage: Storage, start: f32, update: f32, n_steps: usize, exact: f64)
     for step in 0..n_steps {
         let noise = RoundingNoise::new([0, 0], step as u32, "weight");
         for (number, weight) in (0..).zip(&mut weights) {
-            let kept = Kept::new(storage, weight.value() + update, noise.bits(number));
+            let updated = Kept::new(storage, weight.value() + update, noise.bits(number));
             // After an overflow nothing changes any more, but a NaN differs from itself.
-            n_changed += u64::from(weight.value().is_finite() && kept != *weight);
-            *weight = kept;
+            n_changed += u64::from(weight.value().is_finite() && updated != *weight);
+            *weight = updated;
         }
     }
     let n = n_weights as f64;

@@ -128,7 +128,7 @@ fn verdict(scalar: &str, paired: &Paired, n_scalars: usize, (difference, n_to_te
         1 => String::new(),
         n_scalars => format!("; {:.3} for {n_scalars} scalars together", (p_value * n_scalars as f64).min(1.0)),
     };
-    let said = if paired.tells_among(n_scalars) {
+    let sentence = if paired.tells_among(n_scalars) {
         let side = if found.mean > 0.0 { "higher" } else { "lower" };
         format!(
             "{scalar}: the first is {side} by {size}, which chance does not explain (p = {p_value:.3}{of_all}, {n} seeds)"
@@ -147,9 +147,9 @@ fn verdict(scalar: &str, paired: &Paired, n_scalars: usize, (difference, n_to_te
         )
     };
     match n_to_tell {
-        Some(u64::MAX) | None => said,
+        Some(u64::MAX) | None => sentence,
         Some(n_needed) => format!(
-            "{said}; about {n_needed} seeds tell a difference of {} in four of five times, where these {n} are all that says how \
+            "{sentence}; about {n_needed} seeds tell a difference of {} in four of five times, where these {n} are all that says how \
              much seeds spread",
             figure(difference)
         ),

@@ -41,7 +41,7 @@ fn plot(runs: &[Named], name: &str) -> (String, String) {
         Some(Line { name: run_name.clone(), look, points })
     };
     let all: Vec<Line> = runs.iter().enumerate().filter_map(line).collect();
-    let axis = Axis::of(&all);
+    let axis = Axis::for_lines(&all);
     let scale = if axis == Axis::Logarithmic { " (logarithmic scale)" } else { "" };
     (format!("{name}{scale}"), lines(&format!("{name} over steps"), &all, axis, shown))
 }
@@ -79,7 +79,7 @@ fn values(runs: &[Named]) -> Table {
     for name in scalars(runs) {
         for Named { name: run_name, run } in runs {
             let Some(curve) = curve(run, name) else { continue };
-            let Extremes { n_values, last, least, greatest, .. } = Extremes::of(curve);
+            let Extremes { n_values, last, least, greatest, .. } = Extremes::from_curve(curve);
             rows.push(vec![
                 Cell::Text(name.to_string()),
                 Cell::Text(run_name.clone()),

@@ -94,15 +94,15 @@ pub(super) fn run(
 }
 
 /// A board's consumption compared with this machine's speed, in a sentence.
-fn beside(target: &Target, unit: &str, eaten: f64, made: f64, n_workers: usize) -> String {
-    let per_worker = made / n_workers as f64;
+fn beside(target: &Target, unit: &str, consumed: f64, produced: f64, n_workers: usize) -> String {
+    let per_worker = produced / n_workers as f64;
     let begin = format!(
         "one board of {target} consumes {} {unit}/s; this machine makes {} with {}",
-        grouped(eaten as i64),
-        grouped(made as i64),
+        grouped(consumed as i64),
+        grouped(produced as i64),
         if n_workers == 1 { "1 worker".to_string() } else { format!("{n_workers} workers") },
     );
-    match ((eaten - made) / per_worker).ceil() {
+    match ((consumed - produced) / per_worker).ceil() {
         more if more <= 0.0 => format!("{begin}: it is fed\n"),
         more => {
             let more = more as i64;
@@ -111,7 +111,10 @@ fn beside(target: &Target, unit: &str, eaten: f64, made: f64, n_workers: usize) 
             } else {
                 format!("{} more cores like these", grouped(more))
             };
-            format!("{begin}; {cores}, or it waits {} of the time\n", percent((eaten - made) as i64, eaten as i64))
+            format!(
+                "{begin}; {cores}, or it waits {} of the time\n",
+                percent((consumed - produced) as i64, consumed as i64)
+            )
         }
     }
 }
@@ -193,14 +196,14 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_in_cores() {
         let v2: Target = "tpu-v2".parse().unwrap();
-        let said = |eaten, made, n| beside(&v2, "images", eaten, made, n);
+        let sentence = |eaten, made, n| beside(&v2, "images", eaten, made, n);
         assert_eq!(
-            said(5638.4, 1240.0, 2),
+            sentence(5638.4, 1240.0, 2),
             "one board of tpu-v2 consumes 5,638 images/s; this machine makes 1,240 with 2 workers; 8 more cores like these, \
              or it waits 78.0 % of the time\n"
         );
         assert_eq!(
-            said(1000.0, 1000.0, 1),
+            sentence(1000.0, 1000.0, 1),
             "one board of tpu-v2 consumes 1,000 images/s; this machine makes 1,000 with 1 worker: it is fed\n"
         );
     }

@@ -138,7 +138,7 @@ pub(super) fn of_experiment(
             let mut row = SheetRow { title: source.place(*index), ..SheetRow::default() };
             if let Some(Ok(arrays)) = seen.first() {
                 let others = features.iter().zip(arrays).filter(|(feature, _)| !is_picture(feature));
-                row.lines.extend(others.map(|(feature, array)| format!("{}: {}", feature.name, said(array))));
+                row.lines.extend(others.map(|(feature, array)| format!("{}: {}", feature.name, first_numbers(array))));
             }
             for (epoch, arrays) in epochs().zip(seen) {
                 let name = epoch.map_or("evaluation".to_string(), |epoch| format!("epoch {epoch}"));
@@ -196,7 +196,7 @@ fn numbers(array: &NamedArray) -> Vec<f32> {
 }
 
 /// The first numbers of an array that is not an image.
-fn said(array: &NamedArray) -> String {
+fn first_numbers(array: &NamedArray) -> String {
     let numbers = numbers(array);
     let shown = numbers.iter().take(MAX_NUMBERS).map(f32::to_string).collect::<Vec<_>>().join(", ");
     if numbers.len() > MAX_NUMBERS { format!("{shown}, … ({})", numbers.len()) } else { shown }
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((picture.caption.as_str(), picture.width), ("epoch 0: -1.000 to 3.000", 80));
         let image = image::decode(&picture.png, 1, DctMethod::default()).unwrap();
         assert_eq!((image.height, image.width, image.pixels), (2, 2, vec![0, 128, 64, 255]));
-        assert_eq!(said(&array), "-1, 1, 0, 3");
+        assert_eq!(first_numbers(&array), "-1, 1, 0, 3");
         assert_eq!(Extent { n_examples: 3, n_epochs: 0 }.indexes(100), [0, 49, 99]);
         assert_eq!(Extent { n_examples: 3, n_epochs: 0 }.indexes(1), [0]);
     }

@@ -28,7 +28,7 @@ impl Confusion {
     ///
     /// # Errors
     /// A task without a single integer label per example, or without a prediction of `[batch, n_classes]` for it.
-    pub(super) fn of(
+    pub(super) fn compute(
         task: &dyn Task,
         predictor: &Predictor,
         (path, checkpoint): (&Path, &Checkpoint),
@@ -39,9 +39,9 @@ impl Confusion {
         let truths = described.iter().map(|(label, _)| labels(label, source, batch));
         let mut truths: Vec<_> = truths.map(|labels| labels.map(Vec::into_iter)).collect::<anyhow::Result<_>>()?;
         let none = |n: usize| Confusion { n_classes: n, counts: vec![0; n * n] };
-        let mut found: Vec<_> = described.into_iter().map(|(label, n)| (label.name, none(n))).collect();
+        let mut matrices: Vec<_> = described.into_iter().map(|(label, n)| (label.name, none(n))).collect();
         predictor.predict(path, checkpoint, source, |arrays| -> anyhow::Result<()> {
-            for ((label, confusion), truths) in found.iter_mut().zip(&mut truths) {
+            for ((label, confusion), truths) in matrices.iter_mut().zip(&mut truths) {
                 let n_classes = confusion.n_classes;
                 let logits = logits_of(label, n_classes, &arrays)?;
                 for row in logits.bytes.chunks_exact(4 * n_classes) {
@@ -51,7 +51,7 @@ impl Confusion {
             }
             Ok(())
         })?;
-        Ok(found)
+        Ok(matrices)
     }
 
     /// The matrix, a row for each true class.
@@ -120,12 +120,12 @@ fn classes(task: &dyn Task) -> anyhow::Result<Vec<(Feature, usize)>> {
     if !of_classes.is_empty() {
         return Ok(of_classes);
     }
-    let found: Vec<String> = labels().map(|label| format!("{} {:?}", label.name, label.dims)).collect();
+    let labels_found: Vec<String> = labels().map(|label| format!("{} {:?}", label.name, label.dims)).collect();
     bail!(
         "--confusion needs one class for each example, and the labels of {} are: {}\nhelp: leave --confusion out: it counts \
          classes, which a loss such as `sparse_softmax_cross_entropy` learns",
         task.name(),
-        if found.is_empty() { "none".to_string() } else { found.join(", ") }
+        if labels_found.is_empty() { "none".to_string() } else { labels_found.join(", ") }
     )
 }
 
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn the_matrix_is_shown_where_it_fits_and_the_worst_pairs_where_not() {
         let confusion = Confusion { n_classes: 2, counts: vec![5, 1, 0, 4] };
-        let screen = Screen::of(80);
+        let screen = Screen::with_width(80);
         let named = confusion.render(&["cat".to_string(), "dog".to_string()], screen);
         assert!(named.contains("cat") && named.contains("dog"), "{named}");
         let text = confusion.render(&[], screen);
@@ -200,19 +200,19 @@ mod tests {
             dims: dims.to_vec(),
             bytes: Vec::new(),
         };
-        let found = |label: &str, n_classes, arrays: &[NamedArray]| {
+        let logits_name = |label: &str, n_classes, arrays: &[NamedArray]| {
             logits_of(label, n_classes, arrays).map(|array| array.name.clone()).map_err(|error| error.to_string())
         };
         let heads = [array("kind", &[8, 3]), array("size", &[8, 3]), array("age", &[8, 1]), array("place", &[8, 5])];
         assert_eq!(
-            (found("kind", 3, &heads).unwrap(), found("where", 5, &heads).unwrap()),
+            (logits_name("kind", 3, &heads).unwrap(), logits_name("where", 5, &heads).unwrap()),
             ("kind".into(), "place".into())
         );
-        let unknown = found("what", 3, &heads).unwrap_err();
+        let unknown = logits_name("what", 3, &heads).unwrap_err();
         assert!(unknown.contains("does not know which prediction is of `what`"), "{unknown}");
-        let none = found("kind", 7, &heads).unwrap_err();
+        let none = logits_name("kind", 7, &heads).unwrap_err();
         assert!(none.contains("needs a prediction f32[batch, 7] of `kind`, and there are kind f32[8, 3]"), "{none}");
-        assert_eq!(found("labels", 3, &[array("other", &[8, 3]), array("logits", &[8, 3])]).unwrap(), "logits");
+        assert_eq!(logits_name("labels", 3, &[array("other", &[8, 3]), array("logits", &[8, 3])]).unwrap(), "logits");
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
     }
     let halvable = |buffer: &LiveBuffer| buffer.why_f32.as_ref().is_some_and(|why| why.could_be_bf16);
     let wide: u64 = memory.live.iter().filter(|buffer| halvable(buffer)).map(|buffer| buffer.n_bytes).sum();
-    let kept: u64 = (memory.live.iter())
+    let stays_f32: u64 = (memory.live.iter())
         .filter(|buffer| buffer.why_f32.as_ref().is_some_and(|why| !why.could_be_bf16))
         .map(|buffer| buffer.n_bytes)
         .sum();
@@ -153,7 +153,7 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
         out,
         "f32 at the peak: {} that bf16 would halve, {} that stay f32 by the rules of a scope",
         mib(wide as i64),
-        mib(kept as i64)
+        mib(stays_f32 as i64)
     );
     let copies = memory.copies_of_arguments;
     if copies.n > 0 {
@@ -400,11 +400,11 @@ mod tests {
 
     #[test]
     fn a_sparkline_shows_the_greatest_of_each_stretch() {
-        let of = |width| Screen { table: Some(width), ..Screen::WIDE };
-        assert_eq!(sparkline(&[0, 7, 0, 14], of(4)), "▁▅▁█");
-        assert_eq!(sparkline(&[0, 7, 0, 14], of(2)), "▅█");
+        let screen = |width| Screen { table: Some(width), ..Screen::WIDE };
+        assert_eq!(sparkline(&[0, 7, 0, 14], screen(4)), "▁▅▁█");
+        assert_eq!(sparkline(&[0, 7, 0, 14], screen(2)), "▅█");
         assert_eq!(sparkline(&[5], Screen::WIDE), "█");
-        assert_eq!(sparkline(&[], of(72)), "");
-        assert_eq!(sparkline(&[0, 7, 0, 14], Screen { is_ascii: true, ..of(80) }), "_=_#");
+        assert_eq!(sparkline(&[], screen(72)), "");
+        assert_eq!(sparkline(&[0, 7, 0, 14], Screen { is_ascii: true, ..screen(80) }), "_=_#");
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 
-use super::super::compiling::{CompileProgress, said};
+use super::super::compiling::{CompileProgress, one_line};
 use super::super::emit::replace;
 use super::super::{Context, Status, module_file};
 use super::Args;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 fn remark(pulled: &Pulled) -> String {
     match (&pulled.not_applicable, &pulled.row) {
         (Some(why), _) => format!("does not apply: {why}"),
-        (None, Some(row)) if row.report().is_none() => said(&row.outcome),
+        (None, Some(row)) if row.report().is_none() => one_line(&row.outcome),
         (None, _) => String::new(),
     }
 }
@@ -158,16 +158,16 @@ fn in_words(levers: &[Pulled]) -> String {
     let least = |figure: &Figure| {
         let single = levers.iter().skip(1).filter(|pulled| !pulled.option.is_empty());
         let shares = single.filter_map(|pulled| {
-            let own = pulled.report()?;
-            Some((pulled.lever, (figure.value)(own) / (figure.value)(base)))
+            let report = pulled.report()?;
+            Some((pulled.lever, (figure.value)(report) / (figure.value)(base)))
         });
         shares.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share)| *share < 1.0)
     };
-    let said = |what: &str, figure: &Figure| match least(figure) {
+    let line = |what: &str, figure: &Figure| match least(figure) {
         Some((lever, share)) => format!("{what}: {lever} ({:.0} % less)", 100.0 * (1.0 - share)),
         None => format!("{what}: none"),
     };
-    format!("{}. {}.", said("most memory saved", &FIGURES[0]), said("most cycles saved", &FIGURES[2]))
+    format!("{}. {}.", line("most memory saved", &FIGURES[0]), line("most cycles saved", &FIGURES[2]))
 }
 
 fn page(answer: &LeversAnswer) -> Page {
@@ -177,11 +177,11 @@ fn page(answer: &LeversAnswer) -> Page {
         let rows = levers.iter().map(|pulled| {
             let mut cells = vec![Cell::Text(pulled.lever.to_string())];
             for figure in &FIGURES {
-                let own = pulled.report().map(figure.value);
-                cells.push(own.map_or(Cell::Number(f64::INFINITY, "-".to_string()), |own| {
-                    Cell::Number(own, (figure.shown)(own))
+                let value = pulled.report().map(figure.value);
+                cells.push(value.map_or(Cell::Number(f64::INFINITY, "-".to_string()), |value| {
+                    Cell::Number(value, (figure.shown)(value))
                 }));
-                let share = own.zip(base.map(figure.value)).map(|(own, base)| own / base);
+                let share = value.zip(base.map(figure.value)).map(|(value, base)| value / base);
                 cells.push(
                     share
                         .filter(|share| share.is_finite())

@@ -1,7 +1,7 @@
 //! A fit as a page for the browser, and its plots.
 
 use super::words;
-use crate::compiling::said;
+use crate::compiling::one_line;
 use crate::excess;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
@@ -20,7 +20,7 @@ pub(super) fn page(fit: &FitAnswer) -> Page {
             super::program(fit),
             super::of_core(fit.devices),
             fit.libtpu,
-            excess::said(fit.excess_precision)
+            excess::note(fit.excess_precision)
         ),
         facts: facts(fit),
         notes: words::answers(fit),
@@ -142,7 +142,7 @@ fn hover(series: &FitSeries, row: &FitRow, unit: &str) -> String {
                 words::estimate(report.examples_per_second)
             )
         }
-        _ => format!("{name}: {}", said(&row.row.outcome)),
+        _ => format!("{name}: {}", one_line(&row.row.outcome)),
     }
 }
 

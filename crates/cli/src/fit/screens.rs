@@ -37,11 +37,10 @@ fn does_not(batch: u32, needed: f64) -> CompiledBatch {
 fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<CompiledBatch>) -> FitSeries {
     let summaries = summarize(&rows);
     let rows = rows.into_iter().zip(summaries).map(|(row, summary)| FitRow { row, summary });
-    let found = Found { largest, is_capped: false, best };
     FitSeries {
         target: "tpu-v2".to_string(),
         precision: precision.to_string(),
-        found,
+        found: Found { largest, is_capped: false, best },
         rows: rows.collect(),
         too_large: None,
     }

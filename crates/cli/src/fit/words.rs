@@ -1,6 +1,6 @@
 //! The findings of a fit, in words.
 
-use crate::compiling::{no_room, said};
+use crate::compiling::{no_room, one_line};
 use crate::report;
 use bf16scope_study::{FitAnswer, FitSeries, Large, Value};
 use bf16scope_tpu::CompileOutcome;
@@ -104,7 +104,7 @@ fn compare(first: &FitSeries, series: &FitSeries) -> Option<String> {
 fn too_large(series: &FitSeries, large: &Large) -> String {
     let row = series.rows.first().map(|row| &row.row);
     let batch = row.map_or(1, |row| row.batch);
-    let why = row.map_or(String::new(), |row| said(&row.outcome));
+    let why = row.map_or(String::new(), |row| one_line(&row.outcome));
     let which = match &large.on {
         Some(target) => format!("Its largest buffers, explained on {target}, where it fits:"),
         None => "The largest values of the program:".to_string(),

@@ -26,12 +26,12 @@ pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport
         let rounded = rounded(value, low);
         is_lost(value, rounded).then_some((value, rounded))
     };
-    let said = |(computation, name): (&str, &str), (value, rounded): (f32, f32), reader: &str| {
+    let described = |(computation, name): (&str, &str), (value, rounded): (f32, f32), reader: &str| {
         format!("{value} is {rounded} in {low} ({computation}/%{name}, read by %{reader})")
     };
     let of_casts = report.casts.iter().filter(|cast| cast.to == low.name()).filter_map(|cast| {
         let place = (cast.computation.as_str(), cast.of.as_str());
-        Some(said(place, lost(place)?, &cast.wanted_by))
+        Some(described(place, lost(place)?, &cast.wanted_by))
     });
     // Constants whose own dtype is narrow now.
     let of_constants = lowered.computations.iter().flat_map(|computation| {
@@ -48,7 +48,7 @@ pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport
                 readers.entry(*id).and_modify(|reader| *reader = instr.name.as_str());
             }
         }
-        numbers.into_iter().map(move |(id, place, number)| said(place, number, readers[&id]))
+        numbers.into_iter().map(move |(id, place, number)| described(place, number, readers[&id]))
     });
     let lost: Vec<String> = of_casts.chain(of_constants).collect();
     let (shown, more) = (lost.iter().take(N_NAMED).cloned().collect::<Vec<_>>(), lost.len().saturating_sub(N_NAMED));
@@ -139,7 +139,7 @@ ENTRY main {
 }
 ";
 
-    fn said(policy: &Policy) -> Option<String> {
+    fn warning_of(policy: &Policy) -> Option<String> {
         let module = parse(ADAM, "adam").unwrap();
         let (lowered, report) = amp::run(&module, policy).unwrap();
         warning(&module, &lowered, &report)
@@ -164,17 +164,17 @@ ENTRY main {
     #[test]
     fn a_decay_that_becomes_1_is_warned_of() {
         let all = Policy::preset("O3").unwrap();
-        let warning = said(&all).unwrap();
+        let warning = warning_of(&all).unwrap();
         assert!(
             warning.starts_with("constants become other numbers: 0.999 is 1 in bf16 (main/%beta, read by %power): "),
             "{warning}"
         );
         // 1e-8 is representable in bf16 and not in f16.
         assert!(!warning.contains("epsilon"), "{warning}");
-        let f16 = said(&Policy { dtype: LowDType::F16, ..all.clone() }).unwrap();
+        let f16 = warning_of(&Policy { dtype: LowDType::F16, ..all.clone() }).unwrap();
         assert!(f16.contains("0.00000001 is 0 in f16 (main/%epsilon, read by %"), "{f16}");
         assert!(!f16.contains("%beta"), "{f16}");
-        assert_eq!(said(&Policy::default()), None);
+        assert_eq!(warning_of(&Policy::default()), None);
         assert!(is_lost(0.999, 1.0) && is_lost(1e-8, 0.0) && is_lost(1e5, f32::INFINITY) && is_lost(-0.9999, -1.0));
         assert!(!is_lost(1.0, 1.0) && !is_lost(0.1, 0.100_097_656) && !is_lost(0.0, 0.0));
     }

@@ -22,7 +22,7 @@ pub(super) fn page(plan: &PlanAnswer) -> Page {
             plan.batch,
             plan.unit,
             plan.libtpu,
-            excess::said(plan.excess_precision)
+            excess::note(plan.excess_precision)
         ),
         facts: facts(plan),
         notes: notes(plan),

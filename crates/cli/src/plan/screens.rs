@@ -17,7 +17,7 @@ fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point 
     hbm.total = mib(total);
     hbm.limit = mib(15_854.0);
     let mut sum = Collective::of_bytes("all-reduce", "f32", 102_228_128, u64::from(setting.n_cores));
-    sum.seconds = Links::of(&setting.target).map(|links| links.seconds(&sum, Devices::ONE));
+    sum.seconds = Links::for_target(&setting.target).map(|links| links.seconds(&sum, Devices::ONE));
     let mut report = CompileReport::default();
     report.hbm = hbm;
     report.flops = 1.0;

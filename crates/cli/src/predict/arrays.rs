@@ -78,7 +78,7 @@ impl Collected {
             let n_bytes = array.bytes.len() / (n as usize).max(1);
             array.bytes.truncate(n_bytes * room as usize);
             array.dims[0] = room as i64;
-            match self.arrays.iter_mut().find(|own| own.name == array.name) {
+            match self.arrays.iter_mut().find(|collected| collected.name == array.name) {
                 Some(own) => {
                     own.bytes.append(&mut array.bytes);
                     own.dims[0] += room as i64;

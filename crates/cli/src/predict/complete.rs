@@ -61,7 +61,7 @@ pub(super) fn run(
         )
     };
     let prompt =
-        tokenizer.encode(text).map_err(|found| anyhow::anyhow!("the tokenizer makes no ids of the text: {found}"))?;
+        tokenizer.encode(text).map_err(|error| anyhow::anyhow!("the tokenizer makes no ids of the text: {error}"))?;
     let phase = Phase::begin(format!("compiling {}", args.experiment.display()), context.quiet);
     let client = args.run.client(context)?;
     let tuning = args.run.tuning(experiment);

@@ -25,7 +25,7 @@ pub(super) enum PredictionFormat {
 
 impl PredictionFormat {
     /// By the file's extension.
-    pub(super) fn of(path: &Path) -> anyhow::Result<PredictionFormat> {
+    pub(super) fn from_path(path: &Path) -> anyhow::Result<PredictionFormat> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Ok(PredictionFormat::Npz),
             Some("csv") => Ok(PredictionFormat::Csv),
@@ -133,12 +133,12 @@ fn title(array: &NamedArray, place: usize) -> String {
 
 /// An array's numbers, nested as its dims are.
 pub(super) fn nested(array: &NamedArray) -> anyhow::Result<Value> {
-    fn of(array: &NamedArray, dims: &[i64], bytes: &[u8]) -> anyhow::Result<Value> {
+    fn nest(array: &NamedArray, dims: &[i64], bytes: &[u8]) -> anyhow::Result<Value> {
         let [n, inner @ ..] = dims else { return number(array, bytes) };
         let n_bytes = (bytes.len() / n.unsigned_abs().max(1) as usize).max(1);
-        bytes.chunks_exact(n_bytes).map(|bytes| of(array, inner, bytes)).collect()
+        bytes.chunks_exact(n_bytes).map(|bytes| nest(array, inner, bytes)).collect()
     }
-    of(array, &array.dims, &array.bytes)
+    nest(array, &array.dims, &array.bytes)
 }
 
 /// One element.

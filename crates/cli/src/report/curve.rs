@@ -18,7 +18,7 @@ pub struct Canvas {
 
 impl Canvas {
     /// For a screen, with this many columns for values on the left.
-    pub fn of(screen: Screen, margin: usize) -> Canvas {
+    pub fn new(screen: Screen, margin: usize) -> Canvas {
         let width = screen.table.unwrap_or(80).min(MAX_COLUMNS);
         Canvas { is_ascii: screen.is_ascii, n_columns: width.saturating_sub(margin + 2).max(8), margin }
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_rise_and_a_drop() {
-        let canvas = Canvas::of(Screen { is_ascii: true, ..Screen::of(24) }, 4);
+        let canvas = Canvas::new(Screen { is_ascii: true, ..Screen::with_width(24) }, 4);
         assert_eq!(canvas.n_points(), 18);
         let values: Vec<f64> = (0..18).map(|x| if x < 10 { f64::from(x) } else { 4.5 }).collect();
         let text = canvas.draw(&values, (0.0, 9.0), ["9", "0"], ["0", "17"]);
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(lines[10], "      0               17");
         // The drop is drawn completely.
         assert!(lines[1..4].iter().all(|line| line.chars().nth(16) == Some('*')), "{text}");
-        let dots = Canvas::of(Screen::of(24), 4);
+        let dots = Canvas::new(Screen::with_width(24), 4);
         assert_eq!(dots.n_points(), 36);
         let flat = dots.draw(&[1.0; 36], (0.0, 1.0), ["1", "0"], ["0", "35"]);
         assert_eq!(flat.lines().next(), Some(format!("   1 │{}", "⠉".repeat(18)).as_str()));

@@ -27,7 +27,7 @@ impl Screen {
     pub const WIDE: Screen = Screen { table: None, line: None, is_ascii: false };
 
     /// With this width for tables and for words, but at least [`MIN_WIDTH`].
-    pub fn of(width: usize) -> Screen {
+    pub fn with_width(width: usize) -> Screen {
         let width = Some(width.max(MIN_WIDTH));
         Screen { table: width, line: width, is_ascii: false }
     }
@@ -120,10 +120,10 @@ pub fn shortened<'t>(name: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str
     if name.width() <= width {
         return Cow::Borrowed(name);
     }
-    let kept = width.saturating_sub(ellipsis.width());
-    let n_first = kept * 2 / 5;
+    let n_kept = width.saturating_sub(ellipsis.width());
+    let n_first = n_kept * 2 / 5;
     let first = taken(name.char_indices().map(|(at, c)| (at + c.len_utf8(), c)), n_first).unwrap_or(0);
-    let last = taken(name.char_indices().rev(), kept - n_first).unwrap_or(name.len());
+    let last = taken(name.char_indices().rev(), n_kept - n_first).unwrap_or(name.len());
     Cow::Owned(format!("{}{ellipsis}{}", &name[..first], &name[last..]))
 }
 
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn lines_are_broken_between_words_and_hang() {
-        let screen = Screen::of(24);
+        let screen = Screen::with_width(24);
         let text = "a line that is too long for it\n  net/block1: kept, and more\n\nshort\n";
         let expected = "a line that is too long\n  for it\n  net/block1: kept, and\n    more\n\nshort\n";
         assert_eq!(screen.folded(text, 2), expected);
@@ -215,10 +215,10 @@ mod tests {
 
     #[test]
     fn a_screen_of_ascii_shows_ascii() {
-        let screen = Screen { is_ascii: true, ..Screen::of(80) };
+        let screen = Screen { is_ascii: true, ..Screen::with_width(80) };
         assert_eq!(screen.shown("f32 → bf16: 1.5 × …, naïve"), "f32 -> bf16: 1.5 x ..., na\\u{ef}ve");
         assert!(matches!(screen.shown("plain"), Cow::Borrowed("plain")));
-        assert_eq!(Screen::of(80).shown("→"), "→");
-        assert_eq!(Screen::of(3).table, Some(MIN_WIDTH));
+        assert_eq!(Screen::with_width(80).shown("→"), "→");
+        assert_eq!(Screen::with_width(3).table, Some(MIN_WIDTH));
     }
 }

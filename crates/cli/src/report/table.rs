@@ -293,7 +293,7 @@ mod tests {
         "#]],
         );
         check(
-            Screen::of(80),
+            Screen::with_width(80),
             expect![[r#"
             ┌─────────────────────────────────┬─────────────┬─────────────────────┬────────┐
             │ made by                         ┆ bytes alive ┆ why                 ┆  share │
@@ -305,7 +305,7 @@ mod tests {
         "#]],
         );
         check(
-            Screen { is_ascii: true, ..Screen::of(60) },
+            Screen { is_ascii: true, ..Screen::with_width(60) },
             expect![[r#"
             +----------------------+-------------+---------------------+
             | made by              | bytes alive | why                 |
@@ -318,7 +318,7 @@ mod tests {
         "#]],
         );
         check(
-            Screen::of(48),
+            Screen::with_width(48),
             expect![[r#"
                 ┌────────────────┬─────────────┬───────────────┐
                 │ made by        ┆ bytes alive ┆ why           │
@@ -332,7 +332,7 @@ mod tests {
             "#]],
         );
         check(
-            Screen::of(30),
+            Screen::with_width(30),
             expect![[r#"
             made by:
             %fusion.12
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn no_width_breaks_a_number_or_a_frame() {
         for width in super::super::screen::MIN_WIDTH..140 {
-            let text = table().render(Screen::of(width));
+            let text = table().render(Screen::with_width(width));
             assert!(text.contains("1,024") && text.contains("16"), "{width}:\n{text}");
             assert!(text.lines().all(|line| line.width() <= width), "{width}:\n{text}");
             let frames: Vec<usize> =
@@ -364,11 +364,11 @@ mod tests {
         let mut table = Table::new([Column::name("層"), Column::text("何")]);
         table.row(["日本語".repeat(8), "二 ".repeat(40)]);
         for width in [24, 37, 60] {
-            let text = table.render(Screen::of(width));
+            let text = table.render(Screen::with_width(width));
             assert!(text.lines().all(|line| line.width() <= width), "{width}:\n{text}");
         }
         assert_eq!(
-            Table::new([]).render(Screen::of(40)).lines().count(),
+            Table::new([]).render(Screen::with_width(40)).lines().count(),
             Table::new([]).render(Screen::WIDE).lines().count()
         );
     }

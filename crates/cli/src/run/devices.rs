@@ -94,7 +94,7 @@ impl Over<'_> {
         let entry = self.module.entry();
         let root = entry.instr(entry.root);
         let shards = &self.shards;
-        let mut found = Vec::new();
+        let mut whole_results = Vec::new();
         for (position, shape) in root.shape.leaves().into_iter().enumerate() {
             let Some(array) = shape.as_array() else { bail!("result {position} is {shape}, expected an array") };
             let mut of_devices = (results.iter())
@@ -102,19 +102,19 @@ impl Over<'_> {
                 .collect::<anyhow::Result<Vec<_>>>()?;
             let mut first: Option<Vec<u8>> = None;
             for replica in 0..self.devices.replicas {
-                let given = |device: usize| std::mem::take(&mut of_devices[device]);
-                let bytes = shards.whole((position, array), array.dtype.n_bytes(), replica, given)?;
+                let parts_of = |device: usize| std::mem::take(&mut of_devices[device]);
+                let bytes = shards.whole((position, array), array.dtype.n_bytes(), replica, parts_of)?;
                 let shape = ArrayShape::new(array.dtype, array.dims.clone());
                 match &first {
                     None => {
-                        found.push((format!("out{position}"), shape, bytes.clone()));
+                        whole_results.push((format!("out{position}"), shape, bytes.clone()));
                         first = Some(bytes);
                     }
                     Some(first) if *first == bytes => {}
-                    Some(_) => found.push((format!("out{position}.replica{replica}"), shape, bytes)),
+                    Some(_) => whole_results.push((format!("out{position}.replica{replica}"), shape, bytes)),
                 }
             }
         }
-        Ok(found)
+        Ok(whole_results)
     }
 }

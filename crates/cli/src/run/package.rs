@@ -40,10 +40,10 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     );
     let manifest = Manifest::read(folder)?;
     let n_devices = manifest.n_devices;
-    let given = args.device.n_devices().map_or(1, |n| n as usize);
+    let n_available = args.device.n_devices().map_or(1, |n| n as usize);
     ensure!(
-        given >= n_devices || *args.device.name() != *"cpu" && !args.device.name().starts_with("cpu:"),
-        "the package is for {n_devices} devices, and {} has {given}\nhelp: --device cpu:{n_devices}",
+        n_available >= n_devices || *args.device.name() != *"cpu" && !args.device.name().starts_with("cpu:"),
+        "the package is for {n_devices} devices, and {} has {n_available}\nhelp: --device cpu:{n_devices}",
         args.device
     );
     let program = folder.join(&manifest.program.file);
@@ -58,14 +58,16 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         parameter.of_all(n_devices);
     }
     let variables_file = folder.join(&manifest.variables.file);
-    let mut variables = Inputs::of(parameters, Some(&variables_file), None)?;
+    let mut variables = Inputs::for_parameters(parameters, Some(&variables_file), None)?;
     if let (Some(file), Some(_)) = (&args.inputs, &manifest.experiment)
         && (!is_npz(file)
-            || Inputs::of(whole.clone(), Some(file), args.random).and_then(|mut inputs| inputs.check_all()).is_err())
+            || Inputs::for_parameters(whole.clone(), Some(file), args.random)
+                .and_then(|mut inputs| inputs.check_all())
+                .is_err())
     {
         return of_files(args, context, &manifest, &module, &mut variables, file);
     }
-    let mut inputs = Inputs::of(whole, args.inputs.as_deref(), args.random)?;
+    let mut inputs = Inputs::for_parameters(whole, args.inputs.as_deref(), args.random)?;
     variables.check_memory(n_devices as u64)?;
     inputs.check_memory(2)?;
     if let Some(path) = &args.outputs {

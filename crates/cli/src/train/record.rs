@@ -234,7 +234,7 @@ fn histograms(record: &WatchRecord) -> Vec<(String, Histogram)> {
     let (first, last) = (f64::from(Bins::ENDS.0) - width, f64::from(Bins::ENDS.1) + width);
     let bounds: Vec<f64> = [first].into_iter().chain(inner).chain([last]).collect();
     let mut n_called: BTreeMap<String, u32> = BTreeMap::new();
-    let of = |row: &WatchRow| {
+    let histogram = |row: &WatchRow| {
         let name = format!("{}/{}", row.quantity, row.name());
         let n = n_called.entry(name.clone()).or_default();
         *n += 1;
@@ -242,7 +242,7 @@ fn histograms(record: &WatchRecord) -> Vec<(String, Histogram)> {
         let counts = row.bins.iter().map(|share| (share * row.n as f64).round()).collect();
         (name, Histogram { bounds: bounds.clone(), counts })
     };
-    record.rows.iter().map(of).collect()
+    record.rows.iter().map(histogram).collect()
 }
 
 /// The number of updates made, and an event's scalars.

@@ -312,7 +312,7 @@ fn headline(
         (1, _) => String::new(),
         (n, state) => {
             let state = if state == StateOf::Sharded { ", sharded state" } else { "" };
-            let of = match experiment.mesh.mesh.model.get() {
+            let unit = match experiment.mesh.mesh.model.get() {
                 1 => "devices".to_string(),
                 model => format!("replicas of {model} devices"),
             };
@@ -321,7 +321,7 @@ fn headline(
                 n_hosts => format!(" of {n_hosts} hosts"),
             };
             format!(
-                ": {} on each of {n} {of}{hosts}, gradients summed in {}{state}",
+                ": {} on each of {n} {unit}{hosts}, gradients summed in {}{state}",
                 batch / n,
                 experiment.mesh.mesh.sum.dtype()
             )

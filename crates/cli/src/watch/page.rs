@@ -153,21 +153,21 @@ fn map_rows(looks: &[Vec<&WatchRow>], steps: &[String], heat_of: impl Fn(&WatchR
     let Some(last) = looks.last() else { return Vec::new() };
     let cell = |step: &String, row: &WatchRow| {
         let heat = heat_of(row)?;
-        Some(HeatCell { heat, is_bad: row.not_finite > 0.0, text: format!("{step}: {}", said(row)) })
+        Some(HeatCell { heat, is_bad: row.not_finite > 0.0, text: format!("{step}: {}", in_words(row)) })
     };
-    let of = |(place, row): (usize, &&WatchRow)| {
+    let heat_row = |(place, row): (usize, &&WatchRow)| {
         // A layer may have several values: each is identified by its place among them.
         let is_same = |other: &&&WatchRow| (&other.layer, other.role) == (&row.layer, row.role);
-        let found =
+        let at_step =
             |(step, rows): (&String, &Vec<&WatchRow>)| rows.get(place).filter(is_same).and_then(|row| cell(step, row));
-        HeatRow { name: row.name(), cells: steps.iter().zip(looks).map(found).collect() }
+        HeatRow { name: row.name(), cells: steps.iter().zip(looks).map(at_step).collect() }
     };
-    let rows: Vec<HeatRow> = last.iter().enumerate().map(of).collect();
+    let rows: Vec<HeatRow> = last.iter().enumerate().map(heat_row).collect();
     rows.into_iter().filter(|row| row.cells.iter().any(Option::is_some)).collect()
 }
 
 /// A row in words.
-fn said(row: &WatchRow) -> String {
+fn in_words(row: &WatchRow) -> String {
     let mut text = format!("{}: rms {}, largest {}", row.name(), magnitude(row.rms), magnitude(row.max));
     let shares = [
         ("zero", row.zero),
@@ -187,8 +187,8 @@ fn exponents(outcome: &Outcome<'_>, records: &[WatchRecord]) -> Vec<(String, Str
     let bins = bins();
     let mut figures = Vec::new();
     for quantity in Quantity::ALL {
-        let of = |row: &&WatchRow| HeatRow { name: row.name(), cells: cells(row, &bins) };
-        let rows: Vec<HeatRow> = of_quantity(outcome.look, quantity).iter().map(of).collect();
+        let heat_row = |row: &&WatchRow| HeatRow { name: row.name(), cells: cells(row, &bins) };
+        let rows: Vec<HeatRow> = of_quantity(outcome.look, quantity).iter().map(heat_row).collect();
         let step = grouped(outcome.look.step as i64);
         let caption = format!("{}: exponents of magnitudes, before step {step}", plural(quantity));
         if !rows.is_empty() {
@@ -197,11 +197,11 @@ fn exponents(outcome: &Outcome<'_>, records: &[WatchRecord]) -> Vec<(String, Str
     }
     let Some(Anomaly { layer, quantity, .. }) = outcome.anomalies.first() else { return figures };
     let is_it = |row: &&WatchRow| row.layer == *layer && row.quantity == *quantity;
-    let of = |record: &WatchRecord| {
+    let heat_row = |record: &WatchRecord| {
         let row = record.rows.iter().find(is_it)?;
         Some(HeatRow { name: format!("step {}", grouped(record.step as i64)), cells: cells(row, &bins) })
     };
-    let rows: Vec<HeatRow> = records.iter().filter_map(of).collect();
+    let rows: Vec<HeatRow> = records.iter().filter_map(heat_row).collect();
     // The looks around the step at which it went wrong.
     let at = records.iter().filter(|record| record.step < outcome.anomalies[0].step).count();
     let from = at.saturating_sub(20).min(rows.len());

@@ -111,9 +111,9 @@ pub(super) fn compare(
                     "no element of {name} is finite both there and as the model predicts it, so that nothing can be compared"
                 );
             }
-            let own = format!("{name}_bf16");
-            let own = recorded.find(&own).map(|_| recorded_numbers(&recorded, &own)).transpose()?;
-            let theirs_rms = own.filter(|_| precision == Precision::Bf16).map(|own| rms_of(&own, &theirs));
+            let array = format!("{name}_bf16");
+            let numbers = recorded.find(&array).map(|_| recorded_numbers(&recorded, &array)).transpose()?;
+            let theirs_rms = numbers.filter(|_| precision == Precision::Bf16).map(|numbers| rms_of(&numbers, &theirs));
             checked.push(Checked {
                 output: name,
                 precision,

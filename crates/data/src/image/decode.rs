@@ -24,12 +24,12 @@ const MAX_MEMORY: u64 = 1 << 30;
 /// The largest number of scans in a progressive JPEG. Encoders make ten.
 const MAX_SCANS: usize = 500;
 
-fn beginning(n_bytes: usize, found: &[u8]) -> String {
-    let hex = found.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+fn beginning(n_bytes: usize, start: &[u8]) -> String {
+    let hex = start.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
     match n_bytes {
         0 => "no bytes".to_string(),
         1 => format!("1 byte, {hex}"),
-        n if n == found.len() => format!("{n} bytes, {hex}"),
+        n if n == start.len() => format!("{n} bytes, {hex}"),
         n => format!("{n} bytes that begin with {hex}"),
     }
 }
@@ -66,8 +66,8 @@ fn format(bytes: &[u8]) -> Result<Format, DataError> {
         [0xff, 0xd8, ..] => Ok(Format::Jpeg),
         [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Ok(Format::Png),
         _ => {
-            let found = beginning(bytes.len(), &bytes[..bytes.len().min(8)]);
-            Err(wrong(DataErrorKind::Format, format!("{found}; expected a JPEG or PNG image")))
+            let start = beginning(bytes.len(), &bytes[..bytes.len().min(8)]);
+            Err(wrong(DataErrorKind::Format, format!("{start}; expected a JPEG or PNG image")))
         }
     }
 }
@@ -81,16 +81,16 @@ pub fn format_name(bytes: &[u8]) -> Option<&'static str> {
 }
 
 /// An error in an image whose file only the caller knows.
-fn wrong(kind: DataErrorKind, found: String) -> DataError {
-    DataError::new(kind, DataPlace::Nowhere, found)
+fn wrong(kind: DataErrorKind, message: String) -> DataError {
+    DataError::new(kind, DataPlace::Nowhere, message)
 }
 
-fn jpeg(found: impl Display) -> DataError {
-    wrong(DataErrorKind::Damaged, format!("the JPEG image cannot be decoded: {found}"))
+fn jpeg(message: impl Display) -> DataError {
+    wrong(DataErrorKind::Damaged, format!("the JPEG image cannot be decoded: {message}"))
 }
 
-fn png(found: impl Display) -> DataError {
-    wrong(DataErrorKind::Damaged, format!("the PNG image cannot be decoded: {found}"))
+fn png(message: impl Display) -> DataError {
+    wrong(DataErrorKind::Damaged, format!("the PNG image cannot be decoded: {message}"))
 }
 
 fn checked(height: u64, width: u64) -> Result<(usize, usize), DataError> {
@@ -200,7 +200,7 @@ fn decode_jpeg(
     buffers: &mut Buffers,
 ) -> Result<(Image, Window), DataError> {
     let Buffers { jpeg: jpeg_bytes, pixels } = buffers;
-    let Some(one) = OneScan::of(bytes) else {
+    let Some(one) = OneScan::parse(bytes) else {
         let decoder = decoder_of(bytes, dct)?;
         let (height, width) = checked(decoder.header().height.into(), decoder.header().width.into())?;
         let window = window([height, width]);
@@ -240,9 +240,9 @@ fn pixels_of(
         (1, _) | (3, 1) => PixelFormat::Grayscale,
         (3, _) => PixelFormat::Rgb,
         (n, _) => {
-            let found = format!("a JPEG image of {n} components; expected 1 (grey), 3 (colour) or 4 (CMYK)");
+            let message = format!("a JPEG image of {n} components; expected 1 (grey), 3 (colour) or 4 (CMYK)");
             let help = "`on_error: {skip: N}` under `data` leaves up to N examples out that cannot be used";
-            return Err(wrong(DataErrorKind::Format, found).help(help));
+            return Err(wrong(DataErrorKind::Format, message).help(help));
         }
     };
     // The decoder would silently keep the upper 8 bits of a wider sample.
@@ -466,12 +466,12 @@ mod tests {
 
     #[test]
     fn channels_are_those_that_are_asked_for() {
-        let of = |color, data: &[u8], channels| decode(&a_png(color, data), channels, DCT).unwrap().pixels;
-        assert_eq!(of(png::ColorType::Grayscale, &[10, 20], 3), [10, 10, 10, 20, 20, 20]);
-        assert_eq!(of(png::ColorType::GrayscaleAlpha, &[10, 0, 20, 9], 1), [10, 20]);
-        assert_eq!(of(png::ColorType::Rgba, &[1, 2, 3, 0, 4, 5, 6, 0], 3), [1, 2, 3, 4, 5, 6]);
+        let decoded = |color, data: &[u8], channels| decode(&a_png(color, data), channels, DCT).unwrap().pixels;
+        assert_eq!(decoded(png::ColorType::Grayscale, &[10, 20], 3), [10, 10, 10, 20, 20, 20]);
+        assert_eq!(decoded(png::ColorType::GrayscaleAlpha, &[10, 0, 20, 9], 1), [10, 20]);
+        assert_eq!(decoded(png::ColorType::Rgba, &[1, 2, 3, 0, 4, 5, 6, 0], 3), [1, 2, 3, 4, 5, 6]);
         // 0.299 · 100 + 0.587 · 50 + 0.114 · 10 = 60.39
-        assert_eq!(of(png::ColorType::Rgb, &[100, 50, 10, 255, 255, 255], 1), [60, 255]);
+        assert_eq!(decoded(png::ColorType::Rgb, &[100, 50, 10, 255, 255, 255], 1), [60, 255]);
         assert_eq!(rgb_of_cmyk(&[200, 100, 0, 255], true), [200, 100, 0]);
         assert_eq!(rgb_of_cmyk(&[55, 155, 255, 0], false), [200, 100, 0]);
     }

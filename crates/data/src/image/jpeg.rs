@@ -72,7 +72,7 @@ const MAX_PADDING: usize = 16;
 impl OneScan {
     /// `None` if rows are coded in another way (progressive, arithmetic, a scan for each component), if the headers are
     /// not understood, and if the file does not end like an intact one: then the decoder has to see all of it.
-    pub fn of(bytes: &[u8]) -> Option<OneScan> {
+    pub fn parse(bytes: &[u8]) -> Option<OneScan> {
         let tail = &bytes[bytes.len().saturating_sub(2 + MAX_PADDING)..];
         tail.windows(2).find(|two| *two == [0xff, 0xd9])?;
         let mut frame = None;
@@ -132,27 +132,27 @@ mod tests {
     #[test]
     fn what_stands_before_the_pixels_is_found() {
         let plain = compress(&pixels(37, 50), 50, 37, PixelFormat::Rgb, 90, Subsampling::S420).unwrap();
-        let one = OneScan::of(&plain).unwrap();
+        let one = OneScan::parse(&plain).unwrap();
         assert_eq!((one.height, one.width, one.block), (37, 50, 16));
         assert_eq!(
             [0, 13, 14, 15, 30, 31].map(|end| one.cut(end)),
             [Some(16), Some(16), Some(16), Some(32), Some(32), None]
         );
         let fine = compress(&pixels(37, 50), 50, 37, PixelFormat::Rgb, 90, Subsampling::S444).unwrap();
-        assert_eq!(OneScan::of(&fine).unwrap().cut(15), Some(16));
+        assert_eq!(OneScan::parse(&fine).unwrap().cut(15), Some(16));
         let grey = compress(&pixels(1, 500), 50, 30, PixelFormat::Grayscale, 90, Subsampling::S444).unwrap();
-        assert_eq!(OneScan::of(&grey).map(|one| one.height), Some(30));
+        assert_eq!(OneScan::parse(&grey).map(|one| one.height), Some(30));
         // The end marker is missing, followed by some padding, or by too much of it.
-        assert_eq!(OneScan::of(&plain[..plain.len() - 2]), None);
-        assert_eq!(OneScan::of(&[&plain[..], &[0; MAX_PADDING]].concat()), Some(one));
-        assert_eq!(OneScan::of(&[&plain[..], &[0; MAX_PADDING + 1]].concat()), None);
+        assert_eq!(OneScan::parse(&plain[..plain.len() - 2]), None);
+        assert_eq!(OneScan::parse(&[&plain[..], &[0; MAX_PADDING]].concat()), Some(one));
+        assert_eq!(OneScan::parse(&[&plain[..], &[0; MAX_PADDING + 1]].concat()), None);
         let several = compress_progressive(&pixels(37, 50), 50, 37, PixelFormat::Rgb, 90, Subsampling::S420).unwrap();
-        assert_eq!(OneScan::of(&several), None);
+        assert_eq!(OneScan::parse(&several), None);
         let pixels = pixels(37, 50);
         let arithmetic = Encoder::new(&pixels, 50, 37, PixelFormat::Rgb).arithmetic(true).encode().unwrap();
-        assert_eq!(OneScan::of(&arithmetic), None);
-        assert_eq!(OneScan::of(b"\xff\xd8\xff\xd9"), None);
-        assert_eq!(OneScan::of(b""), None);
+        assert_eq!(OneScan::parse(&arithmetic), None);
+        assert_eq!(OneScan::parse(b"\xff\xd8\xff\xd9"), None);
+        assert_eq!(OneScan::parse(b""), None);
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let whole = compress(&pixels(37, 50), 50, 37, PixelFormat::Rgb, 90, Subsampling::S420).unwrap();
         for end in 0..whole.len() {
             let cut = [&whole[..end], &[0xff, 0xd9]].concat();
-            if let Some(one) = OneScan::of(&cut) {
+            if let Some(one) = OneScan::parse(&cut) {
                 assert!(end > one.height_at + 1);
             }
             assert!(!has_adobe_marker(&cut));

@@ -112,8 +112,8 @@ impl Loader<'_> {
             let _over = Over(flag);
             scope.spawn(move || {
                 for ask in asks {
-                    let made = self.make(ask, flag).map_err(E::from).and_then(|batch| put(ask, batch));
-                    if sender.send(made).is_err() {
+                    let result = self.make(ask, flag).map_err(E::from).and_then(|batch| put(ask, batch));
+                    if sender.send(result).is_err() {
                         break;
                     }
                 }
@@ -213,21 +213,21 @@ mod tests {
 
     /// Examples that record when they are read; 3 and 7 cannot be read if skipping is allowed.
     #[derive(Debug)]
-    struct Told {
+    struct Recorded {
         arrays: Arrays,
-        told: Mutex<Sender<u64>>,
+        reads: Mutex<Sender<u64>>,
         n_workers: usize,
         skipped: Skipped,
     }
 
-    fn told(n_workers: usize, limit: u64) -> (Told, Receiver<u64>) {
+    fn recorded(n_workers: usize, limit: u64) -> (Recorded, Receiver<u64>) {
         let (sender, receiver) = channel();
         let array = (ArrayInfo::new("x", DType::U8, []), (0..12).collect());
         let arrays = Arrays::new(Path::new("a"), vec![array]).unwrap();
-        (Told { arrays, told: Mutex::new(sender), n_workers, skipped: Skipped::new(limit) }, receiver)
+        (Recorded { arrays, reads: Mutex::new(sender), n_workers, skipped: Skipped::new(limit) }, receiver)
     }
 
-    impl Source for Told {
+    impl Source for Recorded {
         fn n_examples(&self) -> u64 {
             self.arrays.n_examples()
         }
@@ -237,7 +237,7 @@ mod tests {
         }
 
         fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
-            self.told.lock().unwrap().send(index).ok();
+            self.reads.lock().unwrap().send(index).ok();
             match index {
                 3 | 7 if self.skipped.limit() > 0 => Err(DataError::unreadable(self.place(index), "broken")),
                 _ => self.arrays.read(index),
@@ -261,14 +261,14 @@ mod tests {
         }
     }
 
-    fn loader(source: &Told) -> Loader<'_> {
+    fn loader(source: &Recorded) -> Loader<'_> {
         Loader::new(source, &[Feature::exact("x", DType::U8, [])], DType::F32, 2, 0).unwrap()
     }
 
     #[test]
     fn the_next_batch_is_made_while_one_is_used_and_no_other() {
         for n_workers in [1, 2, 5] {
-            let (source, reads) = told(n_workers, 0);
+            let (source, reads) = recorded(n_workers, 0);
             let loader = loader(&source);
             loader.ahead(loader.asks_in_order(), |batches| {
                 let mut n_read = 0;
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn without_workers_nothing_is_read_before_it_is_asked_for() {
-        let (source, reads) = told(0, 0);
+        let (source, reads) = recorded(0, 0);
         let loader = loader(&source);
         loader.ahead(loader.asks_in_order(), |batches| {
             batches.next().unwrap().unwrap();
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn examples_that_are_left_out_are_replaced_or_missing_and_counted_once() {
         for n_workers in [0, 3] {
-            let (source, _reads) = told(n_workers, 2);
+            let (source, _reads) = recorded(n_workers, 2);
             let loader = loader(&source);
             for epoch in 0..3 {
                 let mut all: Vec<u8> =
@@ -316,7 +316,7 @@ mod tests {
             let error = strict.in_order().find_map(Result::err).unwrap();
             assert_eq!(error.to_string(), "a, example 3: the example cannot be read");
 
-            let (source, _reads) = told(n_workers, 1);
+            let (source, _reads) = recorded(n_workers, 1);
             let error = self::loader(&source).in_order().find_map(Result::err).unwrap().to_string();
             assert_eq!(
                 error,

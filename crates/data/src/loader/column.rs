@@ -44,7 +44,7 @@ impl Column {
                 return Err(DataError::no_array(source.place(0), &feature.name, &names));
             }
         };
-        let ArrayInfo { name, dtype: given, dims, scale } = info;
+        let ArrayInfo { name, dtype: array_dtype, dims, scale } = info;
         let Some(n_elements) = feature.n_elements() else {
             return Err(DataError::dims(&feature.dims));
         };
@@ -53,12 +53,12 @@ impl Column {
         }
         let to = feature.dtype_in(compute);
         let cannot = |expected: &str| {
-            let found = format!("array `{name}` is {given}, which does not become {to}; expected {expected}");
-            DataError::new(DataErrorKind::Mismatch, source.place(0), found).help(in_numpy(&name, to))
+            let message = format!("array `{name}` is {array_dtype}, which does not become {to}; expected {expected}");
+            DataError::new(DataErrorKind::Mismatch, source.place(0), message).help(in_numpy(&name, to))
         };
         // An element of `pred` is a byte of 0 or 1, a number like others.
-        let is_truth = given == DType::Pred && to != DType::Pred;
-        let from = if is_truth { DType::U8 } else { given };
+        let is_truth = array_dtype == DType::Pred && to != DType::Pred;
+        let from = if is_truth { DType::U8 } else { array_dtype };
         let conversion = match feature.dtype {
             FeatureDType::Compute if !CASTABLE.contains(&from) => {
                 return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16, f32 or f64"));
@@ -66,11 +66,11 @@ impl Column {
             FeatureDType::Compute if from == to && scale == 1.0 => Conversion::Copy,
             FeatureDType::Compute => Conversion::Cast { from, scale, to },
             FeatureDType::Exact(_) if scale != 1.0 => {
-                let found = format!(
+                let message = format!(
                     "array `{name}` is multiplied with {scale} where it is cast, and its feature is {to} as it stands; expected \
                      a feature that is cast, or no scale"
                 );
-                return Err(DataError::new(DataErrorKind::Request, source.place(0), found));
+                return Err(DataError::new(DataErrorKind::Request, source.place(0), message));
             }
             FeatureDType::Exact(_) if from == to => Conversion::Copy,
             FeatureDType::Exact(_) if is_whole(from) && is_whole(to) => Conversion::Integers { from, to },
@@ -110,11 +110,11 @@ impl Column {
 
     pub fn wrong_bytes(&self, measured: usize, place: impl Fn() -> String) -> DataError {
         let expected = self.n_elements * self.from.n_bytes();
-        let found = format!(
+        let message = format!(
             "array `{}` came with {measured} bytes; expected {expected}, as its dims and dtype say",
             self.feature.name
         );
-        DataError::new(DataErrorKind::Mismatch, place(), found)
+        DataError::new(DataErrorKind::Mismatch, place(), message)
     }
 
     /// A number times the scale, in words.
@@ -216,8 +216,8 @@ impl Column {
     /// the number.
     fn number_error(&self, place: String, element: usize, value: impl Display, why: impl Display) -> DataError {
         let (feature, value) = (self.feature.name.clone(), value.to_string());
-        let found = format!("number {element} of `{feature}` is {value}{why}");
-        DataError::new(DataErrorKind::Value { feature, value }, place, found)
+        let message = format!("number {element} of `{feature}` is {value}{why}");
+        DataError::new(DataErrorKind::Value { feature, value }, place, message)
     }
 
     /// Copies an image of the batch's dtype into `dst`, which is zeros, shifted by this many pixels.

@@ -477,13 +477,13 @@ fn weights_are_not_below_0() {
         assert_eq!(loader.epoch(0).all(|batch| batch.is_ok()), expected.is_ok());
     };
     check(&one(DType::F32, &[0.0f32, -0.0, 1e-30, 7.0].map(f32::to_le_bytes)), Ok(()));
-    let said =
+    let message =
         "expected a weight, 0 or more: with one below 0 training makes the loss of that example as great as it can";
     check(
         &one(DType::F32, &[0.0f32, 1.0, 2.0, -0.25].map(f32::to_le_bytes)),
-        Err(&format!("a.npz, example 1: number 1 of `x` is -0.25; {said}")),
+        Err(&format!("a.npz, example 1: number 1 of `x` is -0.25; {message}")),
     );
-    check(&one(DType::S8, &[[1], [0xFF]]), Err(&format!("a.npz, example 0: number 1 of `x` is -1; {said}")));
+    check(&one(DType::S8, &[[1], [0xFF]]), Err(&format!("a.npz, example 0: number 1 of `x` is -1; {message}")));
 }
 
 /// A source that is read from disk and allows skipping.
@@ -549,7 +549,7 @@ fn numbers_that_are_lost_are_found_where_they_become_a_batch() {
     let cast = |feature: Feature| feature;
     let whole = || cast(Feature::compute("x", [2, 2, 1]));
     let exact = |dtype| Feature::exact("x", dtype, [2, 2, 1]);
-    for (dtype, value, bad, feature, compute, said) in [
+    for (dtype, value, bad, feature, compute, expected) in [
         (DType::F32, f32s, f64::NAN, whole(), DType::BF16, "NaN; expected a finite number"),
         (DType::F32, f32s, f64::INFINITY, whole(), DType::F32, "inf; expected a finite number"),
         (DType::F32, f32s, f64::NAN, exact(DType::F32), DType::BF16, "NaN; expected a finite number"),
@@ -575,11 +575,11 @@ fn numbers_that_are_lost_are_found_where_they_become_a_batch() {
             let shift = if features[0].dtype == FeatureDType::Compute { shift } else { 0 };
             let loader = Loader::new(&strict, &features, compute, 8, 3).unwrap().shifted(shift).unwrap();
             loader.check().unwrap();
-            let expected = format!("a.tfrecord, record {BAD}: number 3 of `x` is {said}");
+            let expected = format!("a.tfrecord, record {BAD}: number 3 of `x` is {expected}");
             let errors = [loader.in_order().find_map(Result::err), loader.epoch(0).find_map(Result::err)];
             for error in errors {
-                let said = error.unwrap().stopped().expect("on_error is said");
-                assert!(said.starts_with(&expected), "{said}, expected {expected}");
+                let message = error.unwrap().stopped().expect("on_error is said");
+                assert!(message.starts_with(&expected), "{message}, expected {expected}");
             }
             // With skipping allowed, another example takes its place, and an evaluation is one example shorter.
             let lenient = source(dtype, value, bad, 1);
@@ -749,25 +749,25 @@ proptest! {
         let loader = Loader::new(&source, &features, compute, batch, seed).unwrap();
         let order = Order::new(n as u64, seed, epoch);
         let mut n_steps = 0;
-        for (step, found) in loader.epoch(epoch).enumerate() {
+        for (step, measured) in loader.epoch(epoch).enumerate() {
             let indices: Vec<u64> = (step * batch..(step + 1) * batch).map(|at| order.at(at as u64)).collect();
             let arrays = naive(&source, &features, compute, &indices, batch);
             if is_lost(&arrays[0]) {
-                prop_assert!(found.is_err());
+                prop_assert!(measured.is_err());
             } else {
-                prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: batch });
+                prop_assert_eq!(measured.unwrap(), Batch { arrays, n_valid: batch });
             }
             n_steps += 1;
         }
         prop_assert_eq!(n_steps, loader.n_steps());
         let mut seen = 0;
-        for found in loader.in_order() {
+        for measured in loader.in_order() {
             let indices: Vec<u64> = (seen..(seen + batch).min(n)).map(|at| at as u64).collect();
             let arrays = naive(&source, &features, compute, &indices, batch);
             if is_lost(&arrays[0]) {
-                prop_assert!(found.is_err());
+                prop_assert!(measured.is_err());
             } else {
-                prop_assert_eq!(found.unwrap(), Batch { arrays, n_valid: indices.len() });
+                prop_assert_eq!(measured.unwrap(), Batch { arrays, n_valid: indices.len() });
             }
             seen += indices.len();
         }

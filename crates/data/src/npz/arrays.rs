@@ -79,8 +79,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npz");
         let mut npz = NpzWriter::create(&path).unwrap();
-        npz.add("image", &Header::of(DType::U8, vec![3, 2, 2]), &[0; 12]).unwrap();
-        npz.add("label", &Header::of(DType::S32, vec![3]), &[0; 12]).unwrap();
+        npz.add("image", &Header::for_dtype(DType::U8, vec![3, 2, 2]), &[0; 12]).unwrap();
+        npz.add("label", &Header::for_dtype(DType::S32, vec![3]), &[0; 12]).unwrap();
         npz.finish().unwrap();
         let label = Feature::exact("label", DType::S32, []).label();
         let arrays = read(&path, &[label.clone(), Feature::compute("image", [2, 2, 1])]).unwrap();
@@ -125,14 +125,14 @@ mod tests {
     #[test]
     fn orders_and_types_are_put_right() {
         let bytes = |values: &[i16], of: fn(i16) -> [u8; 2]| values.iter().flat_map(|&value| of(value)).collect();
-        let foreign = Header { is_big_endian: true, is_fortran: true, ..Header::of(DType::S16, vec![2, 3]) };
-        let raw = Header { kind: 'V', ..Header::of(DType::U16, vec![2]) };
+        let foreign = Header { is_big_endian: true, is_fortran: true, ..Header::for_dtype(DType::S16, vec![2, 3]) };
+        let raw = Header { kind: 'V', ..Header::for_dtype(DType::U16, vec![2]) };
         let arrays = check(
             &[
                 ("x", foreign, bytes(&[1, 4, 2, 5, 3, 6], i16::to_be_bytes)),
                 ("b", raw, vec![0x80, 0x3F, 0, 0xC0]),
-                ("p", Header::of(DType::Pred, vec![2]), vec![0, 1]),
-                ("c", Header::of(DType::C64, vec![2]), vec![1; 16]),
+                ("p", Header::for_dtype(DType::Pred, vec![2]), vec![0, 1]),
+                ("c", Header::for_dtype(DType::C64, vec![2]), vec![1; 16]),
             ],
             &[("x", "x"), ("b", "b"), ("p", "p"), ("c", "c")],
         )
@@ -146,16 +146,16 @@ mod tests {
     #[test]
     fn what_is_no_array_of_examples_is_named() {
         let file = [
-            ("x", Header::of(DType::U8, vec![2, 3]), vec![0; 6]),
-            ("y", Header::of(DType::U8, vec![3]), vec![0; 3]),
-            ("scalar", Header::of(DType::U8, vec![]), vec![0]),
-            ("raw", Header { kind: 'V', ..Header::of(DType::U8, vec![1]) }, vec![0]),
-            ("object", Header { kind: 'O', ..Header::of(DType::U64, vec![1]) }, vec![0; 8]),
-            ("text", Header { kind: 'U', ..Header::of(DType::U64, vec![1]) }, vec![0; 8]),
-            ("none", Header::of(DType::U8, vec![0, 3]), vec![]),
-            ("empty", Header::of(DType::U8, vec![2, 0]), vec![]),
-            ("huge", Header::of(DType::F32, vec![1 << 61]), vec![0; 8]),
-            ("short", Header::of(DType::F32, vec![9]), vec![0; 8]),
+            ("x", Header::for_dtype(DType::U8, vec![2, 3]), vec![0; 6]),
+            ("y", Header::for_dtype(DType::U8, vec![3]), vec![0; 3]),
+            ("scalar", Header::for_dtype(DType::U8, vec![]), vec![0]),
+            ("raw", Header { kind: 'V', ..Header::for_dtype(DType::U8, vec![1]) }, vec![0]),
+            ("object", Header { kind: 'O', ..Header::for_dtype(DType::U64, vec![1]) }, vec![0; 8]),
+            ("text", Header { kind: 'U', ..Header::for_dtype(DType::U64, vec![1]) }, vec![0; 8]),
+            ("none", Header::for_dtype(DType::U8, vec![0, 3]), vec![]),
+            ("empty", Header::for_dtype(DType::U8, vec![2, 0]), vec![]),
+            ("huge", Header::for_dtype(DType::F32, vec![1 << 61]), vec![0; 8]),
+            ("short", Header::for_dtype(DType::F32, vec![9]), vec![0; 8]),
         ];
         let read = |name: &str| check(&file, &[("x", name)]).unwrap_err();
         assert_eq!(

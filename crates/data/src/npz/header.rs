@@ -34,7 +34,7 @@ pub struct Header {
 impl Header {
     /// The header for writing elements of `dtype`: NumPy's own type if it has one, otherwise raw bits as unsigned
     /// integers. Types under a byte take one, as in literals.
-    pub fn of(dtype: DType, dims: Vec<i64>) -> Header {
+    pub fn for_dtype(dtype: DType, dims: Vec<i64>) -> Header {
         let (kind, width) = match dtype {
             DType::Pred => ('b', 1),
             DType::S8 | DType::S16 | DType::S32 | DType::S64 => ('i', dtype.n_bytes()),
@@ -59,10 +59,10 @@ impl Header {
         Header { kind, width, is_big_endian: false, is_fortran: false, dims }
     }
 
-    /// Like [`of`](Header::of), but bf16 becomes a void type of two bytes, as `ml_dtypes` stores it and as readers here
-    /// take it back.
+    /// Like [`for_dtype`](Header::for_dtype), but bf16 becomes a void type of two bytes, as `ml_dtypes` stores it and as
+    /// readers here take it back.
     pub fn stored(dtype: DType, dims: Vec<i64>) -> Header {
-        let header = Header::of(dtype, dims);
+        let header = Header::for_dtype(dtype, dims);
         if dtype == DType::BF16 { Header { kind: 'V', ..header } } else { header }
     }
 
@@ -89,8 +89,8 @@ impl Header {
                     DType::C128,
                 ];
                 ALL.into_iter().find(|&dtype| {
-                    let own = Header::of(dtype, Vec::new());
-                    (own.kind, own.width) == (kind, width)
+                    let header = Header::for_dtype(dtype, Vec::new());
+                    (header.kind, header.width) == (kind, width)
                 })
             }
         }
@@ -142,10 +142,11 @@ impl Header {
             |cause| wrong(DataErrorKind::Damaged, "the array ends within its header, or is damaged").because(cause);
         let mut start = [0u8; 8];
         reader.read_exact(&mut start).map_err(cut)?;
-        let [found @ .., major, minor] = start;
-        if found != *MAGIC {
-            let found = format!("it begins with {found:02x?}, expected a NumPy array, which begins with {MAGIC:02x?}");
-            return Err(wrong(DataErrorKind::Format, found));
+        let [magic @ .., major, minor] = start;
+        if magic != *MAGIC {
+            let message =
+                format!("it begins with {magic:02x?}, expected a NumPy array, which begins with {MAGIC:02x?}");
+            return Err(wrong(DataErrorKind::Format, message));
         }
         let n_bytes = match (major, minor) {
             (1, 0) => {
@@ -159,13 +160,13 @@ impl Header {
                 u32::from_le_bytes(n_bytes) as usize
             }
             (major, minor) => {
-                let found = format!("the array is of format {major}.{minor}, expected 1.0, 2.0 or 3.0");
-                return Err(wrong(DataErrorKind::Format, found));
+                let message = format!("the array is of format {major}.{minor}, expected 1.0, 2.0 or 3.0");
+                return Err(wrong(DataErrorKind::Format, message));
             }
         };
         if n_bytes > MAX_BYTES {
-            let found = format!("the header has {n_bytes} bytes, expected at most {MAX_BYTES}");
-            return Err(wrong(DataErrorKind::TooLarge, found));
+            let message = format!("the header has {n_bytes} bytes, expected at most {MAX_BYTES}");
+            return Err(wrong(DataErrorKind::TooLarge, message));
         }
         let mut line = vec![0u8; n_bytes];
         reader.read_exact(&mut line).map_err(cut)?;
@@ -175,7 +176,7 @@ impl Header {
         let is_fortran = match of_order {
             Some("False") => false,
             Some("True") => true,
-            found => return Err(bad("fortran_order", found, "True or False")),
+            magic => return Err(bad("fortran_order", magic, "True or False")),
         };
         Ok(Header { kind, width, is_big_endian, is_fortran, dims: dims(of_shape)? })
     }
@@ -209,21 +210,21 @@ fn members(line: &str) -> Result<[Option<&str>; 3], DataError> {
         wrong(DataErrorKind::Format, format!("the header is `{start}`, expected a dictionary of {}", KEYS.join(", ")))
     };
     let inner = line.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).ok_or_else(no_dictionary)?;
-    let mut found = [None; 3];
+    let mut values = [None; 3];
     for member in parts(inner).ok_or_else(no_dictionary)? {
         let (key, value) = key_and_value(member).ok_or_else(no_dictionary)?;
         let Some(place) = KEYS.iter().position(|known| *known == key) else {
-            let found = format!("the header has the key `{key}`, expected {} alone", KEYS.join(", "));
-            return Err(wrong(DataErrorKind::Format, found));
+            let message = format!("the header has the key `{key}`, expected {} alone", KEYS.join(", "));
+            return Err(wrong(DataErrorKind::Format, message));
         };
-        if found[place].replace(value).is_some() {
+        if values[place].replace(value).is_some() {
             return Err(wrong(
                 DataErrorKind::Format,
                 format!("the header has the key `{key}` twice, expected it once"),
             ));
         }
     }
-    Ok(found)
+    Ok(values)
 }
 
 /// Splits a line at the commas outside of brackets and quotes; a trailing comma adds nothing. `None` if brackets or
@@ -257,14 +258,14 @@ fn key_and_value(member: &str) -> Option<(&str, &str)> {
     (!value.is_empty()).then_some((key, value))
 }
 
-fn bad(field: &'static str, found: Option<&str>, expected: &'static str) -> DataError {
-    let found = found.map_or("nothing".to_string(), |rest| format!("`{}`", rest.chars().take(40).collect::<String>()));
-    wrong(DataErrorKind::Format, format!("the header says {field}: {found}, expected {expected}"))
+fn bad(field: &'static str, rest: Option<&str>, expected: &'static str) -> DataError {
+    let rest = rest.map_or("nothing".to_string(), |rest| format!("`{}`", rest.chars().take(40).collect::<String>()));
+    wrong(DataErrorKind::Format, format!("the header says {field}: {rest}, expected {expected}"))
 }
 
 /// An error in a header; only the caller knows the array.
-fn wrong(kind: DataErrorKind, found: impl Into<String>) -> DataError {
-    DataError::new(kind, DataPlace::Nowhere, found)
+fn wrong(kind: DataErrorKind, message: impl Into<String>) -> DataError {
+    DataError::new(kind, DataPlace::Nowhere, message)
 }
 
 fn no_numbers(descr: &str, what: &str, help: &str) -> DataError {
@@ -333,7 +334,7 @@ mod tests {
     fn headers_read_back() {
         for &dtype in DType::ALL {
             for dims in [vec![], vec![3], vec![2, 0, 5]] {
-                let header = Header::of(dtype, dims);
+                let header = Header::for_dtype(dtype, dims);
                 let bytes = header.to_bytes();
                 assert_eq!(bytes.len() % ALIGNMENT, 0);
                 assert_eq!(Header::read(&mut bytes.as_slice()).unwrap(), header);
@@ -351,7 +352,7 @@ mod tests {
         expected.resize(127, b' ');
         expected.push(b'\n');
         let header = Header::read(&mut expected.as_slice()).unwrap();
-        assert_eq!(header, Header::of(DType::F32, vec![2, 3]));
+        assert_eq!(header, Header::for_dtype(DType::F32, vec![2, 3]));
         assert_eq!(header.to_bytes(), expected);
         assert_eq!(header.to_string(), "f32[2,3]");
     }
@@ -415,8 +416,8 @@ mod tests {
             assert_eq!(read(&format!("{refused}{more}")), expected, "{more}");
         }
         for shape in ["(2)", "(2,,)", "(2 3)", "[2]", "2"] {
-            let found = read(&format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"));
-            assert_eq!(found, format!("the header says shape: `{shape}`, expected a tuple of sizes"));
+            let header = read(&format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"));
+            assert_eq!(header, format!("the header says shape: `{shape}`, expected a tuple of sizes"));
         }
         let read = |bytes: &[u8]| Header::read(&mut &*bytes).unwrap_err().to_string();
         assert_eq!(

@@ -66,8 +66,8 @@ impl<W: Write + Seek> Seek for UntilFull<W> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.at = match (self.has_failed, to) {
             (false, _) => {
-                let found = self.inner.seek(to);
-                self.noted(found)?
+                let position = self.inner.seek(to);
+                self.noted(position)?
             }
             (true, SeekFrom::Start(at)) => at,
             (true, SeekFrom::Current(by)) => self.at.saturating_add_signed(by),

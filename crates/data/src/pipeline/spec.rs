@@ -257,9 +257,9 @@ impl FeatureSpec {
         *decoding += began.elapsed();
         if self.resize.is_none() && [window.height, window.width] != size {
             let Window { height, width, .. } = window;
-            let found = format!("an image of {height} × {width} pixels; expected {} × {}", size[0], size[1]);
+            let message = format!("an image of {height} × {width} pixels; expected {} × {}", size[0], size[1]);
             let help = "say how it is made so: `resize: bicubic` or `resize: bilinear`";
-            return Err(DataError::new(DataErrorKind::Mismatch, DataPlace::Nowhere, found).help(help));
+            return Err(DataError::new(DataErrorKind::Mismatch, DataPlace::Nowhere, message).help(help));
         }
         let is_flipped = self.random_flip && draw.is_some_and(flips);
         let resizing = Resizing { how: self.resize, window, size, is_half_pixel: self.half_pixel_centers, is_flipped };

@@ -125,8 +125,8 @@ impl Tensor {
         match n_bytes == Some(bytes.len()) {
             true => Ok(Tensor { dtype: *dtype, dims, bytes }),
             false => {
-                let said = Tensor { dtype: *dtype, dims, bytes: Bytes::new() };
-                Err(format!("a tensor of {said} with {} bytes of elements", bytes.len()))
+                let shape = Tensor { dtype: *dtype, dims, bytes: Bytes::new() };
+                Err(format!("a tensor of {shape} with {} bytes of elements", bytes.len()))
             }
         }
     }

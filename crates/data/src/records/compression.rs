@@ -21,7 +21,7 @@ pub(super) enum Compression {
 
 impl Compression {
     /// Recognises the format by the first bytes of a file.
-    pub(super) fn of(head: &[u8]) -> Option<Compression> {
+    pub(super) fn detect(head: &[u8]) -> Option<Compression> {
         match head {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
             // RFC 8878: a frame, or a skippable frame.

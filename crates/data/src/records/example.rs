@@ -88,15 +88,15 @@ struct Int64List {
 /// # Errors
 /// Errors of the message reader; more features than any example has.
 pub(crate) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<Values, String> {
-    let said = |error: prost::DecodeError| error.to_string();
-    let Example { features, feature_lists } = Example::decode(Bytes::from(record)).map_err(said)?;
+    let message = |error: prost::DecodeError| error.to_string();
+    let Example { features, feature_lists } = Example::decode(Bytes::from(record)).map_err(message)?;
     let entries = |map: Bytes| {
-        let n_features = Count::decode(map.clone()).map_err(said)?.feature.len();
+        let n_features = Count::decode(map.clone()).map_err(message)?.feature.len();
         if n_features > MAX_FEATURES {
             return Err(format!("{n_features} features; expected at most {MAX_FEATURES}"));
         }
         let is_wanted = |entry: &Entry| keys.is_none_or(|keys| keys.contains(&entry.key.as_str()));
-        Ok(Features::decode(map).map_err(said)?.feature.into_iter().filter(is_wanted))
+        Ok(Features::decode(map).map_err(message)?.feature.into_iter().filter(is_wanted))
     };
     let mut values = Values::new();
     for Entry { key, value } in entries(features)? {
@@ -135,12 +135,12 @@ fn value_of(key: &str, feature: Bytes) -> Result<Option<Value>, String> {
 /// The concatenated values of all steps of a feature list. All steps must have the same length, otherwise their
 /// boundaries would be lost.
 fn joined(key: &str, list: Bytes) -> Result<Option<Value>, String> {
-    let said = |error: prost::DecodeError| format!("feature list `{key}`: {error}");
-    let n_steps = Count::decode(list.clone()).map_err(said)?.feature.len();
+    let message = |error: prost::DecodeError| format!("feature list `{key}`: {error}");
+    let n_steps = Count::decode(list.clone()).map_err(message)?.feature.len();
     if n_steps > MAX_STEPS {
         return Err(format!("feature list `{key}` has {n_steps} steps; expected at most {MAX_STEPS}"));
     }
-    let list = FeatureList::decode(list).map_err(said)?;
+    let list = FeatureList::decode(list).map_err(message)?;
     let (mut all, mut n_each) = (None, None);
     for (step, feature) in list.feature.into_iter().enumerate() {
         let value = value_of(key, feature)?;

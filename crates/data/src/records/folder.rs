@@ -34,10 +34,10 @@ impl ImageFolder {
     pub fn open(folder: impl AsRef<Path>) -> Result<ImageFolder, DataError> {
         let folder = folder.as_ref();
         let mut hash = Sha256::new();
-        let mut found = ImageFolder { files: Vec::new(), classes: Vec::new(), fingerprint: String::new() };
-        let wrong = |found: String| {
+        let mut images = ImageFolder { files: Vec::new(), classes: Vec::new(), fingerprint: String::new() };
+        let wrong = |message: String| {
             let expected = "expected a folder for each class, with JPEG or PNG files in it";
-            DataError::empty(folder, &format!("{found}; {expected}"))
+            DataError::empty(folder, &format!("{message}; {expected}"))
         };
         let mut left_out: Vec<PathBuf> = Vec::new();
         for (class, path) in listed(folder)? {
@@ -45,8 +45,8 @@ impl ImageFolder {
                 left_out.push(path);
                 continue;
             }
-            let label = found.classes.len() as i64;
-            let n_before = found.files.len();
+            let label = images.classes.len() as i64;
+            let n_before = images.files.len();
             for (name, path) in listed(&path)? {
                 let Some(n_bytes) = fs::metadata(&path).ok().filter(fs::Metadata::is_file).map(|file| file.len())
                 else {
@@ -59,15 +59,15 @@ impl ImageFolder {
                     for part in [class.as_bytes(), b"/", name.as_bytes(), b"\0", &n_bytes.to_le_bytes()] {
                         hash.update(part);
                     }
-                    found.files.push((path, label));
+                    images.files.push((path, label));
                 }
             }
-            if found.files.len() == n_before {
+            if images.files.len() == n_before {
                 return Err(wrong(format!("no images in the folder `{class}`")));
             }
-            found.classes.push(class);
+            images.classes.push(class);
         }
-        if found.classes.is_empty() {
+        if images.classes.is_empty() {
             return Err(wrong("no folders in it".to_string()));
         }
         if let Some(first) = left_out.first() {
@@ -83,8 +83,8 @@ impl ImageFolder {
                 if left_out.len() == 1 { "" } else { ", …" }
             );
         }
-        found.fingerprint = bf16scope_files::hex(hash.finalize());
-        Ok(found)
+        images.fingerprint = bf16scope_files::hex(hash.finalize());
+        Ok(images)
     }
 }
 
@@ -97,16 +97,16 @@ pub(super) fn is_image(path: &Path) -> bool {
 /// The entries of a folder, by name.
 pub(super) fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
     let failed = |cause| DataError::new(DataErrorKind::Read, folder, "cannot list the folder").because(cause);
-    let mut found = Vec::new();
+    let mut entries = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         if !name.starts_with('.') {
-            found.push((name, path));
+            entries.push((name, path));
         }
     }
-    found.sort();
-    Ok(found)
+    entries.sort();
+    Ok(entries)
 }
 
 impl Records for ImageFolder {
@@ -158,10 +158,10 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, name).unwrap();
         };
-        let error = |found: &str| {
+        let error = |message: &str| {
             let error = ImageFolder::open(folder.path()).unwrap_err().to_string();
             let expected = "expected a folder for each class, with JPEG or PNG files in it";
-            assert_eq!(error, format!("{}: {found}; {expected}", folder.path().display()));
+            assert_eq!(error, format!("{}: {message}; {expected}", folder.path().display()));
         };
         write("notes.txt");
         error("no folders in it");

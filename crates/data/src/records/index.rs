@@ -43,22 +43,22 @@ pub(super) fn place(path: &Path, record: usize) -> String {
 impl Index {
     /// The index of these files, from the cache or newly made and cached. A cache that cannot be read or written only
     /// costs time.
-    pub(super) fn of(shards: &Shards, cache: Option<&Path>) -> Result<Index, DataError> {
-        let kept = cache.map(indexes);
+    pub(super) fn load(shards: &Shards, cache: Option<&Path>) -> Result<Index, DataError> {
+        let cached = cache.map(indexes);
         let key = key(&shards.shards);
-        if let Some(kept) = &kept
-            && let Some(bytes) = kept.find(&key, MAX_CACHE)
+        if let Some(cached) = &cached
+            && let Some(bytes) = cached.find(&key, MAX_CACHE)
             && let Some(index) = Index::from_bytes(&bytes, &shards.shards)
         {
             return Ok(index);
         }
         let index = Index::build(shards)?;
         let n_records: usize = index.files.iter().map(|starts| starts.len() - 1).sum();
-        if let Some(kept) = &kept
+        if let Some(cached) = &cached
             && n_records >= MIN_KEPT
-            && let Err(error) = kept.keep_whole(&key, &index.to_bytes())
+            && let Err(error) = cached.keep_whole(&key, &index.to_bytes())
         {
-            tracing::warn!("index of records {}: {error}; it is made again each time", kept.dir().display());
+            tracing::warn!("index of records {}: {error}; it is made again each time", cached.dir().display());
         }
         Ok(index)
     }
@@ -107,8 +107,8 @@ impl Index {
 pub(super) fn cut(place: String, at: u64, measured: u64, expected: u64) -> DataError {
     // A file cut in its first record may not be a TFRecord file at all.
     let kind = if at == 0 { DataErrorKind::Format } else { DataErrorKind::Damaged };
-    let found = format!("the file ends after {measured} bytes, within the record; expected {expected} at least");
-    DataError::new(kind, format!("{place}, at byte {at}"), found).help(COPY_AGAIN)
+    let message = format!("the file ends after {measured} bytes, within the record; expected {expected} at least");
+    DataError::new(kind, format!("{place}, at byte {at}"), message).help(COPY_AGAIN)
 }
 
 /// Where the records of a file begin, and the file's end.
@@ -128,8 +128,8 @@ fn hop(shards: &Shards, file_idx: usize, hash: &mut Sha256) -> Result<Vec<u64>, 
                 _ => (DataErrorKind::Damaged, ""),
             };
             let place = format!("{}, at byte {at}", place());
-            let found = format!("the checksum of its length does not agree; expected a TFRecord file{why}");
-            DataError::new(kind, place, found).help(COPY_AGAIN)
+            let message = format!("the checksum of its length does not agree; expected a TFRecord file{why}");
+            DataError::new(kind, place, message).help(COPY_AGAIN)
         };
         if n_bytes - at < HEAD as u64 {
             return Err(match at {
@@ -170,7 +170,7 @@ mod tests {
 
     fn shard(path: &Path, bytes: &[u8]) -> Shards {
         fs::write(path, bytes).unwrap();
-        Shards::plain(vec![Shard::of(path).unwrap()])
+        Shards::plain(vec![Shard::from_path(path).unwrap()])
     }
 
     fn whole() -> Vec<u8> {
@@ -181,30 +181,30 @@ mod tests {
     fn an_index_is_kept_and_made_again_when_it_is_damaged_or_the_file_changes() {
         let folder = tempfile::tempdir().unwrap();
         let (path, cache) = (folder.path().join("a"), folder.path().join("cache"));
-        let kept = indexes(&cache);
-        let few = Index::of(&shard(&path, &whole()), Some(&cache)).unwrap();
-        assert_eq!((few.files, kept.size().unwrap().0), (vec![vec![0, 19, 35, 56]], 0));
+        let cached = indexes(&cache);
+        let few = Index::load(&shard(&path, &whole()), Some(&cache)).unwrap();
+        assert_eq!((few.files, cached.size().unwrap().0), (vec![vec![0, 19, 35, 56]], 0));
         let whole = framed(b"one").repeat(MIN_KEPT);
         let shards = shard(&path, &whole);
-        let index = Index::of(&shards, Some(&cache)).unwrap();
+        let index = Index::load(&shards, Some(&cache)).unwrap();
         let key = key(&shards.shards);
-        let of_cache = kept.path(&key);
+        let of_cache = cached.path(&key);
         let bytes = fs::read(&of_cache).unwrap();
-        let body = kept.find(&key, MAX_CACHE).unwrap();
+        let body = cached.find(&key, MAX_CACHE).unwrap();
         assert_eq!(Index::from_bytes(&body, &shards.shards).as_ref(), Some(&index));
         for at in (0..body.len()).step_by(37) {
             assert_eq!(Index::from_bytes(&body[..at], &shards.shards), None);
         }
         fs::write(&of_cache, b"damaged").unwrap();
-        assert_eq!(Index::of(&shards, Some(&cache)).unwrap(), index);
+        assert_eq!(Index::load(&shards, Some(&cache)).unwrap(), index);
         assert_eq!(fs::read(&of_cache).unwrap(), bytes);
         // Another record: another key, another fingerprint.
         let longer = shard(&path, &[&whole[..], &framed(b"four")].concat());
-        let other = Index::of(&longer, Some(&cache)).unwrap();
+        let other = Index::load(&longer, Some(&cache)).unwrap();
         assert!(other.fingerprint != index.fingerprint && other.files[0].len() == MIN_KEPT + 2);
         // A record with other bytes has another checksum.
         let other = shard(&path, &[&framed(b"One"), &whole[19..]].concat());
-        assert_ne!(Index::of(&other, None).unwrap().fingerprint, index.fingerprint);
+        assert_ne!(Index::load(&other, None).unwrap().fingerprint, index.fingerprint);
     }
 
     #[test]
@@ -212,7 +212,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let name = path.display().to_string();
-        let refused = |bytes: &[u8]| Index::of(&shard(&path, bytes), None).unwrap_err().to_string().replace(&name, "a");
+        let refused =
+            |bytes: &[u8]| Index::load(&shard(&path, bytes), None).unwrap_err().to_string().replace(&name, "a");
         for end in 1..whole().len() {
             if [19, 35].contains(&end) {
                 continue;
@@ -243,7 +244,7 @@ mod tests {
         let sparse = fs::File::create(&path).unwrap();
         (&sparse).write_all(&head).unwrap();
         sparse.set_len(MAX_RECORD + 17).unwrap();
-        let error = Index::of(&Shards::plain(vec![Shard::of(&path).unwrap()]), None)
+        let error = Index::load(&Shards::plain(vec![Shard::from_path(&path).unwrap()]), None)
             .unwrap_err()
             .to_string()
             .replace(&name, "a");

@@ -159,8 +159,8 @@ fn described(path: &Path, key: &str) -> DataError {
         "an experiment tells it of this one: `data: {{{key}: {}}}` in a YAML file, whose other keys are in docs/EXPERIMENTS.md",
         path.display()
     );
-    let found = "no TFRecord file, tar, Parquet file or folder of images, which tell what is in them";
-    DataError::new(DataErrorKind::Format, path, found).help(help)
+    let message = "no TFRecord file, tar, Parquet file or folder of images, which tell what is in them";
+    DataError::new(DataErrorKind::Format, path, message).help(help)
 }
 
 /// The key of `data` that describes files with such a name in an experiment.
@@ -177,12 +177,12 @@ fn key_of(name: &str) -> Option<&'static str> {
 
 /// The error for an invalid pattern.
 fn no_pattern(pattern: &str, error: &glob::PatternError) -> DataError {
-    let found = format!("`{pattern}` is not a pattern of file names: {}; expected one such as train-*", error.msg);
-    DataError::new(DataErrorKind::Read, DataPlace::Nowhere, found)
+    let message = format!("`{pattern}` is not a pattern of file names: {}; expected one such as train-*", error.msg);
+    DataError::new(DataErrorKind::Read, DataPlace::Nowhere, message)
 }
 
 /// The error for a pattern that no file matches.
 fn no_files(pattern: String) -> DataError {
-    let found = "no file has such a name; expected one at least";
-    DataError::new(DataErrorKind::Read, pattern, found)
+    let message = "no file has such a name; expected one at least";
+    DataError::new(DataErrorKind::Read, pattern, message)
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::rows::{WHY, footer, place};
-use self::schema::{Column, Said};
+use self::schema::{Column, HuggingFace};
 use super::compression::Compression;
 use super::tfrecord::TfRecords;
 use super::{Records, Value, Values};
@@ -31,7 +31,7 @@ pub struct Parquet {
     rows: TfRecords,
     /// The columns of each file.
     columns: Vec<Arc<[Column]>>,
-    said: Said,
+    hugging_face: HuggingFace,
 }
 
 impl Parquet {
@@ -49,31 +49,31 @@ impl Parquet {
     /// Those of [`Parquet::open`].
     pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Parquet, DataError> {
         let rows = TfRecords::open_as(files, cache, |_| Some(Compression::Parquet))?;
-        let (mut columns, mut said): (Vec<Arc<[Column]>>, _) = (Vec::new(), None);
+        let (mut columns, mut hugging_face): (Vec<Arc<[Column]>>, _) = (Vec::new(), None);
         for (idx, path) in files.iter().enumerate() {
             let file = files::open(rows.whole(idx)).map_err(|cause| DataError::open(path, cause))?;
-            let (footer, own) = footer(&file, path)?;
-            said.get_or_insert_with(|| schema::said(footer.file_metadata()));
+            let (footer, file_columns) = footer(&file, path)?;
+            hugging_face.get_or_insert_with(|| schema::hugging_face(footer.file_metadata()));
             // Files of one data set usually have the same columns, which are stored once.
-            let same = columns.last().filter(|last| ***last == *own).cloned();
-            columns.push(same.unwrap_or_else(|| own.into()));
+            let same = columns.last().filter(|last| ***last == *file_columns).cloned();
+            columns.push(same.unwrap_or_else(|| file_columns.into()));
         }
-        Ok(Parquet { rows, columns, said: said.unwrap_or_default() })
+        Ok(Parquet { rows, columns, hugging_face: hugging_face.unwrap_or_default() })
     }
 
     /// Why a row has no value in the column of this name, if the file has the column.
     fn fault(&self, index: u64, key: &str, values: &Values) -> Option<DataError> {
         let column = self.columns[self.rows.find(index).0].iter().find(|column| column.name == key)?;
         let what = format!("column `{key}`");
-        if let Err(found) = &column.kind {
+        if let Err(unsupported) = &column.kind {
             let expected = "whole numbers, floats, bools, bytes, text or lists of them";
-            return Some(DataError::mismatch(self.place(index), &what, found, expected));
+            return Some(DataError::mismatch(self.place(index), &what, unsupported, expected));
         }
-        let (kind, found, damaged) = match values.get(&format!("{key}{WHY}")) {
+        let (kind, message, damaged) = match values.get(&format!("{key}{WHY}")) {
             Some(Value::Bytes(strings)) => {
-                let found = strings.first().map(|found| String::from_utf8_lossy(found).into_owned());
+                let text = strings.first().map(|text| String::from_utf8_lossy(text).into_owned());
                 let damaged = "if the file is damaged, copy or download it again; or ";
-                (DataErrorKind::Damaged, format!("{what}: {}", found.unwrap_or_default()), damaged)
+                (DataErrorKind::Damaged, format!("{what}: {}", text.unwrap_or_default()), damaged)
             }
             _ => {
                 let elsewhere = match values.contains_key(&format!("{key}.path")) {
@@ -84,7 +84,7 @@ impl Parquet {
             }
         };
         let help = format!("{damaged}leave such rows out: `on_error: {{skip: N}}` under `data`");
-        Some(DataError::new(kind, self.place(index), found).help(help))
+        Some(DataError::new(kind, self.place(index), message).help(help))
     }
 }
 
@@ -125,11 +125,11 @@ impl Records for Parquet {
     }
 
     fn is_image(&self, key: &str) -> bool {
-        self.said.images.iter().any(|name| name == key)
+        self.hugging_face.images.iter().any(|name| name == key)
     }
 
     fn classes(&self) -> &[String] {
-        &self.said.classes
+        &self.hugging_face.classes
     }
 }
 

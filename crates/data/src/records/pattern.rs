@@ -16,12 +16,12 @@ pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>
     for pattern in patterns {
         let pattern = pattern.as_ref();
         let named = folder.join(pattern);
-        let found = match url(Path::new(pattern)) {
+        let matches = match url(Path::new(pattern)) {
             Some(url) => remote::matching(url)?,
             None if named.exists() => vec![named],
             None => matching(folder, pattern)?,
         };
-        for file in found {
+        for file in matches {
             if !files.contains(&file) {
                 files.push(file);
             }
@@ -39,8 +39,8 @@ fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
             Path::new(&glob::Pattern::escape(&folder.to_string_lossy())).join(pattern).to_string_lossy().into_owned()
         }
     };
-    let found = glob::glob(&whole).map_err(|error| no_pattern(pattern, &error))?;
-    let mut files: Vec<PathBuf> = found.filter_map(Result::ok).filter(|path| path.is_file()).collect();
+    let matches = glob::glob(&whole).map_err(|error| no_pattern(pattern, &error))?;
+    let mut files: Vec<PathBuf> = matches.filter_map(Result::ok).filter(|path| path.is_file()).collect();
     files.sort();
     match files.is_empty() {
         true => Err(no_files(folder.join(pattern).display().to_string())),

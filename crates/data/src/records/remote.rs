@@ -37,14 +37,14 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     /// Splits a URL, unless it may contain a secret: names are printed and stored.
-    fn of(url: &str) -> Result<Parts<'_>, DataError> {
+    fn parse(url: &str) -> Result<Parts<'_>, DataError> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
         let public = host.rsplit('@').next().unwrap_or_default();
-        let wrong = |found: &str| {
+        let wrong = |message: &str| {
             let help = "name it as https://host/name, s3://bucket/name or gs://bucket/name; credentials come from the environment, \
                         or copy the file here and name that";
-            Err(refused(&format!("{scheme}://{public}/"), found, help))
+            Err(refused(&format!("{scheme}://{public}/"), message, help))
         };
         match () {
             () if public.len() < host.len() => wrong("a URL with a user or a password; expected one without"),
@@ -58,19 +58,19 @@ impl Parts<'_> {
 }
 
 /// The error for an object that may not be fetched.
-fn refused(url: &str, found: &str, help: &str) -> DataError {
-    DataError::new(DataErrorKind::Read, url, found).help(help)
+fn refused(url: &str, message: &str, help: &str) -> DataError {
+    DataError::new(DataErrorKind::Read, url, message).help(help)
 }
 
 fn no_feature(url: &str) -> DataError {
-    let found = "this build reads local files only";
+    let message = "this build reads local files only";
     let help = "build bf16scope with `--features object-store`, or copy the file here and name that";
-    DataError::new(DataErrorKind::Read, url, found).help(help)
+    DataError::new(DataErrorKind::Read, url, message).help(help)
 }
 
 /// Splits a URL that this build and this run may fetch.
 fn allowed(url: &str) -> Result<Parts<'_>, DataError> {
-    let parts = Parts::of(url)?;
+    let parts = Parts::parse(url)?;
     match () {
         () if !cfg!(feature = "object-store") => Err(no_feature(url)),
         () if files::is_offline() => {
@@ -88,9 +88,9 @@ pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
         return Ok(vec![PathBuf::from(pattern)]);
     }
     if parts.scheme.starts_with("http") {
-        let found = "a pattern of names, and a web server lists none; expected a name";
+        let message = "a pattern of names, and a web server lists none; expected a name";
         let help = "name each file in a list; patterns are for local files, gs:// and s3://";
-        return Err(refused(pattern, found, help));
+        return Err(refused(pattern, message, help));
     }
     let matcher = glob::Pattern::new(parts.name).map_err(|error| no_pattern(pattern, &error))?;
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
@@ -120,15 +120,15 @@ pub(super) fn shards(files: &[PathBuf], cache: &Cache) -> Result<Vec<Shard>, Dat
     let mut fetched = match (urls.first(), &cache.dir) {
         (None, _) => Vec::new(),
         (Some((url, _)), None) => {
-            let found = "an object of a store, and there is no cache directory to bring it to";
-            return Err(refused(url, found, "set BF16SCOPE_CACHE"));
+            let message = "an object of a store, and there is no cache directory to bring it to";
+            return Err(refused(url, message, "set BF16SCOPE_CACHE"));
         }
         (Some(_), Some(dir)) => fetch(&urls, &objects(dir), MAX_OBJECTS, &cache.on_bytes)?,
     }
     .into_iter();
     let shard = |path: &PathBuf| match url(path) {
         Some(_) => Ok(fetched.next().expect("each URL is fetched")),
-        None => Shard::of(path),
+        None => Shard::from_path(path),
     };
     files.iter().map(shard).collect()
 }
@@ -222,7 +222,7 @@ mod tests {
     fn urls_that_hold_secrets_are_refused_and_not_shown() {
         let help = "help: name it as https://host/name, s3://bucket/name or gs://bucket/name; credentials come from the \
                     environment, or copy the file here and name that";
-        for (url, said) in [
+        for (url, expected) in [
             ("https://me:secret@host/a?b", "https://host/: a URL with a user or a password; expected one without"),
             (
                 "https://host/a.tar?X-Amz-Signature=secret",
@@ -231,7 +231,7 @@ mod tests {
             ("s3://bucket", "s3://bucket/: a URL without a host or a name; expected both"),
             ("gs:///name", "gs:///: a URL without a host or a name; expected both"),
         ] {
-            assert_eq!(refused(url), format!("{said}\n{help}"), "{url}");
+            assert_eq!(refused(url), format!("{expected}\n{help}"), "{url}");
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) struct Cached {
 }
 
 impl Shard {
-    pub(crate) fn of(path: &Path) -> Result<Shard, DataError> {
+    pub(crate) fn from_path(path: &Path) -> Result<Shard, DataError> {
         let failed = |cause| DataError::open(path, cause);
         Shard::of_open(path, &files::open(path).map_err(failed)?).map_err(failed)
     }
@@ -104,7 +104,7 @@ pub(crate) fn key(shards: &[Shard]) -> String {
 
 /// The checksums of a file that is in the cache under `key`; marks it as used. A damaged file is reported, and made
 /// again.
-pub(super) fn found(path: &Path, key: &str) -> Option<Sums> {
+pub(super) fn cached_sums(path: &Path, key: &str) -> Option<Sums> {
     match Sums::find(path, key) {
         Ok(sums) => {
             let sums = sums?;

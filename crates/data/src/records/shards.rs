@@ -52,7 +52,7 @@ impl Shards {
     ///
     /// # Errors
     /// A file that cannot be opened, or unpacked.
-    pub(super) fn of(
+    pub(super) fn open(
         files: &[PathBuf],
         cache: &Cache,
         compression: fn(&[u8]) -> Option<Compression>,
@@ -102,9 +102,9 @@ impl Shards {
     fn opened(&self, file_idx: usize) -> Result<Arc<Opened>, DataError> {
         let mut open = self.lock();
         if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
-            let found = open.remove(at).expect("it was found there");
-            let opened = Arc::clone(&found.1);
-            open.push_back(found);
+            let entry = open.remove(at).expect("it was found there");
+            let opened = Arc::clone(&entry.1);
+            open.push_back(entry);
             return Ok(opened);
         }
         let shard = &self.shards[file_idx];

@@ -65,16 +65,16 @@ struct Seen {
 impl Survey {
     /// Reads up to `limit` records, from the first to the last in equal steps, and decodes images. In a feature with
     /// images, a value that is neither JPEG nor PNG is broken.
-    pub fn of(records: &dyn Records, limit: u64) -> Survey {
+    pub fn compute(records: &dyn Records, limit: u64) -> Survey {
         let n_records = records.n_records();
         let mut survey = Survey { n_records, n_read: limit.min(n_records), ..Survey::default() };
         let seen = |index: u64| -> Result<Vec<Seen>, String> {
             let values = records.values(index, None).map_err(|error| error.to_string())?;
             let seen = |(key, value): (String, Value)| {
-                let (held, wrong) = Held::of(&value);
-                let said = wrong.map(|wrong| format!("{}: feature `{key}`: {wrong}", records.place(index)));
-                let is_none = said.is_some() && held.images.is_empty();
-                Seen { key, held, is_none, wrong: said }
+                let (held, wrong) = Held::from_value(&value);
+                let message = wrong.map(|wrong| format!("{}: feature `{key}`: {wrong}", records.place(index)));
+                let is_none = message.is_some() && held.images.is_empty();
+                Seen { key, held, is_none, wrong: message }
             };
             Ok(values.into_iter().map(seen).collect())
         };
@@ -124,7 +124,7 @@ impl Survey {
 
 impl Held {
     /// The statistics of a value, and its fault as an image.
-    fn of(value: &Value) -> (Held, Option<String>) {
+    fn from_value(value: &Value) -> (Held, Option<String>) {
         let mut held = Held { kinds: [(value.kind(), 1)].into(), ..Held::default() };
         widen(&mut held.n_values, value.len());
         match value {
@@ -221,7 +221,7 @@ mod tests {
             Some(values.into())
         };
         let records = Fixed(vec![record(1, b"text"), None, record(2, b"\xff\xd8\xff"), record(1, b"")]);
-        let survey = Survey::of(&records, 100);
+        let survey = Survey::compute(&records, 100);
         // As soon as one value is an image, the others must be images too.
         assert_eq!((survey.n_records, survey.n_read, survey.n_broken), (4, 4, 4));
         assert_eq!(
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!((image.n_bytes, image.images.clone()), (Some([0, 4]), [("JPEG", 1)].into()));
         assert_eq!(image.n_no_image, 2);
         // A sample includes the first and the last record.
-        let survey = Survey::of(&records, 2);
+        let survey = Survey::compute(&records, 2);
         assert_eq!((survey.n_read, survey.n_broken, survey.features["label"].counts.clone()), (2, 0, [(1, 2)].into()));
         assert_eq!(survey.features["image"].n_no_image, 0, "text is not a broken image");
     }

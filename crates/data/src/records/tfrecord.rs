@@ -53,8 +53,8 @@ impl TfRecords {
         cache: &Cache,
         compression: fn(&[u8]) -> Option<Compression>,
     ) -> Result<TfRecords, DataError> {
-        let shards = Shards::of(files, cache, compression)?;
-        let index = Index::of(&shards, cache.dir.as_deref())?;
+        let shards = Shards::open(files, cache, compression)?;
+        let index = Index::load(&shards, cache.dir.as_deref())?;
         let mut n_records = 0;
         let firsts = index.files.iter().map(|starts| {
             let first = n_records;
@@ -101,11 +101,11 @@ impl TfRecords {
         match measured == expected {
             true => Ok(frame),
             false => {
-                let found = format!(
+                let message = format!(
                     "the checksum of its bytes is {measured:#010x}; expected {expected:#010x}: the record is damaged"
                 );
                 let help = format!("{COPY_AGAIN}, or leave such records out: `on_error: {{skip: N}}` under `data`");
-                Err(DataError::new(DataErrorKind::Damaged, place(), found).help(help))
+                Err(DataError::new(DataErrorKind::Damaged, place(), message).help(help))
             }
         }
     }
@@ -137,8 +137,9 @@ impl Records for TfRecords {
 
     fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
         let bytes = self.bytes(index)?;
-        let wrong =
-            |found| DataError::new(DataErrorKind::Format, self.place(index), format!("no tf.train.Example: {found}"));
+        let wrong = |message| {
+            DataError::new(DataErrorKind::Format, self.place(index), format!("no tf.train.Example: {message}"))
+        };
         parse(bytes, keys).map_err(wrong)
     }
 
@@ -155,7 +156,7 @@ impl Records for TfRecords {
 /// The compression of a file that does not begin with a record.
 fn compression(head: &[u8]) -> Option<Compression> {
     let is_record = head.first_chunk().is_some_and(|head| framing::length(head).1);
-    if is_record { None } else { Compression::of(head) }
+    if is_record { None } else { Compression::detect(head) }
 }
 
 #[cfg(test)]

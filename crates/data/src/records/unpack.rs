@@ -16,7 +16,7 @@ use flate2::read::MultiGzDecoder;
 use super::compression::Compression;
 use super::parquet_files::rows;
 use super::remote;
-use super::shard::{Cached, Shard, found, key};
+use super::shard::{Cached, Shard, cached_sums, key};
 use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
 use bf16scope_files::{self as files, Cache, Records as Kept, Replacement, Summing, Sums};
 
@@ -52,15 +52,15 @@ pub(super) fn unpack(
     let Some(&(first, kind)) = packed.first() else { return Ok(()) };
     let Some(dir) = &cache.dir else {
         let path = &shards[first].path;
-        let found = format!(
+        let message = format!(
             "a {} file, whose records are read by number once it is unpacked, and there is no cache directory for that",
             kind.name()
         );
         let by_hand = kind.by_hand(path).map(|by_hand| format!(", or unpack it: {by_hand}")).unwrap_or_default();
-        let error = DataError::new(DataErrorKind::Write, path, found);
+        let error = DataError::new(DataErrorKind::Write, path, message);
         return Err(error.help(format!("set BF16SCOPE_CACHE{by_hand}")));
     };
-    let room = Room { kept: unpacked(dir), limit: MAX_UNPACKED };
+    let room = Room { cached: unpacked(dir), limit: MAX_UNPACKED };
     room.fill(shards, &packed, cache)
 }
 
@@ -71,11 +71,11 @@ pub(super) fn again(shard: &Shard, to: &Cached, kind: Compression, cache: &Cache
     match &shard.fetched {
         Some(fetched) if fetched.sums.check(&fetched.path).is_err() => remote::again(shard, cache)?,
         Some(_) => {}
-        None if Shard::of(&shard.path)?.is_as(shard) => {}
+        None if Shard::from_path(&shard.path)?.is_as(shard) => {}
         None => return Err(changed()),
     }
     let dir = cache.dir.as_deref().expect("a file of a cache is in one");
-    let room = Room { kept: unpacked(dir), limit: MAX_UNPACKED };
+    let room = Room { cached: unpacked(dir), limit: MAX_UNPACKED };
     let key = to.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     match room.unpack(shard, kind, key, to.sums.n_bytes())? == *to.sums {
         true => Ok(()),
@@ -100,20 +100,20 @@ fn head(shard: &Shard) -> Result<Vec<u8>, DataError> {
 
 /// Where files are unpacked, and how many bytes of one data set may be.
 struct Room {
-    kept: Kept,
+    cached: Kept,
     limit: u64,
 }
 
 impl Room {
     fn fill(&self, shards: &mut [Shard], packed: &[(usize, Compression)], cache: &Cache) -> Result<(), DataError> {
         let mut left = self.limit;
-        let (mut own, mut n_new, mut n_bytes_new) = (BTreeSet::new(), 0, 0);
+        let (mut keys_in_use, mut n_new, mut n_bytes_new) = (BTreeSet::new(), 0, 0);
         for &(idx, kind) in packed {
             let shard = &mut shards[idx];
             let name = key(std::slice::from_ref(shard)) + kind.form();
-            let path = self.kept.path(&name);
-            self.kept.check(&name).map_err(|error| DataError::open(&shard.path, error.into()))?;
-            let sums = match found(&path, &name) {
+            let path = self.cached.path(&name);
+            self.cached.check(&name).map_err(|error| DataError::open(&shard.path, error.into()))?;
+            let sums = match cached_sums(&path, &name) {
                 // Another user's cache may still be readable.
                 Some(sums) if sums.n_bytes() <= left => sums,
                 Some(_) => return Err(too_large(&shard.path, kind, self.limit)),
@@ -131,14 +131,14 @@ impl Room {
             };
             left -= sums.n_bytes();
             shard.unpacked = Some((Cached { path, sums: Arc::new(sums) }, kind));
-            own.insert(name);
+            keys_in_use.insert(name);
             // Never removes a file of this data set to make room for another one of it.
-            if let Err(error) = self.kept.make_room(&own) {
-                tracing::warn!("{}: {error}; what is unpacked there stays", self.kept.dir().display());
+            if let Err(error) = self.cached.make_room(&keys_in_use) {
+                tracing::warn!("{}: {error}; what is unpacked there stays", self.cached.dir().display());
             }
         }
         if n_new > 0 {
-            let (dir, mib) = (self.kept.dir().display(), n_bytes_new >> 20);
+            let (dir, mib) = (self.cached.dir().display(), n_bytes_new >> 20);
             tracing::warn!(
                 "files whose records cannot be read by number are unpacked once: {n_new} of them, {mib} MiB, to {dir}, where at most {} GiB are kept",
                 self.limit >> 30
@@ -149,13 +149,13 @@ impl Room {
 
     /// Unpacks a file to the cache's path for `key`.
     fn unpack(&self, shard: &Shard, kind: Compression, key: &str, left: u64) -> Result<Sums, DataError> {
-        let (path, to) = (&shard.path, &self.kept.path(key));
+        let (path, to) = (&shard.path, &self.cached.path(key));
         let cannot_keep = |cause| {
-            let found = format!("cannot be unpacked to {}", self.kept.dir().display());
-            DataError::new(DataErrorKind::Write, path, found).because(cause)
+            let message = format!("cannot be unpacked to {}", self.cached.dir().display());
+            DataError::new(DataErrorKind::Write, path, message).because(cause)
         };
-        std::fs::create_dir_all(self.kept.dir()).map_err(cannot_keep)?;
-        files::sweep(self.kept.dir()).map_err(cannot_keep)?;
+        std::fs::create_dir_all(self.cached.dir()).map_err(cannot_keep)?;
+        files::sweep(self.cached.dir()).map_err(cannot_keep)?;
         files::make_way(to).map_err(cannot_keep)?;
         let mut out = Replacement::begin(to).map_err(cannot_keep)?;
         let file = files::open(shard.whole()).map_err(|cause| DataError::open(path, cause))?;
@@ -164,13 +164,13 @@ impl Room {
             n_bytes += bytes.len() as u64;
             let (measured, limit) = (n_bytes / n_packed.max(1), kind.max_ratio());
             if n_bytes > MIN_JUDGED && measured > limit {
-                let found = format!(
+                let message = format!(
                     "a {} file of which {n_packed} bytes unpack to {measured} times as many; expected at most {limit} times: it \
                      may be a decompression bomb",
                     kind.name()
                 );
                 let help = "if it is not, unpack it yourself and name what comes out";
-                return Err(DataError::new(DataErrorKind::TooLarge, path, found).help(help));
+                return Err(DataError::new(DataErrorKind::TooLarge, path, message).help(help));
             }
             if n_bytes > left {
                 return Err(too_large(path, kind, self.limit));
@@ -214,19 +214,19 @@ fn stream<R: Read>(
             Ok(n) => take(&buffer[..n], n_packed.get())?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(source) => {
-                let found = format!(
+                let message = format!(
                     "the {} stream is damaged or ends early, at or before byte {}",
                     kind.name(),
                     n_packed.get()
                 );
-                return Err(DataError::new(DataErrorKind::Damaged, path, found).help(COPY_AGAIN).because(source));
+                return Err(DataError::new(DataErrorKind::Damaged, path, message).help(COPY_AGAIN).because(source));
             }
         }
     }
 }
 
 fn too_large(path: &Path, kind: Compression, limit: u64) -> DataError {
-    let found = format!(
+    let message = format!(
         "a {} file; with those before it, it unpacks to more than {limit} bytes, which is all that is kept unpacked of a data \
          set",
         kind.name()
@@ -235,7 +235,7 @@ fn too_large(path: &Path, kind: Compression, limit: u64) -> DataError {
         Some(by_hand) => format!("unpack the files where there is room, and name those: {by_hand}"),
         None => "name fewer files, or write them again without columns that no feature is made of".to_string(),
     };
-    DataError::new(DataErrorKind::TooLarge, path, found).help(help)
+    DataError::new(DataErrorKind::TooLarge, path, message).help(help)
 }
 
 /// A zlib stream that is the whole file. The decoder alone would silently ignore bytes after its end.
@@ -334,11 +334,12 @@ mod tests {
         };
         let opened = open();
         check(&opened);
-        let kept = unpacked(&place.cache());
+        let cached = unpacked(&place.cache());
         let n_bytes = (records(0).len() * 3) as u64;
-        assert_eq!(kept.size().unwrap(), (2, n_bytes));
+        assert_eq!(cached.size().unwrap(), (2, n_bytes));
         // The second time the file in the cache is used, not made again.
-        let mut of_cache: Vec<PathBuf> = fs::read_dir(kept.dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut of_cache: Vec<PathBuf> =
+            fs::read_dir(cached.dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
         of_cache.sort();
         let inode = |path: &PathBuf| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
         let before: Vec<u64> = of_cache.iter().map(inode).collect();
@@ -432,9 +433,9 @@ mod tests {
         let place = Place::new();
         let path = place.file("a", &gzip(&framed(&[1; 1000])));
         let dir = place.cache();
-        let room = |limit| Room { kept: Kept::new(dir.clone(), "records", limit), limit };
+        let room = |limit| Room { cached: Kept::new(dir.clone(), "records", limit), limit };
         let fill = |path: &Path, limit| {
-            let mut shards = [Shard::of(path).unwrap()];
+            let mut shards = [Shard::from_path(path).unwrap()];
             room(limit).fill(&mut shards, &[(0, Compression::Gzip)], &Cache::default())
         };
         let error = fill(&path, 1015).unwrap_err().to_string();
@@ -446,6 +447,6 @@ mod tests {
         fill(&path, 1016).unwrap();
         let other = place.file("b", &gzip(&framed(&[2; 500])));
         fill(&other, 1516).unwrap();
-        assert_eq!(room(1).kept.size().unwrap(), (1, 516), "the older one went, for 1532 do not fit");
+        assert_eq!(room(1).cached.size().unwrap(), (1, 516), "the older one went, for 1532 do not fit");
     }
 }

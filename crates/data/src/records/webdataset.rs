@@ -91,8 +91,8 @@ impl Tars {
     pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Tars, DataError> {
         let _span = tracing::info_span!("index").entered();
         // The two bytes of zlib's header may also begin the name of a tar's first file.
-        let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind != Compression::Zlib);
-        let shards = Arc::new(Shards::of(files, cache, compression)?);
+        let compression = |head: &[u8]| Compression::detect(head).filter(|kind| *kind != Compression::Zlib);
+        let shards = Arc::new(Shards::open(files, cache, compression)?);
         let mut tars = Tars {
             shards,
             samples: Vec::new(),
@@ -127,7 +127,7 @@ impl Tars {
         let (mut at, mut n_other) = (0, 0);
         let mut begun = Begun::new();
         // A long name, which has its own header before the entry's.
-        let mut given: Option<Vec<u8>> = None;
+        let mut long_name: Option<Vec<u8>> = None;
         let first = self.samples.len();
         for entry in archive.entries_with_seek().map_err(|cause| no_header(&shard, 0, &cause))?.raw(true) {
             let mut entry = entry.map_err(|cause| no_header(&shard, at, &cause))?;
@@ -140,14 +140,14 @@ impl Tars {
                 return Err(cut(shard.path.display().to_string(), entry.raw_header_position(), n_bytes, at));
             }
             if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
-                given = given_name(&mut entry, &shard)?.or(given);
+                long_name = given_name(&mut entry, &shard)?.or(long_name);
                 continue;
             }
             let is_about_others = kind.is_pax_global_extensions() || kind.is_gnu_longlink();
             if is_about_others {
                 continue;
             }
-            let name = given.take().unwrap_or_else(|| entry.path_bytes().into_owned());
+            let name = long_name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
             if !(kind.is_file() || kind.is_contiguous()) {
                 n_other += u64::from(!kind.is_dir());
                 continue;
@@ -189,9 +189,9 @@ impl Tars {
             let start = place - place % BLOCK as usize;
             let place = at + start as u64;
             if part[start..].first_chunk().is_some_and(is_header) {
-                let found = format!("another tar begins at byte {place}, behind the end of the first; expected one");
+                let message = format!("another tar begins at byte {place}, behind the end of the first; expected one");
                 let help = "tars are joined by `tar --concatenate`, or named one by one";
-                return Err(DataError::new(DataErrorKind::Format, &shard.path, found).help(help));
+                return Err(DataError::new(DataErrorKind::Format, &shard.path, message).help(help));
             }
             at = place;
             break;
@@ -231,8 +231,8 @@ impl Tars {
         let sample = self.samples.len();
         let ending = match self.known.get_mut(ending) {
             Some((_, last)) if *last == sample => {
-                let found = format!("two files are called `{name}.{ending}`; expected one of each name and ending");
-                return Err(DataError::new(DataErrorKind::Format, &shard.path, found));
+                let message = format!("two files are called `{name}.{ending}`; expected one of each name and ending");
+                return Err(DataError::new(DataErrorKind::Format, &shard.path, message));
             }
             Some((number, last)) => {
                 *last = sample;
@@ -304,10 +304,10 @@ impl Tars {
     }
 
     /// Reports, once, that a member of JSON is ignored.
-    fn passes_over(&self, index: u64, member: &str, found: &str) {
+    fn passes_over(&self, index: u64, member: &str, message: &str) {
         if !self.has_passed_over.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "{}: `{member}` is {found}, and is passed over, as others like it are: features are numbers, truths and texts, \
+                "{}: `{member}` is {message}, and is passed over, as others like it are: features are numbers, truths and texts, \
                  and lists of one of them",
                 self.place(index)
             );
@@ -328,22 +328,22 @@ fn hash_of(name: &str) -> u64 {
 /// become a separate example.
 fn apart(shard: &Shard, name: &str, ending: &str) -> DataError {
     let path = shard.path.display();
-    let found = format!(
+    let message = format!(
         "`{name}.{ending}` stands apart from the other files of `{name}`; expected the files of an example one after the other"
     );
     let help = format!(
         "sort them: `mkdir unsorted && tar -xf {path} -C unsorted && tar --sort=name -cf sorted.tar -C unsorted .`, and name \
          sorted.tar"
     );
-    DataError::new(DataErrorKind::Format, &shard.path, found).help(help)
+    DataError::new(DataErrorKind::Format, &shard.path, message).help(help)
 }
 
 /// Whether a block is a header, by its checksum: the sum of its bytes, with blanks in place of the sum.
 fn is_header(block: &[u8; BLOCK as usize]) -> bool {
     let blanks = 148..156;
     let sum: u32 = (0..).zip(block).map(|(at, &byte)| if blanks.contains(&at) { 32 } else { u32::from(byte) }).sum();
-    let said = str::from_utf8(&block[blanks]).ok().map(|text| text.trim_matches(['\0', ' ']));
-    said.and_then(|said| u32::from_str_radix(said, 8).ok()) == Some(sum)
+    let digits = str::from_utf8(&block[blanks]).ok().map(|text| text.trim_matches(['\0', ' ']));
+    digits.and_then(|digits| u32::from_str_radix(digits, 8).ok()) == Some(sum)
 }
 
 /// The error for a missing header at an offset in a tar.
@@ -373,11 +373,11 @@ fn given_name<R: Read>(entry: &mut tar::Entry<'_, R>, shard: &Shard) -> Result<O
     if entry.header().entry_type().is_gnu_longname() {
         return Ok(Some(bytes.into_iter().take_while(|byte| *byte != 0).collect()));
     }
-    let mut given = None;
+    let mut name = None;
     for pair in tar::PaxExtensions::new(&bytes) {
         let pair = pair.map_err(|cause| no_header(shard, start, &cause))?;
         match pair.key_bytes() {
-            b"path" => given = Some(pair.value_bytes().to_vec()),
+            b"path" => name = Some(pair.value_bytes().to_vec()),
             // Only files beyond 8 GiB need it; those are not examples.
             b"size" => {
                 let measured = pair.value().ok().and_then(|size| size.parse().ok()).unwrap_or(u64::MAX);
@@ -386,7 +386,7 @@ fn given_name<R: Read>(entry: &mut tar::Entry<'_, R>, shard: &Shard) -> Result<O
             _ => {}
         }
     }
-    Ok(given)
+    Ok(name)
 }
 
 /// The last of several extensions, which determines the type: `png` for `seg.png`.
@@ -426,7 +426,7 @@ impl Records for Tars {
                         for (member, value) in self.members(index, field)? {
                             match value {
                                 Ok(value) => drop(values.insert(member, value)),
-                                Err(found) => self.passes_over(index, &member, found),
+                                Err(kind) => self.passes_over(index, &member, kind),
                             }
                         }
                     }
@@ -445,12 +445,12 @@ impl Records for Tars {
             {
                 match self.members(index, field)?.remove(*key) {
                     Some(Ok(value)) => drop(values.insert(key.to_string(), value)),
-                    Some(Err(found)) => {
+                    Some(Err(kind)) => {
                         let expected = "numbers, truths or texts, or a list of one of them";
                         return Err(DataError::mismatch(
                             self.place(index),
                             &format!("feature `{key}`"),
-                            found,
+                            kind,
                             expected,
                         ));
                     }
@@ -573,20 +573,20 @@ mod tests {
             ("a/2.jpg", &[1; 700]),
         ]);
         let tars = opened(folder.path(), std::slice::from_ref(&whole)).unwrap();
-        let said = |keys: &[&str]| tars.values(0, Some(keys)).unwrap_err().to_string();
+        let message = |keys: &[&str]| tars.values(0, Some(keys)).unwrap_err().to_string();
         let place = folder.path().join("a-0.tar").display().to_string();
         assert_eq!(
-            said(&["cls"]),
+            message(&["cls"]),
             format!("{place}, example `a/1`: feature `cls` is `seven`; expected a whole number")
         );
         assert_eq!(
-            said(&["jsn.x"]),
+            message(&["jsn.x"]),
             format!(
                 "{place}, example `a/1`: feature `jsn.x` is a list of several kinds; expected numbers, truths or texts, or a \
                  list of one of them"
             )
         );
-        assert!(said(&["json.x"]).starts_with(&format!("{place}, example `a/1`: feature `json` is EOF")));
+        assert!(message(&["json.x"]).starts_with(&format!("{place}, example `a/1`: feature `json` is EOF")));
 
         let refused = |bytes: Vec<u8>| opened(folder.path(), &[bytes]).unwrap_err();
         assert_eq!(
@@ -595,12 +595,12 @@ mod tests {
              help: copy or download the file again"
         );
         // Truncated within a block's padding, and within a header.
-        for (n_bytes, said) in [
+        for (n_bytes, message) in [
             (5 * 512 + 1024 + 700, "4284 bytes, within the record; expected 4608"),
             (600, "600 bytes, within the record; expected 1024"),
         ] {
             let error = refused(whole[..n_bytes].to_vec());
-            assert!(error.contains(&format!(": the file ends after {said} at least\n")), "{error}");
+            assert!(error.contains(&format!(": the file ends after {message} at least\n")), "{error}");
         }
         let mut flipped = whole.clone();
         flipped[1024 + 3] ^= 1;

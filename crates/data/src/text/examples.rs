@@ -105,8 +105,8 @@ impl Options {
 
 fn id(tokenizer: &Tokenizer, token: &str, purpose: &'static str, help: &'static str) -> Result<u32, DataError> {
     tokenizer.id(token).ok_or_else(|| {
-        let found = format!("there is no token `{token}`, which {purpose}; expected one of the tokenizer's");
-        DataError::new(DataErrorKind::Missing, tokenizer.name(), found).help(help)
+        let message = format!("there is no token `{token}`, which {purpose}; expected one of the tokenizer's");
+        DataError::new(DataErrorKind::Missing, tokenizer.name(), message).help(help)
     })
 }
 
@@ -230,9 +230,9 @@ impl TextExamples {
     /// The same arrays under other names: each pair is the new name, and the present one.
     pub fn renamed(mut self, pairs: &[(String, String)]) -> TextExamples {
         let Some(inner) = Arc::get_mut(&mut self.inner) else { return self };
-        let own = inner.infos.clone();
+        let infos = inner.infos.clone();
         for (feature, array) in pairs {
-            if let Some(at) = own.iter().position(|info| info.name == *array) {
+            if let Some(at) = infos.iter().position(|info| info.name == *array) {
                 inner.infos[at].name.clone_from(feature);
             }
         }
@@ -251,19 +251,19 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn infos(shape: Shape, length: i64, label: Option<LabelType>, is_masked: bool) -> Vec<ArrayInfo> {
-    let of = |name, dtype| ArrayInfo::new(name, dtype, [length]);
+    let info = |name, dtype| ArrayInfo::new(name, dtype, [length]);
     let labels = match label {
         Some(LabelType::Int) => ArrayInfo::new("labels", DType::S64, []),
         Some(LabelType::Float) => ArrayInfo::new("labels", DType::F64, []),
-        None => of("labels", DType::S32),
+        None => info("labels", DType::S32),
     };
-    let mut infos = vec![of("tokens", DType::S32), labels];
+    let mut infos = vec![info("tokens", DType::S32), labels];
     if is_masked || !matches!(shape, Shape::Window { .. }) {
-        infos.push(of("weights", DType::F32));
+        infos.push(info("weights", DType::F32));
     }
     if !matches!(shape, Shape::Window { .. }) {
-        infos.push(of("segments", DType::S32));
-        infos.push(of("positions", DType::S32));
+        infos.push(info("segments", DType::S32));
+        infos.push(info("positions", DType::S32));
     }
     infos
 }
@@ -315,28 +315,28 @@ impl Inner {
         segment: Option<u32>,
     ) -> std::io::Result<()> {
         let start = example.tokens.len();
-        let of = |own: u32| segment.unwrap_or(own);
+        let segment_or = |default: u32| segment.unwrap_or(default);
         let n_max = self.length - self.frame.len();
         let first_end = record.ends[0].clamp(begin, end);
         let mut lengths = vec![(first_end - begin) as usize];
         if record.ends.len() > 1 {
             lengths.push((end - first_end) as usize);
         }
-        let kept = truncated(&lengths, n_max);
+        let n_kept = truncated(&lengths, n_max);
         let mut at = begin;
-        for (number, (&n, &keep)) in lengths.iter().zip(&kept).enumerate() {
-            for &(id, own) in &self.frame.around[number] {
-                example.push(id as i32, of(own), example.tokens.len() - start);
+        for (number, (&n, &keep)) in lengths.iter().zip(&n_kept).enumerate() {
+            for &(id, default) in &self.frame.around[number] {
+                example.push(id as i32, segment_or(default), example.tokens.len() - start);
             }
             let mut ids = vec![0; keep];
             self.ids.read(at, &mut ids)?;
             for id in ids {
-                example.push(id, of(self.frame.segments[number]), example.tokens.len() - start);
+                example.push(id, segment_or(self.frame.segments[number]), example.tokens.len() - start);
             }
             at += n as u64;
         }
-        for &(id, own) in &self.frame.around[2] {
-            example.push(id as i32, of(own), example.tokens.len() - start);
+        for &(id, default) in &self.frame.around[2] {
+            example.push(id as i32, segment_or(default), example.tokens.len() - start);
         }
         if example.tokens.len() > start {
             example.end_text(start);
@@ -473,11 +473,11 @@ impl Source for TextExamples {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        let of = |info: &ArrayInfo| {
-            let said = format!("{} {} {} {}", self.inner.fingerprint, info.name, self.first, self.n_examples);
-            (info.name.clone(), hex(said.as_bytes()))
+        let hashed = |info: &ArrayInfo| {
+            let message = format!("{} {} {} {}", self.inner.fingerprint, info.name, self.first, self.n_examples);
+            (info.name.clone(), hex(message.as_bytes()))
         };
-        Fingerprint { n_examples: self.n_examples, arrays: self.inner.infos.iter().map(of).collect() }
+        Fingerprint { n_examples: self.n_examples, arrays: self.inner.infos.iter().map(hashed).collect() }
     }
 
     fn reading(&self) -> Reading {

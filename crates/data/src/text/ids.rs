@@ -104,10 +104,10 @@ enum Out {
 }
 
 impl Out {
-    fn with<T>(&mut self, kept: impl FnOnce(&mut dyn Write) -> T) -> T {
+    fn with<T>(&mut self, write: impl FnOnce(&mut dyn Write) -> T) -> T {
         match self {
-            Out::Kept(file) => kept(file),
-            Out::Unnamed(file) => kept(file),
+            Out::Kept(file) => write(file),
+            Out::Unnamed(file) => write(file),
         }
     }
 }
@@ -124,12 +124,12 @@ impl Write for Out {
 
 impl Writer {
     /// Writes to the cache's file for `key`; without a cache, to an unnamed temporary file.
-    pub fn new(kept: Option<(&Kept, &str)>, header: Header) -> io::Result<Writer> {
-        let (out, table) = match kept {
-            Some((kept, key)) => {
-                std::fs::create_dir_all(kept.dir())?;
-                files::make_way(&kept.path(key))?;
-                (Out::Kept(Replacement::begin(&kept.path(key))?), tempfile::tempfile_in(kept.dir())?)
+    pub fn new(cached: Option<(&Kept, &str)>, header: Header) -> io::Result<Writer> {
+        let (out, table) = match cached {
+            Some((cached, key)) => {
+                std::fs::create_dir_all(cached.dir())?;
+                files::make_way(&cached.path(key))?;
+                (Out::Kept(Replacement::begin(&cached.path(key))?), tempfile::tempfile_in(cached.dir())?)
             }
             None => (Out::Unnamed(tempfile::tempfile()?), tempfile::tempfile()?),
         };
@@ -227,8 +227,8 @@ impl Ids {
     /// The ids in the cache under `key`; `None` if they are missing, or damaged, which is reported: every byte is
     /// verified once. The file stays open, so it cannot disappear while it is used.
     pub fn find(path: &Path, key: &str) -> Option<Ids> {
-        let found = std::fs::symlink_metadata(path).ok()?;
-        let ids = Ids::open(path).filter(|ids| found.is_file() && ids.header.key == key);
+        let metadata = std::fs::symlink_metadata(path).ok()?;
+        let ids = Ids::open(path).filter(|ids| metadata.is_file() && ids.header.key == key);
         if ids.is_none() {
             tracing::warn!("{} is damaged, and is made again", path.display());
         }
@@ -279,11 +279,11 @@ impl Ids {
         let mut bytes = vec![0; (n_rows * row) as usize];
         read_exact_at(&self.file, &mut bytes, table + (index + 1 - n_rows) * row)?;
         let numbers: Vec<u64> = bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
-        let own = &numbers[(n_rows as usize - 1) * row as usize / 8..];
+        let fields = &numbers[(n_rows as usize - 1) * row as usize / 8..];
         let start = if index == 0 { 0 } else { numbers[n_fields - 1] };
-        let (file, line) = (own[n_fields] >> LINE_BITS, own[n_fields] & ((1 << LINE_BITS) - 1));
-        let label = own.get(n_fields + 1).copied().unwrap_or(0);
-        Ok(Record { start, ends: own[..n_fields].to_vec(), file, line, label })
+        let (file, line) = (fields[n_fields] >> LINE_BITS, fields[n_fields] & ((1 << LINE_BITS) - 1));
+        let label = fields.get(n_fields + 1).copied().unwrap_or(0);
+        Ok(Record { start, ends: fields[..n_fields].to_vec(), file, line, label })
     }
 }
 
@@ -296,11 +296,11 @@ mod tests {
     fn what_is_written_is_read_and_damage_is_seen() {
         for vocabulary in [256, 257, 70_000] {
             let folder = tempfile::tempdir().unwrap();
-            let kept = token_ids(folder.path());
+            let cached = token_ids(folder.path());
             let header =
                 Header { width: width(vocabulary), n_fields: 2, label: Some(LabelType::Float), ..Header::default() };
-            let written = |kept| {
-                let mut writer = Writer::new(kept, header.clone()).unwrap();
+            let written = |cached| {
+                let mut writer = Writer::new(cached, header.clone()).unwrap();
                 for number in 0..3u32 {
                     writer.ids(&[number, vocabulary - 1, 7]).unwrap();
                     let ends = vec![3 * u64::from(number) + 1, 3 * u64::from(number) + 3];
@@ -310,9 +310,9 @@ mod tests {
                 writer.finish(4).unwrap()
             };
             let unnamed = written(None);
-            let ids = written(Some((&kept, "key")));
+            let ids = written(Some((&cached, "key")));
             assert_eq!(unnamed.header, ids.header);
-            let path = kept.path("key");
+            let path = cached.path("key");
             let opened = Ids::open(&path).unwrap();
             for ids in [unnamed, ids, opened] {
                 assert_eq!((ids.header.n_tokens, ids.header.n_records, ids.header.n_skipped), (9, 3, 4));

@@ -91,7 +91,7 @@ mod tests {
             assert!((count as f64 - mean).abs() <= 5.0 * deviation, "{count} of {of}, expected {mean} ± {deviation}");
         };
         let mut by_position = vec![0; n];
-        let (mut masked, mut random, mut kept, mut words) = (0, 0, 0, vec![0; 30]);
+        let (mut masked, mut random, mut unchanged, mut words) = (0, 0, 0, vec![0; 30]);
         for index in 0..n_examples {
             // The word 29 everywhere, so that each result shows what was drawn.
             let mut tokens = vec![29; n];
@@ -113,7 +113,7 @@ mod tests {
                 match tokens[at] {
                     4 => masked += 1,
                     // A random word equals the original by chance once in 26 times.
-                    29 => kept += 1,
+                    29 => unchanged += 1,
                     word => {
                         random += 1;
                         words[word as usize] += 1;
@@ -126,7 +126,7 @@ mod tests {
         by_position[1..n - 1].iter().for_each(|&count| is_near(count, n_examples, 6.0 / 38.0));
         is_near(masked, n_chosen, 0.8);
         is_near(random, n_chosen, 0.1 * 25.0 / 26.0);
-        is_near(kept, n_chosen, 0.1 + 0.1 / 26.0);
+        is_near(unchanged, n_chosen, 0.1 + 0.1 / 26.0);
         for (id, &count) in words.iter().enumerate() {
             match [0, 2, 3, 4, 29].contains(&id) {
                 true => assert_eq!(count, 0, "{id}"),

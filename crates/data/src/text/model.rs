@@ -38,7 +38,7 @@ mod with {
 
     impl Model {
         pub fn read(json: &[u8]) -> Result<Model, String> {
-            let model = asked(|| Bounded::from_bytes(json)).map_err(|found| format!("no tokenizer: {found}"))?;
+            let model = asked(|| Bounded::from_bytes(json)).map_err(|error| format!("no tokenizer: {error}"))?;
             Ok(Model(Box::new(model)))
         }
 

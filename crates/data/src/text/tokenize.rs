@@ -74,46 +74,47 @@ impl Texts {
         let _span = tracing::info_span!("tokenize").entered();
         let mut shards = Vec::new();
         for path in &self.files {
-            let shard = Shard::of(path)?;
+            let shard = Shard::from_path(path)?;
             if shard.n_bytes == 0 {
                 return Err(DataError::empty(path, "the file is empty; expected text"));
             }
             // A sparse file may have a hole of a tebibyte, which takes no space on disk and hours to read.
             if let Some(n_stored) = files::stored_of_hollow(path) {
-                let found =
+                let message =
                     format!("the file has {} bytes, and {n_stored} are stored: the rest are holes", shard.n_bytes);
-                return Err(DataError::new(DataErrorKind::TooLarge, path, found).help("name a file of text"));
+                return Err(DataError::new(DataErrorKind::TooLarge, path, message).help("name a file of text"));
             }
             shards.push(shard);
         }
         let n_bytes = shards.iter().map(|shard| shard.n_bytes).sum();
         let name = self.key(&shards, tokenizer);
-        let kept = self.cache.dir.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
-        if let Some(kept) = &kept {
-            kept.check(&name).map_err(|error| DataError::open(kept.dir(), error.into()))?;
+        let cached = self.cache.dir.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
+        if let Some(cached) = &cached {
+            cached.check(&name).map_err(|error| DataError::open(cached.dir(), error.into()))?;
         }
-        let found = kept.as_ref().and_then(|kept| Ids::find(&kept.path(&name), &name));
-        if let Some(ids) = found.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
+        let ids = cached.as_ref().and_then(|cached| Ids::find(&cached.path(&name), &name));
+        if let Some(ids) = ids.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
             if ids.header.n_skipped > 0 {
                 tracing::warn!("{} texts are left out, as when they were tokenized", ids.header.n_skipped);
             }
             return Ok(ids);
         }
-        let ids = self.build(tokenizer, kept.as_ref().map(|kept| (kept, name.as_str())), n_bytes)?;
-        if let Some(kept) = &kept {
-            if let Err(error) = kept.make_room(&BTreeSet::from([name.clone()])) {
-                tracing::warn!("ids of text {}: {error}", kept.dir().display());
+        let ids = self.build(tokenizer, cached.as_ref().map(|cached| (cached, name.as_str())), n_bytes)?;
+        if let Some(cached) = &cached {
+            if let Err(error) = cached.make_room(&BTreeSet::from([name.clone()])) {
+                tracing::warn!("ids of text {}: {error}", cached.dir().display());
             }
             let Header { n_tokens, width, .. } = ids.header;
-            tracing::info!(n_tokens, n_bytes = n_tokens * width, "ids are kept in {}", kept.dir().display());
+            tracing::info!(n_tokens, n_bytes = n_tokens * width, "ids are kept in {}", cached.dir().display());
         }
         Ok(ids)
     }
 
     fn key(&self, shards: &[Shard], tokenizer: &Tokenizer) -> String {
         let format = serde_json::to_string(&self.format).expect("a format is names");
-        let said = format!("{VERSION}\n{}\n{}\n{format}\n{:?}", key(shards), tokenizer.fingerprint(), self.separator);
-        bf16scope_files::hex(Sha256::digest(said))
+        let message =
+            format!("{VERSION}\n{}\n{}\n{format}\n{:?}", key(shards), tokenizer.fingerprint(), self.separator);
+        bf16scope_files::hex(Sha256::digest(message))
     }
 
     fn label(&self) -> Option<LabelType> {
@@ -121,17 +122,17 @@ impl Texts {
         Some(if *is_whole { LabelType::Int } else { LabelType::Float })
     }
 
-    fn build(&self, tokenizer: &Tokenizer, kept: Option<(&Kept, &str)>, of: u64) -> Result<Ids, DataError> {
+    fn build(&self, tokenizer: &Tokenizer, cached: Option<(&Kept, &str)>, of: u64) -> Result<Ids, DataError> {
         let n_fields = if let Format::JsonLines { fields, .. } = &self.format { fields.len() as u64 } else { 1 };
         let (width_of_id, label) = (width(tokenizer.vocabulary()), self.label());
-        let key = kept.map(|(_, key)| key.to_string()).unwrap_or_default();
+        let key = cached.map(|(_, key)| key.to_string()).unwrap_or_default();
         let header = Header { width: width_of_id, n_fields, label, key, ..Header::default() };
         let failed = |cause| {
-            let place = kept.map_or("a temporary file".to_string(), |(kept, _)| kept.dir().display().to_string());
+            let place = cached.map_or("a temporary file".to_string(), |(cached, _)| cached.dir().display().to_string());
             not_kept(place, cause)
         };
-        let mut writer = match Writer::new(kept, header.clone()) {
-            Err(error) if kept.is_some() => {
+        let mut writer = match Writer::new(cached, header.clone()) {
+            Err(error) if cached.is_some() => {
                 tracing::warn!("{}; ids are made again each time", failed(error));
                 Writer::new(None, header).map_err(failed)?
             }
@@ -170,8 +171,8 @@ impl Texts {
             }
             if writer.n_tokens().saturating_mul(width(tokenizer.vocabulary())) > MAX_BYTES {
                 let limit = MAX_BYTES / width(tokenizer.vocabulary());
-                let found = format!("more than {limit} tokens; expected a data set of fewer: split it");
-                return Err(DataError::new(DataErrorKind::TooLarge, &self.files[0], found));
+                let message = format!("more than {limit} tokens; expected a data set of fewer: split it");
+                return Err(DataError::new(DataErrorKind::TooLarge, &self.files[0], message));
             }
             self.cache.on_bytes.tell(done, of);
         }
@@ -189,13 +190,13 @@ impl Texts {
     /// Tokenizes pieces, in order.
     fn work(&self, pieces: &[Piece], encoders: &[Mutex<Encoder<'_>>]) -> Vec<Made> {
         let next = AtomicUsize::new(0);
-        let made: Vec<Mutex<Made>> = pieces.iter().map(|_| Mutex::default()).collect();
+        let results: Vec<Mutex<Made>> = pieces.iter().map(|_| Mutex::default()).collect();
         let work = |encoder: &Mutex<Encoder<'_>>| {
             let mut encoder = encoder.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
                 let slot = next.fetch_add(1, Ordering::Relaxed);
                 let Some(piece) = pieces.get(slot) else { break };
-                *made[slot].lock().unwrap_or_else(PoisonError::into_inner) = self.make(piece, &mut encoder);
+                *results[slot].lock().unwrap_or_else(PoisonError::into_inner) = self.make(piece, &mut encoder);
             }
         };
         thread::scope(|scope| {
@@ -203,29 +204,29 @@ impl Texts {
             others.for_each(|encoder| drop(scope.spawn(|| work(encoder))));
             work(&encoders[0]);
         });
-        made.into_iter().map(|made| made.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+        results.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
     fn make(&self, piece: &Piece, encoder: &mut Encoder<'_>) -> Made {
-        let mut made = Made::default();
+        let mut result = Made::default();
         let path = &self.files[piece.file];
         if self.format == Format::Whole {
             let place = || path.display().to_string();
             let item = check(&piece.text, encoder, piece.at, place)
-                .and_then(|()| encode(encoder, &piece.text, &mut made.ids, place));
+                .and_then(|()| encode(encoder, &piece.text, &mut result.ids, place));
             match item {
-                Err(error) => made.items.push(Err(error)),
+                Err(error) => result.items.push(Err(error)),
                 Ok(()) if piece.is_last => {
-                    made.ids.extend(self.separator);
-                    made.items.push(Ok(Record {
-                        ends: vec![made.ids.len() as u64],
+                    result.ids.extend(self.separator);
+                    result.items.push(Ok(Record {
+                        ends: vec![result.ids.len() as u64],
                         file: piece.file as u64,
                         ..Record::default()
                     }));
                 }
                 Ok(()) => {}
             }
-            return made;
+            return result;
         }
         let mut at = 0;
         for (line, whole) in (piece.line..).zip(piece.text.split_inclusive(|&byte| byte == b'\n')) {
@@ -237,18 +238,18 @@ impl Texts {
                 continue;
             }
             let place = || format!("{}:{line}", path.display());
-            let before = made.ids.len();
+            let before = result.ids.len();
             let record = check(text, encoder, piece.at + start as u64, place)
-                .and_then(|()| self.record(text, encoder, &mut made.ids, place));
-            made.items.push(match record {
+                .and_then(|()| self.record(text, encoder, &mut result.ids, place));
+            result.items.push(match record {
                 Ok(record) => Ok(Record { file: piece.file as u64, line, ..record }),
                 Err(error) => {
-                    made.ids.truncate(before);
+                    result.ids.truncate(before);
                     Err(error)
                 }
             });
         }
-        made
+        result
     }
 
     /// The record of a line.
@@ -339,9 +340,9 @@ fn check(text: &[u8], encoder: &Encoder<'_>, at: u64, place: impl Fn() -> String
     }
     let error = |e: str::Utf8Error| {
         let at = at + e.valid_up_to() as u64;
-        let found = format!("byte {at} of the file is not UTF-8; expected text in UTF-8");
+        let message = format!("byte {at} of the file is not UTF-8; expected text in UTF-8");
         let help = "convert it (`iconv -f LATIN1 -t UTF-8`), or take bytes as they are: `tokenizer: bytes`";
-        DataError::new(DataErrorKind::Format, place(), found).help(help)
+        DataError::new(DataErrorKind::Format, place(), message).help(help)
     };
     str::from_utf8(text).map(drop).map_err(error)
 }
@@ -352,9 +353,9 @@ fn encode(
     ids: &mut Vec<u32>,
     place: impl Fn() -> String,
 ) -> Result<(), DataError> {
-    let refused = |found: String| {
-        let found = format!("the tokenizer makes no ids of it: {found}");
-        DataError::new(DataErrorKind::Mismatch, place(), found)
+    let refused = |message: String| {
+        let message = format!("the tokenizer makes no ids of it: {message}");
+        DataError::new(DataErrorKind::Mismatch, place(), message)
     };
     encoder.encode(text, ids).map_err(refused)
 }
@@ -364,16 +365,16 @@ pub(super) fn not_kept(place: impl Into<DataPlace>, cause: std::io::Error) -> Da
     DataError::new(DataErrorKind::Write, place, "cannot keep the ids of the text").because(cause)
 }
 
-fn no_json(place: String, found: &str) -> DataError {
-    let found = format!("no JSON object: {found}; expected one a line, such as {{\"text\": \"…\"}}");
-    DataError::new(DataErrorKind::Format, place, found)
+fn no_json(place: String, message: &str) -> DataError {
+    let message = format!("no JSON object: {message}; expected one a line, such as {{\"text\": \"…\"}}");
+    DataError::new(DataErrorKind::Format, place, message)
 }
 
 fn no_field<'n>(place: String, field: &str, names: impl Iterator<Item = &'n String>) -> DataError {
-    let found = format!("there is no field `{field}`; it has {}", listed(names, MAX_LISTED));
+    let message = format!("there is no field `{field}`; it has {}", listed(names, MAX_LISTED));
     let help = "name the fields under `tokens`: `field: …`, `label: …`; or leave such lines out: `on_error: {skip: N}` under \
                 `data`";
-    DataError::new(DataErrorKind::Missing, place, found).help(help)
+    DataError::new(DataErrorKind::Missing, place, message).help(help)
 }
 
 /// The result for a piece: its ids, and the records that end in it.
@@ -461,7 +462,7 @@ impl Pieces<'_> {
             ),
             None => ((path, line).into(), "split the line, or take the file as one text: `by: file`"),
         };
-        let found = format!("a text of more than {limit} bytes; expected shorter ones");
-        DataError::new(DataErrorKind::TooLarge, place, found).help(help)
+        let message = format!("a text of more than {limit} bytes; expected shorter ones");
+        DataError::new(DataErrorKind::TooLarge, place, message).help(help)
     }
 }

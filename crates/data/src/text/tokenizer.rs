@@ -104,7 +104,7 @@ impl Tokenizer {
             DataError::new(DataErrorKind::Read, path, "cannot open the tokenizer").because(cause).help(help)
         };
         let bytes = files::read(path, MAX_FILE).map_err(failed)?;
-        let wrong = |found: String| no_tokenizer(path, &found, EXPECTED);
+        let wrong = |message: String| no_tokenizer(path, &message, EXPECTED);
         let is_vocabulary = path.extension().is_some_and(|ending| ending == "txt");
         let text = str::from_utf8(&bytes).map_err(|e| wrong(format!("byte {} is not UTF-8", e.valid_up_to())))?;
         let mut json = match is_vocabulary {
@@ -112,27 +112,27 @@ impl Tokenizer {
             false => serde_json::from_str(text).map_err(|e| wrong(format!("no JSON: {e}")))?,
         };
         if json["model"]["dropout"].as_f64().is_some_and(|rate| rate > 0.0) {
-            let found = "its BPE has a dropout, which makes other ids each time";
-            return Err(no_tokenizer(path, found, "`\"dropout\": null`"));
+            let message = "its BPE has a dropout, which makes other ids each time";
+            return Err(no_tokenizer(path, message, "`\"dropout\": null`"));
         }
-        if let Some(found) = checked::fault(&json) {
-            return Err(wrong(found));
+        if let Some(message) = checked::fault(&json) {
+            return Err(wrong(message));
         }
         let cuts = cuts(&json);
         let mut whole = if is_vocabulary { json.to_string().into_bytes() } else { bytes };
         let fingerprint = bf16scope_files::hex(Sha256::digest(&whole));
         // The experiment sets the lengths.
-        let said: Vec<&str> = ["truncation", "padding"].into_iter().filter(|key| !json[*key].is_null()).collect();
-        if !said.is_empty() {
+        let ignored: Vec<&str> = ["truncation", "padding"].into_iter().filter(|key| !json[*key].is_null()).collect();
+        if !ignored.is_empty() {
             tracing::warn!(
                 "{}: its {} not applied: how long examples are is what the experiment's `text` says",
                 path.display(),
-                match said[..] {
+                match ignored[..] {
                     [one] => format!("`{one}` is"),
                     _ => "`truncation` and `padding` are".to_string(),
                 }
             );
-            said.into_iter().for_each(|key| json[key] = Json::Null);
+            ignored.into_iter().for_each(|key| json[key] = Json::Null);
             whole = json.to_string().into_bytes();
         }
         let model = Model::read(&whole).map_err(wrong)?;
@@ -235,8 +235,8 @@ impl Tokenizer {
     }
 }
 
-fn no_tokenizer(path: &Path, found: &str, expected: &str) -> DataError {
-    DataError::new(DataErrorKind::Format, path, format!("{found}; expected {expected}"))
+fn no_tokenizer(path: &Path, message: &str, expected: &str) -> DataError {
+    DataError::new(DataErrorKind::Format, path, format!("{message}; expected {expected}"))
 }
 
 /// A tokenizer for one thread: it caches the ids of pieces, because most words of a text repeat.
@@ -287,13 +287,13 @@ impl<'t> Encoder<'t> {
                 ids.extend(known);
                 continue;
             }
-            let own = whole(piece)?;
-            ids.extend(&own);
+            let piece_ids = whole(piece)?;
+            ids.extend(&piece_ids);
             if piece.len() <= MAX_PIECE {
                 if self.known.len() >= MAX_KNOWN {
                     self.known.clear();
                 }
-                self.known.insert(piece.into(), own.into());
+                self.known.insert(piece.into(), piece_ids.into());
             }
         }
         Ok(())

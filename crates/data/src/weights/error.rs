@@ -24,7 +24,7 @@ struct Parts {
     kind: WeightsErrorKind,
     path: PathBuf,
     at: Option<u64>,
-    found: String,
+    message: String,
     /// Empty if there is no advice.
     help: String,
     cause: Option<Box<dyn Error + Send + Sync>>,
@@ -55,9 +55,9 @@ pub enum WeightsErrorKind {
 }
 
 impl WeightsError {
-    pub(super) fn new(kind: WeightsErrorKind, path: &Path, found: impl Into<String>) -> WeightsError {
-        let (path, found) = (path.to_path_buf(), found.into());
-        WeightsError(Box::new(Parts { kind, path, at: None, found, help: String::new(), cause: None }))
+    pub(super) fn new(kind: WeightsErrorKind, path: &Path, message: impl Into<String>) -> WeightsError {
+        let (path, message) = (path.to_path_buf(), message.into());
+        WeightsError(Box::new(Parts { kind, path, at: None, message, help: String::new(), cause: None }))
     }
 
     /// The same error with a byte offset in the file.
@@ -90,28 +90,28 @@ impl WeightsError {
         WeightsError::new(WeightsErrorKind::Write, path, "cannot write the file of weights").because(cause)
     }
 
-    pub(super) fn format(path: &Path, found: impl Into<String>) -> WeightsError {
-        WeightsError::new(WeightsErrorKind::Format, path, found)
+    pub(super) fn format(path: &Path, message: impl Into<String>) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Format, path, message)
     }
 
-    pub(super) fn unsupported(path: &Path, found: impl Into<String>) -> WeightsError {
-        WeightsError::new(WeightsErrorKind::Unsupported, path, found)
+    pub(super) fn unsupported(path: &Path, message: impl Into<String>) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Unsupported, path, message)
     }
 
     /// The bytes are not those that were written.
-    pub(super) fn damaged(path: &Path, at: u64, found: impl Into<String>) -> WeightsError {
-        WeightsError::new(WeightsErrorKind::Damaged, path, found).at(at).help("the file is damaged: copy it again")
+    pub(super) fn damaged(path: &Path, at: u64, message: impl Into<String>) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Damaged, path, message).at(at).help("the file is damaged: copy it again")
     }
 
     /// A file of `n_bytes` that ends before `end`.
     pub(super) fn cut(path: &Path, n_bytes: u64, end: u64, what: &str) -> WeightsError {
-        let found = format!("the file is cut off: it has {n_bytes} bytes, and {what} ends at byte {end}");
-        WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
+        let message = format!("the file is cut off: it has {n_bytes} bytes, and {what} ends at byte {end}");
+        WeightsError::new(WeightsErrorKind::Damaged, path, message).help("copy it again")
     }
 
     pub(super) fn too_large(path: &Path, what: &str, measured: u64, limit: u64) -> WeightsError {
-        let found = format!("{what} has {measured} bytes; expected at most {limit}");
-        WeightsError::new(WeightsErrorKind::TooLarge, path, found)
+        let message = format!("{what} has {measured} bytes; expected at most {limit}");
+        WeightsError::new(WeightsErrorKind::TooLarge, path, message)
     }
 
     /// The kind.
@@ -132,12 +132,12 @@ impl WeightsError {
 
 impl fmt::Display for WeightsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Parts { path, at, found, help, .. } = &*self.0;
+        let Parts { path, at, message, help, .. } = &*self.0;
         write!(f, "{}: ", path.display())?;
         if let Some(at) = at {
             write!(f, "at byte {at}: ")?;
         }
-        f.write_str(found)?;
+        f.write_str(message)?;
         if !help.is_empty() {
             write!(f, "\nhelp: {help}")?;
         }

@@ -229,8 +229,8 @@ fn open_shard(path: &Path) -> Result<WeightsFile, WeightsError> {
     let region = Region::open(path)?;
     let head = region.read(0, region.n_bytes().min(16), "the file")?;
     if head.first() == Some(&b'{') && !safetensors::is_head(&head) {
-        let found = "an index names it as a file of weights, and it is an index in JSON itself";
-        return Err(WeightsError::format(path, found).help("name the files of weights in one index"));
+        let message = "an index names it as a file of weights, and it is an index in JSON itself";
+        return Err(WeightsError::format(path, message).help("name the files of weights in one index"));
     }
     sorted(path, open_as_found(path)?)
 }
@@ -241,8 +241,8 @@ fn sorted(path: &Path, opened: Opened) -> Result<WeightsFile, WeightsError> {
     let mut names = BTreeMap::new();
     for (idx, entry) in entries.iter().enumerate() {
         if names.insert(entry.name.as_str(), idx).is_some() {
-            let found = format!("array `{}` is there twice; expected once", entry.name);
-            return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("leave one out"));
+            let message = format!("array `{}` is there twice; expected once", entry.name);
+            return Err(WeightsError::new(WeightsErrorKind::Damaged, path, message).help("leave one out"));
         }
     }
     let mut order: Vec<usize> = names.into_values().collect();
@@ -289,8 +289,8 @@ fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
     }
     let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(open()?)) else { return npz::open(path) };
     let flaw = crate::npz::flaw(open()?, zip.central_directory_start());
-    if let Some(found) = flaw.map_err(|cause| WeightsError::read(path, cause))? {
-        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("save it again: one is another's"));
+    if let Some(message) = flaw.map_err(|cause| WeightsError::read(path, cause))? {
+        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, message).help("save it again: one is another's"));
     }
     if zip.index_for_name(hdf5::KERAS_MEMBER).is_some() {
         return hdf5::open_keras(path, zip);
@@ -322,8 +322,8 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
     }
     // Orbax also has a file called `checkpoint`.
     if let Some(item) = orbax_item(folder) {
-        let found = "a checkpoint of Orbax, which is not read";
-        return Err(WeightsError::unsupported(folder, found).help(from_orbax(&item)));
+        let message = "a checkpoint of Orbax, which is not read";
+        return Err(WeightsError::unsupported(folder, message).help(from_orbax(&item)));
     }
     let state = folder.join("checkpoint");
     if state.exists() {
@@ -334,9 +334,10 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
             index = bundle::index_of(&folder.join(file));
         }
         if !index.exists() {
-            let found = format!("it says that the latest checkpoint is `{name}`, and there is no {}", index.display());
+            let message =
+                format!("it says that the latest checkpoint is `{name}`, and there is no {}", index.display());
             let help = "name the checkpoint that is there, with or without `.index`";
-            return Err(WeightsError::new(WeightsErrorKind::NoShard, &state, found).help(help));
+            return Err(WeightsError::new(WeightsErrorKind::NoShard, &state, message).help(help));
         }
         return bundle::open(&Region::open(&index)?, Format::TensorFlow);
     }
@@ -345,9 +346,9 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
     match known.iter().map(|name| folder.join(name)).find(|path| path.exists()) {
         Some(path) => open_as_found(&path),
         None => {
-            let found = "a folder without weights that are known: no `checkpoint`, no saved_model.pb, no \
+            let message = "a folder without weights that are known: no `checkpoint`, no saved_model.pb, no \
                          model.safetensors, no pytorch_model.bin";
-            Err(WeightsError::format(folder, found).help("name a file of weights in it"))
+            Err(WeightsError::format(folder, message).help("name a file of weights in it"))
         }
     }
 }
@@ -361,8 +362,8 @@ fn latest(state: &Path) -> Result<String, WeightsError> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix("model_checkpoint_path:"));
     let value = value.map(str::trim).and_then(|value| value.strip_prefix('"')?.strip_suffix('"'));
     value.map(str::to_string).ok_or_else(|| {
-        let found = "the file does not say `model_checkpoint_path: \"NAME\"`, as TensorFlow's does";
-        WeightsError::format(state, found).help("name a checkpoint in this folder, with or without `.index`")
+        let message = "the file does not say `model_checkpoint_path: \"NAME\"`, as TensorFlow's does";
+        WeightsError::format(state, message).help("name a checkpoint in this folder, with or without `.index`")
     })
 }
 
@@ -440,13 +441,13 @@ fn not_weights(path: &Path, head: &[u8]) -> WeightsError {
             WeightsError::unsupported(path, format!("{what}, which is not read as weights")).help(*help)
         }
         None if is_msgpack(head) => {
-            let found = "a dict in MessagePack, as Flax writes parameters, which is not read";
-            WeightsError::unsupported(path, found).help(from_flax(path))
+            let message = "a dict in MessagePack, as Flax writes parameters, which is not read";
+            WeightsError::unsupported(path, message).help(from_flax(path))
         }
         None => {
             let shown = &head[..head.len().min(8)];
-            let found = format!("no file of weights that is known: it begins with {shown:02x?}");
-            WeightsError::format(path, found).help(READ)
+            let message = format!("no file of weights that is known: it begins with {shown:02x?}");
+            WeightsError::format(path, message).help(READ)
         }
     }
 }
@@ -492,8 +493,8 @@ impl WeightsFile {
             return Some(idx);
         }
         let has_it = |entry: &Entry| entry.aliases.iter().any(|alias| alias == name);
-        let mut found = (0..self.entries.len()).filter(|&idx| has_it(&self.entries[idx]));
-        found.next().filter(|_| found.next().is_none())
+        let mut matches = (0..self.entries.len()).filter(|&idx| has_it(&self.entries[idx]));
+        matches.next().filter(|_| matches.next().is_none())
     }
 
     fn expect(&self, name: &str) -> Result<(usize, &Entry), WeightsError> {
@@ -514,8 +515,8 @@ impl WeightsFile {
     pub fn read(&self, name: &str) -> Result<Literal, WeightsError> {
         let (idx, entry) = self.expect(name)?;
         let Some(shape) = entry.shape() else {
-            let found = format!("array `{name}` is of {}; expected numbers", entry.dtype);
-            return Err(WeightsError::new(WeightsErrorKind::DType, &self.path, found));
+            let message = format!("array `{name}` is of {}; expected numbers", entry.dtype);
+            return Err(WeightsError::new(WeightsErrorKind::DType, &self.path, message));
         };
         let mut bytes = Vec::new();
         self.reader.pass(idx, entry, &mut |piece| {
@@ -533,8 +534,8 @@ impl WeightsFile {
     pub fn texts(&self, name: &str) -> Result<Vec<Vec<u8>>, WeightsError> {
         let (idx, entry) = self.expect(name)?;
         if entry.dtype != WeightsDType::Text {
-            let found = format!("array `{name}` is of {}; expected strings", entry.dtype);
-            return Err(WeightsError::new(WeightsErrorKind::DType, &self.path, found));
+            let message = format!("array `{name}` is of {}; expected strings", entry.dtype);
+            return Err(WeightsError::new(WeightsErrorKind::DType, &self.path, message));
         }
         self.reader.texts(idx, entry)
     }
@@ -579,8 +580,8 @@ impl WeightsFile {
         if measured == entry.n_bytes {
             return Ok(());
         }
-        let found = format!("array `{}` holds {measured} bytes; expected {}", entry.name, entry.n_bytes);
-        Err(WeightsError::new(WeightsErrorKind::Damaged, &self.path, found).help("copy or save the file again"))
+        let message = format!("array `{}` holds {measured} bytes; expected {}", entry.name, entry.n_bytes);
+        Err(WeightsError::new(WeightsErrorKind::Damaged, &self.path, message).help("copy or save the file again"))
     }
 }
 

@@ -21,23 +21,23 @@ pub(super) fn open(path: &Path) -> Result<Opened, WeightsError> {
         let header = &array.header;
         let dims: Vec<u64> = header.dims.iter().map(|&dim| dim.unsigned_abs()).collect();
         let dtype = header.dtype().ok_or_else(|| {
-            let found =
+            let message =
                 format!("array `{name}` is {header}; expected bool, integers, floats of 16 to 64 bits or complex");
             let help = match (header.kind, header.width) {
                 // NumPy saves every 8-bit dtype of ml_dtypes under the same type.
                 ('V' | 'f', 1) => "NumPy does not write which fp8 it is: save it with .astype('f4'), or as safetensors",
                 _ => "leave it out, or save it as another type",
             };
-            WeightsError::new(WeightsErrorKind::DType, path, found).help(help)
+            WeightsError::new(WeightsErrorKind::DType, path, message).help(help)
         })?;
         entries.push(Entry::new(name.clone(), dtype, dims.clone()).ok_or_else(|| {
-            let found = match dims.len() > MAX_RANK {
+            let message = match dims.len() > MAX_RANK {
                 true => format!("array `{name}` {}", too_much(&dims)),
                 false => {
                     format!("array `{name}` says it is {header}; expected sizes that multiply to 2^63 bytes at most")
                 }
             };
-            WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
+            WeightsError::new(WeightsErrorKind::Damaged, path, message).help("copy it again")
         })?);
     }
     Ok(Opened {

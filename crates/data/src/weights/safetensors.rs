@@ -45,8 +45,8 @@ fn refused(region: &Region, error: HeaderError<WeightsError>) -> WeightsError {
         HeaderError::NoObject => not_theirs(),
         HeaderError::Json(cause) => not_theirs().because(cause),
         HeaderError::Longer { end } => {
-            let found = format!("the file has {} bytes, and its last array ends at byte {end}", region.n_bytes());
-            WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
+            let message = format!("the file has {} bytes, and its last array ends at byte {end}", region.n_bytes());
+            WeightsError::new(WeightsErrorKind::Damaged, path, message).help("copy it again")
         }
     }
 }
@@ -69,14 +69,14 @@ pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
     let (mut entries, mut starts) = (Vec::new(), Vec::new());
     for HeaderArray { name, dtype, dims, place } in header.arrays() {
         let dtype = dtype.map_err(|dtype| {
-            let found = format!("array `{name}` is of {dtype}, which is not read");
-            WeightsError::new(WeightsErrorKind::DType, path, found)
+            let message = format!("array `{name}` is of {dtype}, which is not read");
+            WeightsError::new(WeightsErrorKind::DType, path, message)
         })?;
         starts.push(start + place.start);
         let entry = Entry::new(name.clone(), dtype, dims.clone());
         entries.push(entry.ok_or_else(|| {
-            let found = format!("array `{name}` {}", too_much(&dims));
-            WeightsError::damaged(path, 8, found)
+            let message = format!("array `{name}` {}", too_much(&dims));
+            WeightsError::damaged(path, 8, message)
         })?);
     }
     let is_ours = header.our_text().is_some();
@@ -112,8 +112,8 @@ impl Reader for File {
         if measured == expected {
             return Ok(());
         }
-        let found = format!("its sha256 is {measured}, it was written with {expected}");
-        Err(WeightsError::new(WeightsErrorKind::Damaged, self.region.path(), found).help("copy it again"))
+        let message = format!("its sha256 is {measured}, it was written with {expected}");
+        Err(WeightsError::new(WeightsErrorKind::Damaged, self.region.path(), message).help("copy it again"))
     }
 }
 
@@ -136,17 +136,19 @@ const MAX_UNNAMED: usize = 16;
 pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
     let bytes = files::read(path, MAX_BYTES).map_err(|cause| WeightsError::open(path, cause))?;
     if let Some(key) = repeated_key(&bytes) {
-        let found = format!("its key `{}` is there twice; expected once", key.escape_debug());
-        return Err(WeightsError::format(path, found).help("leave one out: which file is meant, only its writer knows"));
+        let message = format!("its key `{}` is there twice; expected once", key.escape_debug());
+        return Err(
+            WeightsError::format(path, message).help("leave one out: which file is meant, only its writer knows")
+        );
     }
     let index: Index = serde_json::from_slice(&bytes).map_err(|cause| {
         let json = serde_json::from_slice::<serde_json::Value>(&bytes);
-        let found = match json.as_ref().map(|json| json.get("weight_map")) {
+        let message = match json.as_ref().map(|json| json.get("weight_map")) {
             Ok(Some(_)) => "its `weight_map` is none: it says which file each array is in, `{\"NAME\": \"FILE\"}`",
             Ok(None) => "JSON without a `weight_map`, which the index of a sharded model has",
             Err(_) => "no JSON; expected the index of a sharded model",
         };
-        WeightsError::format(path, found)
+        WeightsError::format(path, message)
             .because(cause)
             .help("name the model's `*.index.json`, or a file of its weights")
     })?;
@@ -157,14 +159,14 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
     for (shard, names) in shards {
         // An index may only name files in its own folder.
         if shard.contains(['/', '\\']) || shard == ".." || shard.ends_with(".json") {
-            let found = format!("it says that arrays are in `{shard}`; expected the name of a file beside it");
-            return Err(WeightsError::format(path, found));
+            let message = format!("it says that arrays are in `{shard}`; expected the name of a file beside it");
+            return Err(WeightsError::format(path, message));
         }
         let place = folder.join(shard);
         if !place.exists() {
-            let found = format!("the file `{shard}` is missing, in which {} of its arrays are", names.len());
+            let message = format!("the file `{shard}` is missing, in which {} of its arrays are", names.len());
             let help = format!("put {shard} beside the index: all of a sharded model's files are needed");
-            return Err(WeightsError::new(WeightsErrorKind::NoShard, path, found).help(help));
+            return Err(WeightsError::new(WeightsErrorKind::NoShard, path, message).help(help));
         }
         let file = super::open_shard(&place)?;
         let mut is_named = vec![false; file.entries.len()];

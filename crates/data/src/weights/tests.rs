@@ -156,7 +156,7 @@ fn an_npz_that_claims_beyond_all_bounds_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.npz");
     let mut npz = NpzWriter::create(&path).unwrap();
-    npz.add("x", &Header::of(DType::F32, vec![1 << 61, 4]), &[0; 8]).unwrap();
+    npz.add("x", &Header::for_dtype(DType::F32, vec![1 << 61, 4]), &[0; 8]).unwrap();
     npz.finish().unwrap();
     let error = text(folder.path(), &open(&path).unwrap_err());
     let expected =
@@ -199,11 +199,11 @@ fn fixtures() -> std::path::PathBuf {
 
 /// The name, dtype, dims and checksum of every array of a file.
 fn seen(file: &WeightsFile) -> BTreeMap<String, (String, Vec<u64>, String)> {
-    let of = |entry: &Entry| {
+    let summary = |entry: &Entry| {
         let crc = format!("{:08x}", file.look(&entry.name).unwrap().crc32c);
         (entry.name.clone(), (entry.dtype.to_string(), entry.dims.clone(), crc))
     };
-    file.entries().iter().map(of).collect()
+    file.entries().iter().map(summary).collect()
 }
 
 /// Compares a file with the listing written beside it, and also reads every array whole.
@@ -254,10 +254,10 @@ fn bundles_of_tensorflow_are_read_to_the_bit() {
 /// A copy of a bundle that may be damaged: its prefix.
 fn copied(folder: &Path, prefix: &str) -> std::path::PathBuf {
     let (from, name) = (fixtures().join(prefix), Path::new(prefix).file_name().unwrap().to_str().unwrap());
-    for found in fs::read_dir(from.parent().unwrap()).unwrap() {
-        let found = found.unwrap();
-        if found.file_name().to_str().unwrap().starts_with(name) {
-            fs::copy(found.path(), folder.join(found.file_name())).unwrap();
+    for entry in fs::read_dir(from.parent().unwrap()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_str().unwrap().starts_with(name) {
+            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
         }
     }
     folder.join(name)
@@ -276,8 +276,8 @@ fn every_flip_in_a_bundle_is_noticed_and_named_with_its_place() {
         let bundle = copied(folder.path(), prefix);
         look_at_all(&bundle).unwrap();
         let (mut n, mut offsets) = (0, 0);
-        for found in fs::read_dir(folder.path()).unwrap() {
-            let path = found.unwrap().path();
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            let path = entry.unwrap().path();
             if path.extension().unwrap() == "json" {
                 continue;
             }
@@ -417,8 +417,8 @@ fn tuples_in_one_another_are_refused_before_they_fill_the_stack() {
     zip.write_all(&pickle).unwrap();
     zip.finish().unwrap();
     // Opened by its folder, like Hugging Face's models.
-    let said = text(folder.path(), &open(folder.path()).unwrap_err());
-    assert!(said.contains("its tuples are in one another deeper than 32"), "{said}");
+    let message = text(folder.path(), &open(folder.path()).unwrap_err());
+    assert!(message.contains("its tuples are in one another deeper than 32"), "{message}");
 }
 
 /// Truncations and flipped bytes of small files give an error or arrays, never a panic.

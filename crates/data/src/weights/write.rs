@@ -46,8 +46,8 @@ pub fn write(
     let (mut all, mut literals) = (Vec::new(), Vec::new());
     for (name, literal) in arrays {
         let Literal::Array { shape, .. } = &literal else {
-            let found = format!("`{name}` is a {}, which no file of weights has", literal.shape());
-            return Err(WeightsError::new(WeightsErrorKind::DType, path, found));
+            let message = format!("`{name}` is a {}, which no file of weights has", literal.shape());
+            return Err(WeightsError::new(WeightsErrorKind::DType, path, message));
         };
         all.push(WrittenArray { name, shape: shape.clone() });
         literals.push(Some(literal));
@@ -68,8 +68,8 @@ pub fn write_each<E: From<WeightsError>>(
 ) -> Result<(), E> {
     let mut names = BTreeSet::new();
     if let Some(array) = arrays.iter().find(|array| !names.insert(&array.name)) {
-        let found = format!("two arrays are to be written as `{}`; expected one", array.name);
-        return Err(WeightsError::new(WeightsErrorKind::NoArray, path, found).into());
+        let message = format!("two arrays are to be written as `{}`; expected one", array.name);
+        return Err(WeightsError::new(WeightsErrorKind::NoArray, path, message).into());
     }
     let mut bytes_of = |idx: usize| -> Result<Vec<u8>, E> {
         let expected = &arrays[idx];
@@ -80,8 +80,8 @@ pub fn write_each<E: From<WeightsError>>(
                 Ok(bytes)
             }
             other => {
-                let found = format!("array `{}` is {}; expected {}", expected.name, other.shape(), expected.shape);
-                Err(WeightsError::new(WeightsErrorKind::DType, path, found).into())
+                let message = format!("array `{}` is {}; expected {}", expected.name, other.shape(), expected.shape);
+                Err(WeightsError::new(WeightsErrorKind::DType, path, message).into())
             }
         }
     };
@@ -100,7 +100,7 @@ fn npz<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: By
     };
     let mut headers = Vec::new();
     for WrittenArray { name, shape } in arrays {
-        let header = Header::of(shape.dtype, shape.dims.clone());
+        let header = Header::for_dtype(shape.dtype, shape.dims.clone());
         headers.push(match shape.dtype {
             DType::BF16 => Header { kind: 'V', ..header },
             dtype if header.dtype() == Some(dtype) => header,
@@ -117,8 +117,8 @@ fn npz<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: By
 fn safetensors<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: Bytes<'_, E>) -> Result<(), E> {
     let failed = |cause| WeightsError::write(path, cause);
     if arrays.iter().any(|array| array.name == "__metadata__") {
-        let found = "an array is called `__metadata__`, which safetensors has for itself";
-        return Err(WeightsError::new(WeightsErrorKind::Write, path, found).into());
+        let message = "an array is called `__metadata__`, which safetensors has for itself";
+        return Err(WeightsError::new(WeightsErrorKind::Write, path, message).into());
     }
     let shapes: Vec<(&str, &ArrayShape)> = arrays.iter().map(|array| (&*array.name, &array.shape)).collect();
     let texts = HashMap::from([("format".to_string(), "pt".to_string())]);
@@ -140,8 +140,8 @@ fn safetensors<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], byte
 fn bundle<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: Bytes<'_, E>) -> Result<(), E> {
     for WrittenArray { name, shape } in arrays {
         if name.is_empty() || name.starts_with('\0') || name == bundle::GRAPH {
-            let found = format!("an array is called `{}`, which a bundle has for itself", name.escape_default());
-            return Err(WeightsError::new(WeightsErrorKind::Write, path, found).into());
+            let message = format!("an array is called `{}`, which a bundle has for itself", name.escape_default());
+            return Err(WeightsError::new(WeightsErrorKind::Write, path, message).into());
         }
         if !BundleWriter::holds(shape.dtype) {
             return Err(no_dtype(path, name, shape.dtype, "a checkpoint of TensorFlow").into());
@@ -156,6 +156,6 @@ fn bundle<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of:
 }
 
 fn no_dtype(path: &Path, name: &str, dtype: DType, holder: &str) -> WeightsError {
-    let found = format!("array `{name}` is {dtype}, which {holder} does not hold");
-    WeightsError::new(WeightsErrorKind::DType, path, found).help("write another format")
+    let message = format!("array `{name}` is {dtype}, which {holder} does not hold");
+    WeightsError::new(WeightsErrorKind::DType, path, message).help("write another format")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::device::PluginDevice;
 use crate::live::{HandleKind, Live};
-use crate::plugin::{call, given, log_drop};
+use crate::plugin::{call, log_drop, returned};
 use crate::{Device, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Processes, Value, ffi, value};
 
 /// A plugin's client, shared by its buffers and executables.
@@ -44,7 +44,7 @@ impl PluginClient {
         // SAFETY: no handles; the options are alive during the call; the key-value callbacks may be null in a single
         // process.
         unsafe { call!(plugin, PJRT_Client_Create, args)? };
-        let raw = given("PJRT_Client_Create", "client", args.client)?;
+        let raw = returned("PJRT_Client_Create", "client", args.client)?;
         let mut client = PluginClient {
             plugin,
             raw,
@@ -73,7 +73,7 @@ fn read_devices(client: &PluginClient) -> Result<(Vec<PluginDevice>, Vec<Device>
         call!(client.plugin, PJRT_Client_AddressableDevices, args)?;
         value::whole_list("PJRT_Client_AddressableDevices", args.addressable_devices, args.num_addressable_devices)?
             .iter()
-            .map(|&raw| PluginDevice::read(client.plugin, given("PJRT_Client_AddressableDevices", "device", raw)?))
+            .map(|&raw| PluginDevice::read(client.plugin, returned("PJRT_Client_AddressableDevices", "device", raw)?))
             .collect()
     }
 }
@@ -81,28 +81,28 @@ fn read_devices(client: &PluginClient) -> Result<(Vec<PluginDevice>, Vec<Device>
 /// Copies a new client's information on all processes.
 fn read_processes(client: &PluginClient) -> Result<Processes, PjrtError> {
     const CALL: &str = "PJRT_Client_Devices";
-    let mut own = ffi::PJRT_Client_ProcessIndex_Args::zeroed();
-    own.client = client.raw;
+    let mut index = ffi::PJRT_Client_ProcessIndex_Args::zeroed();
+    index.client = client.raw;
     let mut all = ffi::PJRT_Client_Devices_Args::zeroed();
     all.client = client.raw;
     // SAFETY: a live client; its devices live as long as it, and only their descriptions are kept, which are copies.
     let devices = unsafe {
-        call!(client.plugin, PJRT_Client_ProcessIndex, own)?;
+        call!(client.plugin, PJRT_Client_ProcessIndex, index)?;
         call!(client.plugin, PJRT_Client_Devices, all)?;
         value::whole_list(CALL, all.devices, all.num_devices)?
             .iter()
             .map(|&raw| {
-                let (_, device) = PluginDevice::read(client.plugin, given(CALL, "device", raw)?)?;
+                let (_, device) = PluginDevice::read(client.plugin, returned(CALL, "device", raw)?)?;
                 Ok(device.description().clone())
             })
             .collect::<Result<Vec<_>, PjrtError>>()?
     };
     // Numbering replicas by all devices requires that this process's are among them.
     let is_there = |own: &&Device| devices.iter().any(|device| device.id == own.description().id);
-    match client.devices.iter().find(|own| !is_there(own)) {
-        None => Ok(Processes { own_idx: own.process_index, devices }),
-        Some(own) => {
-            let (n, id) = (devices.len(), own.description().id);
+    match client.devices.iter().find(|device| !is_there(device)) {
+        None => Ok(Processes { own_idx: index.process_index, devices }),
+        Some(missing) => {
+            let (n, id) = (devices.len(), missing.description().id);
             Err(PjrtError::impossible(CALL, format_args!("{n} devices without device {id} of this process")))
         }
     }

@@ -1,7 +1,7 @@
 //! A device of a plugin.
 
 use crate::device::CountsMemory;
-use crate::plugin::{call, given};
+use crate::plugin::{call, returned};
 use crate::{Device, DeviceDescription, DeviceMemory, PjrtError, Plugin, ffi};
 
 /// The plugin's handle of a device.
@@ -28,7 +28,7 @@ impl PluginDevice {
         // SAFETY: `raw` is live by the caller's promise, and the description lives as long as it.
         let description = unsafe {
             call!(plugin, PJRT_Device_GetDescription, args)?;
-            let raw = given("PJRT_Device_GetDescription", "description", args.device_description)?;
+            let raw = returned("PJRT_Device_GetDescription", "description", args.device_description)?;
             DeviceDescription::read(plugin, raw)?
         };
         let device = PluginDevice { raw, plugin };

@@ -11,7 +11,7 @@ use crate::array_type::{OutputSpec, dtype_of};
 use crate::backend::{Array, Given, Loaded, MemoryStats, Program, Runner, array};
 use crate::event::Event;
 use crate::live::{HandleKind, Live};
-use crate::plugin::{call, given, log_drop};
+use crate::plugin::{call, log_drop, returned};
 use crate::{PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Value, ffi, value};
 
 /// A plugin's information on a program.
@@ -257,7 +257,7 @@ pub(super) unsafe fn loaded(
     // SAFETY: a live loaded executable; the call returns an executable that we own.
     let program = unsafe {
         call!(plugin, PJRT_LoadedExecutable_GetExecutable, args)?;
-        let raw = given("PJRT_LoadedExecutable_GetExecutable", "executable", args.executable)?;
+        let raw = returned("PJRT_LoadedExecutable_GetExecutable", "executable", args.executable)?;
         compiled(plugin, raw, Some(Arc::clone(client)))
     };
     let mut devices = ffi::PJRT_LoadedExecutable_AddressableDevices_Args::zeroed();
@@ -302,8 +302,8 @@ impl Runner for PluginRunner {
     fn execute(&self, args: &[Vec<Given<'_>>], n_outputs: usize) -> Result<Vec<Vec<Box<dyn Array>>>, PjrtError> {
         const CALL: &str = "PJRT_LoadedExecutable_Execute";
         let n_args = args[0].len();
-        let kept = |idx: &i64| args.iter().any(|list| !list[*idx as usize].is_donated);
-        let non_donatable: Vec<i64> = (0..n_args as i64).filter(kept).collect();
+        let stays = |idx: &i64| args.iter().any(|list| !list[*idx as usize].is_donated);
+        let non_donatable: Vec<i64> = (0..n_args as i64).filter(stays).collect();
         let raw_args: Vec<Vec<*mut ffi::PJRT_Buffer>> =
             args.iter().map(|list| list.iter().map(|arg| array::<PluginArray>(arg.array).raw).collect()).collect();
         let arg_lists: Vec<*const *mut ffi::PJRT_Buffer> = raw_args.iter().map(|list| list.as_ptr()).collect();
@@ -328,14 +328,14 @@ impl Runner for PluginRunner {
         // listed as non-donatable are owned by the caller, who gives them up, so nothing else can use them.
         unsafe { call!(client.plugin, PJRT_LoadedExecutable_Execute, call_args)? };
         let events: Vec<Event> = events.into_iter().filter_map(|raw| Event::new(client.plugin, raw)).collect();
-        let own = |raw| -> Result<Box<dyn Array>, PjrtError> {
-            let raw = given(CALL, "output", raw)?;
+        let wrap = |raw| -> Result<Box<dyn Array>, PjrtError> {
+            let raw = returned(CALL, "output", raw)?;
             // SAFETY: the call succeeded and gave a buffer of this client, which we own.
             Ok(Box::new(unsafe { PluginArray::new(client, raw) }))
         };
         // All returned handles are wrapped before missing ones are reported, so that all of them are freed.
         let outputs: Vec<Vec<Result<Box<dyn Array>, PjrtError>>> =
-            raw_outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect();
+            raw_outputs.into_iter().map(|list| list.into_iter().map(wrap).collect()).collect();
         // Every event is awaited, even after one failed: the devices run together.
         let done: Vec<Result<(), PjrtError>> = events.into_iter().map(Event::wait).collect();
         done.into_iter().collect::<Result<(), PjrtError>>()?;

@@ -14,7 +14,7 @@ use self::client::PluginClient;
 use super::array_type::type_number;
 use super::backend::{Array, Backend, Loaded};
 use super::event::Event;
-use super::plugin::{call, given};
+use super::plugin::{call, returned};
 use super::program::Format;
 use super::{
     Client, CompileOptions, Device, ForeignCode, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Processes, Value, cpu,
@@ -65,7 +65,7 @@ fn compile(
     args.compile_options_size = options.len();
     // SAFETY: a live client; program and options are alive during the call, which is as long as they are needed.
     unsafe { call!(client.plugin, PJRT_Client_Compile, args)? };
-    let raw = given("PJRT_Client_Compile", "executable", args.executable)?;
+    let raw = returned("PJRT_Client_Compile", "executable", args.executable)?;
     // SAFETY: the call returned an executable of this client, which we own.
     unsafe { executable::loaded(client, raw, device_ids) }
 }
@@ -122,7 +122,7 @@ impl Backend for PluginClient {
         // SAFETY: a live client; the bytes are alive during the call, and the permission's creator vouches for what
         // they do. Null options: the executable's own.
         unsafe { call!(self.plugin, PJRT_Executable_DeserializeAndLoad, args)? };
-        let raw = given(CALL, "executable", args.loaded_executable)?;
+        let raw = returned(CALL, "executable", args.loaded_executable)?;
         // SAFETY: the call returned an executable of this client, which we own.
         unsafe { executable::loaded(&self, raw, &[]) }
     }
@@ -146,7 +146,7 @@ impl Backend for PluginClient {
         // the plugin may not keep a reference to it after the call under these semantics.
         unsafe { call!(self.plugin, PJRT_Client_BufferFromHostBuffer, args)? };
         let done = Event::new(self.plugin, args.done_with_host_buffer);
-        let raw = given("PJRT_Client_BufferFromHostBuffer", "buffer", args.buffer);
+        let raw = returned("PJRT_Client_BufferFromHostBuffer", "buffer", args.buffer);
         // SAFETY: the call returned a buffer of this client, which we own.
         let array = raw.map(|raw| unsafe { PluginArray::new(&self, raw) });
         if let Some(done) = done {

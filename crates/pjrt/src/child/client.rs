@@ -352,10 +352,10 @@ impl Runner for ChildRunner {
             (Reply::Ran { outputs }, _) if outputs.iter().all(|list| list.len() == n_outputs) => outputs,
             (reply, _) => return Err(unexpected(doing, &reply)),
         };
-        let own = |output: super::message::Output| -> Result<Box<dyn Array>, PjrtError> {
+        let wrap = |output: super::message::Output| -> Result<Box<dyn Array>, PjrtError> {
             let spec = OutputSpec { dtype: dtype(output.dtype)?, dims: output.dims };
             Ok(Box::new(ChildArray { child: Arc::clone(child), id: output.id, spec }))
         };
-        outputs.into_iter().map(|list| list.into_iter().map(own).collect()).collect()
+        outputs.into_iter().map(|list| list.into_iter().map(wrap).collect()).collect()
     }
 }

@@ -18,7 +18,7 @@ pub struct Doing {
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.of {
-            Some(of) => write!(f, "{} `{of}`", self.what),
+            Some(object) => write!(f, "{} `{object}`", self.what),
             None => f.write_str(self.what),
         }
     }
@@ -40,7 +40,7 @@ pub enum ChildError {
     /// The program is not bf16scope, or has another version.
     #[error(
         "child process: {} is not a bf16scope {} that serves: {why}{}\nhelp: name a bf16scope program of this version, or one that calls pjrt::serve",
-        program.display(), env!("CARGO_PKG_VERSION"), quoted(said)
+        program.display(), env!("CARGO_PKG_VERSION"), quoted(output)
     )]
     NotAServer {
         /// The program.
@@ -48,17 +48,17 @@ pub enum ChildError {
         /// Its behaviour.
         why: String,
         /// Its output.
-        said: String,
+        output: String,
     },
     /// The child died during a request.
-    #[error("{doing}: the child process ended with {how}{}\nhelp: {}", quoted(said), ended_help(.doing, *.address_space))]
+    #[error("{doing}: the child process ended with {how}{}\nhelp: {}", quoted(output), ended_help(.doing, *.address_space))]
     Ended {
         /// The request.
         doing: Doing,
         /// A signal, or an exit status.
         how: String,
         /// The end of its standard error.
-        said: String,
+        output: String,
         /// The limit of its address space, if there is one.
         address_space: Option<u64>,
     },
@@ -132,10 +132,10 @@ pub(super) fn gib(n_bytes: u64) -> String {
 }
 
 /// A child's output, if any, on separate lines.
-fn quoted(said: &str) -> String {
-    match said {
+fn quoted(message: &str) -> String {
+    match message {
         "" => String::new(),
-        said => format!(". It wrote:\n  {}", said.replace('\n', "\n  ")),
+        message => format!(". It wrote:\n  {}", message.replace('\n', "\n  ")),
     }
 }
 

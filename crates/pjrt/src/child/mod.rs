@@ -12,13 +12,13 @@
 //! closes that socket or dies, even in the middle of a computation. Programs and arrays are passed through anonymous
 //! shared memory. `process` has the parent's guarantees, `message` and `wire` the protocol, `serve` the child's side.
 
+mod both_ends;
 mod client;
 mod convert;
 mod error;
 pub(super) mod memory;
 mod message;
 mod process;
-mod said;
 mod serve;
 mod spec;
 mod topology;

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::both_ends::BothEnds;
 use super::error::{ChildError, Doing};
 use super::message::{Envelope, Id, Reply, Request, unexpected};
-use super::said::Said;
 use super::spec::ChildSpec;
 use super::{memory, wire};
 use crate::PjrtError;
@@ -44,7 +44,7 @@ pub(crate) struct Child {
 struct Line {
     process: std::process::Child,
     socket: UnixStream,
-    said: Arc<Mutex<Said>>,
+    output: Arc<Mutex<BothEnds>>,
     /// Disconnects when all of the child's output has been read.
     has_read: Receiver<()>,
     /// Why it died, once it has.
@@ -99,7 +99,7 @@ impl Child {
             Err(error) => return Err(error),
         };
         line.end(why.clone());
-        Err(ChildError::NotAServer { program: self.spec.program.clone(), why, said: line.said() })
+        Err(ChildError::NotAServer { program: self.spec.program.clone(), why, output: line.output() })
     }
 
     /// Sends a request, and waits for the answer.
@@ -226,7 +226,7 @@ impl Child {
             Err(Interruption::Memory { measured, limit }) => ChildError::Memory { doing, measured, limit },
             Err(Interruption::Io(source)) if is_hang_up(&source) => {
                 let how = line.status();
-                ChildError::Ended { doing, how, said: line.said(), address_space: memory::address_space() }
+                ChildError::Ended { doing, how, output: line.output(), address_space: memory::address_space() }
             }
             Err(Interruption::Io(source)) => ChildError::Io { doing, source },
         };
@@ -265,11 +265,11 @@ impl Line {
             .spawn()?;
         // This drops our copies of the child's descriptors.
         drop(command);
-        let said = Arc::new(Mutex::new(Said::default()));
+        let output = Arc::new(Mutex::new(BothEnds::default()));
         let (sender, has_read) = channel();
-        let heard = Arc::clone(&said);
+        let heard = Arc::clone(&output);
         thread::spawn(move || listen(words, &heard, sender));
-        Ok(Line { process, socket, said, has_read, ended: None })
+        Ok(Line { process, socket, output, has_read, ended: None })
     }
 
     /// The exit status of a child that died by itself; one that disconnects and lives on is killed.
@@ -286,10 +286,10 @@ impl Line {
     }
 
     /// The kept part of the child's output.
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         // Nothing is ever sent: an error means that everything was read, or the timeout.
         let _ = self.has_read.recv_timeout(LAST_WORDS);
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).text()
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).text()
     }
 
     /// Kills the child and collects its exit status, so that no zombie is left.
@@ -312,12 +312,12 @@ impl Drop for Line {
 }
 
 /// Reads a child's output until it ends, so that the child never blocks on it; `_done` is dropped with this thread.
-fn listen(mut words: PipeReader, said: &Mutex<Said>, _done: Sender<()>) {
+fn listen(mut words: PipeReader, output: &Mutex<BothEnds>, _done: Sender<()>) {
     let mut buffer = [0; 4096];
     loop {
         match words.read(&mut buffer) {
             Ok(0) => break,
-            Ok(n) => said.lock().unwrap_or_else(PoisonError::into_inner).hear(&buffer[..n]),
+            Ok(n) => output.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..n]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
         }

@@ -221,7 +221,7 @@ impl Server {
     ) -> Result<Reply, PjrtError> {
         let client = match library {
             Some(library) => Client::with_options(load(&library)?, create_options)?,
-            None => Client::of(&platform.parse::<Platform>()?, &Setup::from_env())?,
+            None => Client::for_platform(&platform.parse::<Platform>()?, &Setup::from_env())?,
         };
         let devices = client.devices().iter().map(|device| device.description().clone()).collect();
         let reply =

@@ -58,7 +58,7 @@ pub(super) fn open(
     let doing = Doing { what: "describing", of: Some(name.to_string()) };
     let request = Request::Topology { library, name: name.to_string(), options: options.clone() };
     let Opened { id, platform_name, platform_version, devices, .. } = opened(&child, doing, request)?;
-    Ok(Topology::of(Box::new(ChildTopology { child, id, platform_name, platform_version }), devices))
+    Ok(Topology::from_parts(Box::new(ChildTopology { child, id, platform_name, platform_version }), devices))
 }
 
 impl Describes for ChildTopology {

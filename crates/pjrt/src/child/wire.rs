@@ -159,11 +159,11 @@ impl Outbox {
         // not while the slice lives; it never writes, nor changes the length. The bytes are zeros or an earlier
         // array's: valid.
         write(unsafe { std::slice::from_raw_parts_mut(map.start.cast(), n_bytes) })?;
-        let given = file.try_clone()?;
+        let sent = file.try_clone()?;
         if map.n_bytes <= Outbox::KEPT {
             self.0 = Some((file, map));
         }
-        Ok(given)
+        Ok(sent)
     }
 }
 
@@ -269,7 +269,7 @@ mod tests {
     fn arrays_are_given_in_memory_that_is_kept() {
         use std::os::unix::fs::MetadataExt as _;
         let mut outbox = Outbox::default();
-        let mut given = |n_bytes: usize, value: u8| {
+        let mut inode_of = |n_bytes: usize, value: u8| {
             let fill = |bytes: &mut [u8]| -> io::Result<()> {
                 bytes.fill(value);
                 Ok(())
@@ -280,9 +280,9 @@ mod tests {
             assert!(read.iter().all(|&byte| byte == value), "{n_bytes} bytes of {value}");
             file.metadata().unwrap().ino()
         };
-        let (first, larger, smaller) = (given(3, 1), given(5000, 2), given(10, 3));
+        let (first, larger, smaller) = (inode_of(3, 1), inode_of(5000, 2), inode_of(10, 3));
         assert!(first != larger && larger == smaller);
-        let (huge, after) = (given(Outbox::KEPT + 1, 4), given(10, 5));
+        let (huge, after) = (inode_of(Outbox::KEPT + 1, 4), inode_of(10, 5));
         assert!(huge != larger && huge != after);
     }
 

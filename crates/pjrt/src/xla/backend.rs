@@ -179,10 +179,10 @@ impl Runner for XlaRunner {
         if list.len() != n_outputs {
             return Err(PjrtError::count(&self.facts.name, "outputs of xla-rs", list.len(), n_outputs));
         }
-        let own = |(raw, spec): (xla::PjRtBuffer, &OutputSpec)| {
+        let wrap = |(raw, spec): (xla::PjRtBuffer, &OutputSpec)| {
             Box::new(XlaArray::new(&self.client, raw, spec.clone())) as Box<dyn Array>
         };
-        Ok(vec![list.into_iter().zip(&self.facts.outputs).map(own).collect()])
+        Ok(vec![list.into_iter().zip(&self.facts.outputs).map(wrap).collect()])
     }
 }
 

@@ -28,7 +28,7 @@ struct Ids {
 }
 
 impl Ids {
-    fn of(proto: &HloModuleProto) -> Ids {
+    fn new(proto: &HloModuleProto) -> Ids {
         let ids = proto.computations.iter().flat_map(|computation| &computation.instructions).map(|instr| instr.id);
         Ids { largest: ids.max().unwrap_or(0), n_new: 0 }
     }
@@ -48,7 +48,7 @@ fn largest_id(instructions: &[HloInstructionProto]) -> i64 {
 /// Turns the entry's single tuple parameter into parameters, one for each array. Returns whether there was one.
 /// (`hlo::verify` refuses a tuple among other parameters, or of tuples.)
 fn spread_tuple(proto: &mut HloModuleProto) -> bool {
-    let mut ids = Ids::of(proto);
+    let mut ids = Ids::new(proto);
     let Some(entry) = proto.computations.iter_mut().find(|it| it.id == proto.entry_computation_id) else {
         return false;
     };
@@ -97,7 +97,7 @@ fn spread_tuple(proto: &mut HloModuleProto) -> bool {
 /// a select of arrays by one predicate, and a clamp of an array between scalars, get the scalar as an array. Returns
 /// whether there was any.
 fn widen_scalars(proto: &mut HloModuleProto) -> bool {
-    let mut ids = Ids::of(proto);
+    let mut ids = Ids::new(proto);
     for computation in &mut proto.computations {
         let largest = largest_id(&computation.instructions);
         let shape_of: BTreeMap<i64, ShapeProto> =

@@ -135,7 +135,9 @@ fn modules() {
         Devices { replicas: 4, partitions: 1 }
     );
     in_file(&compiled(BackEnd::Cpu, Devices { replicas: 4, partitions: 1 }), kind, &text, None);
-    assert!(compiled(BackEnd::of(&broken()), Devices::ONE).text().starts_with("a b/m.hlo: XLA compiled this module"));
+    assert!(
+        compiled(BackEnd::detect(&broken()), Devices::ONE).text().starts_with("a b/m.hlo: XLA compiled this module")
+    );
 
     let text = "a b/m.hlo: replica_count=8 is for 8 devices, and fit is about one core: how a batch lies over cores is the module's \
                 affair\nhelp: `bf16scope compile` says what one core's share of it takes; or export the step that one device does, on \

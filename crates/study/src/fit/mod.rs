@@ -135,13 +135,13 @@ fn program<S: serde::Serializer>(program: &Option<ModelProgram>, serializer: S) 
 
 /// Removes duplicates, keeping the order of first occurrences.
 pub(super) fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
-    let mut kept: Vec<T> = Vec::new();
+    let mut distinct: Vec<T> = Vec::new();
     for item in items {
-        if !kept.contains(item) {
-            kept.push(item.clone());
+        if !distinct.contains(item) {
+            distinct.push(item.clone());
         }
     }
-    kept
+    distinct
 }
 
 /// Searches, on each target and in each precision.
@@ -201,7 +201,7 @@ fn one(
         rows.insert(step.batch, row);
         Ok(trial)
     };
-    let found = match source.batches() {
+    let result = match source.batches() {
         Some(batches) => {
             let allowed: Vec<u32> = batches.into_iter().filter(|batch| *batch <= question.max_batch).collect();
             search_among(&allowed, try_batch)?
@@ -210,7 +210,7 @@ fn one(
     };
     let rows: Vec<CompiledBatch> = rows.into_values().collect();
     let out_of_memory = rows.iter().find(|row| matches!(row.outcome, CompileOutcome::OutOfMemory(_)));
-    let too_large = match (found.largest, out_of_memory) {
+    let too_large = match (result.largest, out_of_memory) {
         (None, Some(row)) => {
             on(&Event::Begins(&for_a_larger_tpu(target, label, row.batch)));
             Some(large::find(compiler, target, &source.module(label, row.batch, target)?))
@@ -220,7 +220,7 @@ fn one(
     };
     let summaries = summarize(&rows);
     let rows = rows.into_iter().zip(summaries).map(|(row, summary)| FitRow { row, summary }).collect();
-    Ok(FitSeries { target: target.to_string(), precision: label.to_string(), found, rows, too_large })
+    Ok(FitSeries { target: target.to_string(), precision: label.to_string(), found: result, rows, too_large })
 }
 
 /// A search in units of the parts of a batch, which a model that accumulates gradients has.
@@ -235,10 +235,10 @@ fn search_parts(
     }
     let whole = |part: u32| part * n_parts;
     let multiple = question.multiple.div_ceil(n_parts);
-    let found = search(source.start() / n_parts, max_batch / n_parts, multiple, |step| {
+    let result = search(source.start() / n_parts, max_batch / n_parts, multiple, |step| {
         try_batch(Step { batch: whole(step.batch), ..step })
     })?;
-    Ok(Found { largest: found.largest.map(whole), best: found.best.map(whole), ..found })
+    Ok(Found { largest: result.largest.map(whole), best: result.best.map(whole), ..result })
 }
 
 /// The compile that shows which values are too large.

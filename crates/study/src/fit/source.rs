@@ -174,13 +174,13 @@ impl FitSource<'_> {
             FitSource::Modules { files, forms, converter, .. } => {
                 let path = files.get(&batch).ok_or_else(unknown)?;
                 let form = forms.iter().find(|form| form.label == label).ok_or_else(unknown)?;
-                let module = form.of(module_file::load(path, converter)?, path)?;
+                let module = form.apply(module_file::load(path, converter)?, path)?;
                 refuse_several(&module, path)?;
                 Ok(module)
             }
             FitSource::Symbolic { path, batch_dim, forms, converter, .. } => {
                 let form = forms.iter().find(|form| form.label == label).ok_or_else(unknown)?;
-                form.of(of_batch(path, batch_dim, batch, converter)?, path)
+                form.apply(of_batch(path, batch_dim, batch, converter)?, path)
             }
         }
     }
@@ -204,7 +204,8 @@ impl FitSource<'_> {
 
 /// A symbolic module at a batch.
 fn of_batch(path: &Path, batch_dim: &str, batch: u32, converter: &Converter) -> Result<Module, StudyError> {
-    let wrong = |said: String| StudyError::from(ForeignError::of_sizes(said, "name another dimension as --batch-dim"));
+    let wrong =
+        |message: String| StudyError::from(ForeignError::of_sizes(message, "name another dimension as --batch-dim"));
     let size = format!("{batch_dim}={batch}").parse::<Size>().map_err(wrong)?;
     let sizes = converter.sizes.and(size);
     let sizes = sizes.map_err(|dim| wrong(format!("`{dim}` is the batch, and has a size of its own already")))?;

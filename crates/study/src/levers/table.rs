@@ -158,18 +158,18 @@ fn plain_program(setting: &Setting<'_>) -> Result<Program, String> {
 /// The common name of numbered scopes with similar contents: `block` for `cnn/block1/conv/kernel` and
 /// `cnn/block2/conv/kernel`. Only scopes that contain several variables each count; the outermost is chosen.
 fn blocks(variables: &[&str]) -> Option<String> {
-    let mut found: BTreeMap<(usize, &str), BTreeMap<&str, usize>> = BTreeMap::new();
+    let mut n_variables: BTreeMap<(usize, &str), BTreeMap<&str, usize>> = BTreeMap::new();
     for variable in variables {
         let levels: Vec<&str> = variable.split('/').collect();
         for (depth, level) in levels[..levels.len() - 1].iter().enumerate() {
             let name = level.trim_end_matches(|c: char| c.is_ascii_digit());
             if name.len() < level.len() && !name.is_empty() {
-                *found.entry((depth, name)).or_default().entry(level).or_default() += 1;
+                *n_variables.entry((depth, name)).or_default().entry(level).or_default() += 1;
             }
         }
     }
     let is_block = |scopes: &BTreeMap<&str, usize>| scopes.len() > 1 && scopes.values().all(|&n| n > 2);
-    found.into_iter().find(|(_, scopes)| is_block(scopes)).map(|((_, name), _)| name.to_string())
+    n_variables.into_iter().find(|(_, scopes)| is_block(scopes)).map(|((_, name), _)| name.to_string())
 }
 
 /// The number of parts for the lever of that name: fewer save little, more make each part too small for the TPU's

@@ -18,8 +18,8 @@ fn error<A: fmt::Debug>(answer: Result<A, StudyError>) -> String {
 fn what_is_said_is_asked_and_the_rest_has_defaults() {
     let task = task();
     let (ask, asking) = Fit::new(&*task).setup(&Setup::default()).with_defaults(&["v2"], &BOTH).unwrap();
-    let of = |ask: &Fit<'_>| ask.targets.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!((of(&ask), &ask.precisions[..]), (vec!["tpu-v2".to_string()], &BOTH[..]));
+    let targets_of = |ask: &Fit<'_>| ask.targets.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!((targets_of(&ask), &ask.precisions[..]), (vec!["tpu-v2".to_string()], &BOTH[..]));
     assert_eq!((ask.subject.batch, ask.subject.variables), (32, Storage::F32));
     assert_eq!(ask.subject.tuning(&ask.targets[0]), Tuning::tpu());
     assert_eq!((ask.subject.name.as_str(), asking), (task.name(), Asking::default()));
@@ -30,7 +30,7 @@ fn what_is_said_is_asked_and_the_rest_has_defaults() {
     let fit = fit.variables(Storage::Bf16Stochastic).tune(TuneChoice::None).max_batch(9).multiple(0).asking(&fresh);
     let (ask, asking) = fit.with_defaults(&["v2"], &BOTH).unwrap();
     assert_eq!(
-        (of(&ask), ask.precisions),
+        (targets_of(&ask), ask.precisions),
         (vec!["tpu-v2:4x4".to_string(), "tpu-v3".to_string()], vec![Precision::F16])
     );
     assert_eq!((ask.subject.batch, ask.subject.variables, asking), (7, Storage::Bf16Stochastic, fresh));

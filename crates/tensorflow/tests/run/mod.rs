@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 fn client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     CLIENT.get_or_init(|| {
-        let client =
-            Client::of(&Platform::cpu(), &Setup::from_env()).unwrap_or_else(|error| panic!("no client: {error}"));
+        let client = Client::for_platform(&Platform::cpu(), &Setup::from_env())
+            .unwrap_or_else(|error| panic!("no client: {error}"));
         client.with_flags([("xla_backend_optimization_level".to_string(), OptionValue::Int(0))])
     })
 }

@@ -27,7 +27,7 @@ const CPU_SIGNS: [&str; 3] = ["__ynn_fusion", "__onednn", "outer_dimension_parti
 
 impl BackEnd {
     /// Detects the back end from the compiler's fields in a module's instructions, and from layouts.
-    pub fn of(module: &Module) -> BackEnd {
+    pub fn detect(module: &Module) -> BackEnd {
         let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
         let is_tiled = |shape: &Shape| {
             let mut layouts = shape.leaves().into_iter().filter_map(|leaf| leaf.as_array()?.layout.as_ref());
@@ -71,8 +71,8 @@ pub fn aliasing(instruction: &Instruction) -> Aliasing {
         }
         return Aliasing::Pairs(pairs);
     }
-    let said = instruction.unmodelled.attributes.iter().find(|(name, _)| name == "output_to_operand_aliasing");
-    said.map_or(Aliasing::Unsaid, |(_, text)| Aliasing::Pairs(output_to_operand(text)))
+    let attribute = instruction.unmodelled.attributes.iter().find(|(name, _)| name == "output_to_operand_aliasing");
+    attribute.map_or(Aliasing::Unsaid, |(_, text)| Aliasing::Pairs(output_to_operand(text)))
 }
 
 /// `{{}: (0, {}), {1}: (2, {})}` as pairs of operand and result.

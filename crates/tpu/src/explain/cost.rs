@@ -35,7 +35,7 @@ pub struct Rates {
 
 impl Rates {
     /// The rates of one core of a target; `None` if they are unknown.
-    pub fn of(target: &Target) -> Option<Rates> {
+    pub fn for_target(target: &Target) -> Option<Rates> {
         let Target::Tpu { version, .. } = target else { return None };
         let (figures, n_cores) = (version.figures.as_ref()?, f64::from(version.cores_per_chip));
         Some(Rates {
@@ -257,13 +257,13 @@ mod tests {
 
     #[test]
     fn compute_or_memory_bounds_by_the_rates_of_a_core() {
-        let v3 = Rates::of(&"tpu-v3".parse().unwrap()).unwrap();
+        let v3 = Rates::for_target(&"tpu-v3".parse().unwrap()).unwrap();
         // A core's ridge is 61.5e12 / 450e9 = 136.7 flops a byte.
         let cost = |flops| Cost { cycles: 940, flops, bytes: 1e5 };
         assert_eq!((cost(1.36e7).bound(&v3), cost(1.37e7).bound(&v3)), (Bound::Memory, Bound::Compute));
         // 1e5 bytes take 0.222 us, and 940 cycles take 1 us.
         assert_eq!((100.0 * cost(0.0).efficiency(&v3).unwrap()).round(), 22.0);
-        assert_eq!(Rates::of(&"tpu-v5e".parse().unwrap()), None);
+        assert_eq!(Rates::for_target(&"tpu-v5e".parse().unwrap()), None);
     }
 
     #[test]
@@ -291,7 +291,7 @@ ENTRY main {
 }";
         let module = parse(text, "m").unwrap();
         let n_executions = n_executions(&module);
-        let of = |name: &str| n_executions[module.find_computation(name).unwrap().idx()];
-        assert_eq!((of("body"), of("main")), (8, 1));
+        let n_of = |name: &str| n_executions[module.find_computation(name).unwrap().idx()];
+        assert_eq!((n_of("body"), n_of("main")), (8, 1));
     }
 }

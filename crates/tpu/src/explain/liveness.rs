@@ -128,8 +128,8 @@ impl Liveness {
     /// The value in a buffer at a step: the last one made so far.
     pub fn value_at(&self, buffer: usize, step: usize) -> usize {
         let values = &self.buffers[buffer].values;
-        let made = values.iter().rev().find(|&&value| self.values[value].made_at <= step);
-        *made.unwrap_or(&values[0])
+        let latest = values.iter().rev().find(|&&value| self.values[value].made_at <= step);
+        *latest.unwrap_or(&values[0])
     }
 
     /// The instruction of a step.
@@ -175,14 +175,15 @@ impl Walk<'_> {
         self.frames.push(Frame { computation, caller });
         let module = self.module;
         let comp = module.comp(computation);
-        let mut made: Vec<Vec<usize>> = Vec::with_capacity(comp.instructions.len());
+        let mut values_of: Vec<Vec<usize>> = Vec::with_capacity(comp.instructions.len());
         for id in comp.ids() {
             let instruction = comp.instr(id);
-            let operands: Vec<&[usize]> = instruction.operands.iter().map(|operand| &made[operand.idx()][..]).collect();
+            let operands: Vec<&[usize]> =
+                instruction.operands.iter().map(|operand| &values_of[operand.idx()][..]).collect();
             let values = self.instruction(frame, id, instruction, &operands, arguments)?;
-            made.push(values);
+            values_of.push(values);
         }
-        Ok(made.swap_remove(comp.root.idx()))
+        Ok(values_of.swap_remove(comp.root.idx()))
     }
 
     fn instruction(
@@ -432,8 +433,8 @@ impl Walk<'_> {
             if let (Some(output), Some((id, leaf))) = (output, argument) {
                 // The entry's frame is the first, and its values are made step by step.
                 let is_argument = |value: &Value| self.steps[value.made_at] == Step { frame: 0, instruction: id };
-                let made = self.values.iter().position(|value| is_argument(value) && value.leaf == leaf);
-                if let (Some(&value), Some(argument)) = (root.get(output), made) {
+                let argument = self.values.iter().position(|value| is_argument(value) && value.leaf == leaf);
+                if let (Some(&value), Some(argument)) = (root.get(output), argument) {
                     self.join(argument, value);
                 }
             }

@@ -234,8 +234,8 @@ const MAX_READERS: usize = 4;
 /// As [`analyse`].
 pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, ExplainError> {
     let liveness = analyse(module)?;
-    let origins = Origins::of(module);
-    let costs = Costs::of(module, &liveness, &origins);
+    let origins = Origins::new(module);
+    let costs = Costs::new(module, &liveness, &origins);
     let bound = |cost: &Cost| rates.filter(|_| cost.bytes > 0.0).map(|rates| cost.bound(rates));
     let efficiency = |cost: &Cost| rates.and_then(|rates| cost.efficiency(rates));
     let mut layers: Vec<LayerCost> = (costs.layers.into_iter())
@@ -281,7 +281,7 @@ pub fn explain(module: &Module, rates: Option<&Rates>) -> Result<Explanation, Ex
 /// Those of [`analyse`].
 pub fn largest_live_buffers(module: &Module, n: usize) -> Result<Vec<LiveBuffer>, ExplainError> {
     let liveness = analyse(module)?;
-    let origins = Origins::of(module);
+    let origins = Origins::new(module);
     let is_held = |kind| matches!(kind, BufferKind::Argument | BufferKind::Output | BufferKind::Constant);
     let held = (0..liveness.buffers.len()).filter(|&id| is_held(liveness.buffers[id].kind));
     let mut alive: Vec<usize> = liveness.alive_at(liveness.peak).into_iter().chain(held).collect();
@@ -300,7 +300,7 @@ struct Costs {
 }
 
 impl Costs {
-    fn of(module: &Module, liveness: &Liveness, origins: &Origins) -> Costs {
+    fn new(module: &Module, liveness: &Liveness, origins: &Origins) -> Costs {
         let mut costs = Costs::default();
         let n_executions = cost::n_executions(module);
         for (at, step) in liveness.steps.iter().enumerate() {

@@ -27,7 +27,7 @@ pub struct Moment {
 /// Those of [`analyse`].
 pub fn moments(module: &Module, n_moments: usize, n_largest: usize) -> Result<Vec<Moment>, ExplainError> {
     let liveness = analyse(module)?;
-    let origins = Origins::of(module);
+    let origins = Origins::new(module);
     let n_steps = liveness.steps.len();
     let n_moments = n_moments.min(n_steps);
     let moment = |at: usize| {

@@ -59,7 +59,7 @@ pub struct Origins {
 
 impl Origins {
     /// Analyses a module with valid ids.
-    pub fn of(module: &Module) -> Origins {
+    pub fn new(module: &Module) -> Origins {
         let entry = module.entry();
         let layers_of_variables: BTreeMap<&str, Origin> = (entry.parameters().into_iter())
             .map(|id| &entry.instr(id).metadata)
@@ -134,10 +134,10 @@ fn of_operands(
         let n_bytes = padded_bytes_of_all(&operand.shape);
         // A copy of an input, without a name or with the input's, belongs to the inputs; computations with an input do
         // not.
-        let own = instruction.metadata.op_name.as_str();
+        let op_name = instruction.metadata.op_name.as_str();
         let has_layer = match origin.layer.as_str() {
             NO_LAYER => false,
-            INPUTS => own.is_empty() || own == origin.op_name,
+            INPUTS => op_name.is_empty() || op_name == origin.op_name,
             _ => true,
         };
         if has_layer && best.as_ref().is_none_or(|(most, _)| n_bytes > *most) {
@@ -400,7 +400,7 @@ ENTRY m {
 "#;
         let module = bf16scope_hlo::text::parse(text, "m").unwrap();
         let liveness = crate::explain::analyse(&module).unwrap();
-        let origins = Origins::of(&module);
+        let origins = Origins::new(&module);
         let layers: Vec<&str> = (4..8).map(|step| origins.of_step(&liveness, step).layer.as_str()).collect();
         assert_eq!(layers, [OPTIMIZER, NO_LAYER, "loss", OPTIMIZER]);
         let leaves = [0, 1, 2].map(|leaf| origins.of_leaf(&module, &liveness, 6, leaf).layer);
@@ -428,7 +428,7 @@ ENTRY m {
 "#;
         let module = bf16scope_hlo::text::parse(text, "m").unwrap();
         let liveness = crate::explain::analyse(&module).unwrap();
-        let origins = Origins::of(&module);
+        let origins = Origins::new(&module);
         let origin = origins.of_step(&liveness, 1);
         assert_eq!((origin.layer.as_str(), origin.source.as_str()), ("net/dense", "net.py:7"));
         assert_eq!(origins.of_leaf(&module, &liveness, 1, 0).layer, "net/act");
@@ -462,14 +462,14 @@ ENTRY m {
 "#;
         let module = bf16scope_hlo::text::parse(text, "m").unwrap();
         let liveness = crate::explain::analyse(&module).unwrap();
-        let origins = Origins::of(&module);
-        let said: Vec<(&str, &str)> = (0..7)
+        let origins = Origins::new(&module);
+        let measured: Vec<(&str, &str)> = (0..7)
             .map(|step| origins.of_step(&liveness, step))
             .map(|origin| (origin.layer.as_str(), origin.source.as_str()))
             .collect();
         let dense = |source| ("net/dense", source);
-        assert_eq!(said[..3], [(INPUTS, ""), dense("net.py:7"), dense("slot.rs:9")]);
-        assert_eq!(said[3..], [dense("net.py:7"), dense("program.rs:105"), dense("program.rs:105"), (INPUTS, "")]);
+        assert_eq!(measured[..3], [(INPUTS, ""), dense("net.py:7"), dense("slot.rs:9")]);
+        assert_eq!(measured[3..], [dense("net.py:7"), dense("program.rs:105"), dense("program.rs:105"), (INPUTS, "")]);
         let leaf = origins.of_leaf(&module, &liveness, 4, 0);
         assert_eq!((leaf.layer.as_str(), leaf.op_name.as_str()), ("net/dense", "subtract"));
     }

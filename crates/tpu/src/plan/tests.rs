@@ -34,7 +34,7 @@ fn fits(setting: &Setting, fixed: i64, each: i64, start: u64) -> Point {
     };
     let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
     let mut sum = Collective::of_bytes("all-reduce", "f32", 100 * MIB as u64, u64::from(setting.n_cores));
-    sum.seconds = Links::of(&setting.target).map(|links| links.seconds(&sum, devices));
+    sum.seconds = Links::for_target(&setting.target).map(|links| links.seconds(&sum, devices));
     let report = CompileReport {
         hbm,
         flops: 1.0,
@@ -194,9 +194,9 @@ fn order(settings: &[Setting], fixed: i64, each: i64) -> Vec<(String, u32)> {
 fn the_greatest_part_comes_first_then_the_middle_and_series_take_turns() {
     let both: Vec<Setting> = slices("f32").into_iter().chain(slices("bf16")).collect();
     let order = order(&both, 500, 5);
-    let said: Vec<(&str, u32)> = order.iter().map(|(precision, n)| (precision.as_str(), *n)).collect();
+    let measured: Vec<(&str, u32)> = order.iter().map(|(precision, n)| (precision.as_str(), *n)).collect();
     let expected = [8, 128, 2048, 32, 512].map(|n| [("f32", n), ("bf16", n)]).concat();
-    assert_eq!(said, expected);
+    assert_eq!(measured, expected);
 }
 
 #[test]

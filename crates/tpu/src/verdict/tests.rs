@@ -49,10 +49,10 @@ fn too_large(name: &str) -> Candidate {
 
 /// For f32, and bf16 with these figures: the choice, and the sentences except for the rule.
 fn beside(cycles: f64, seconds: f64, temporaries: i64) -> (Option<usize>, String) {
-    said(&[candidate("f32", report(1.0, 1.0, 390)), candidate("bf16", report(cycles, seconds, temporaries))])
+    judged(&[candidate("f32", report(1.0, 1.0, 390)), candidate("bf16", report(cycles, seconds, temporaries))])
 }
 
-fn said(candidates: &[Candidate]) -> (Option<usize>, String) {
+fn judged(candidates: &[Candidate]) -> (Option<usize>, String) {
     let Verdict { choice, sentences } = verdict(candidates);
     let others: Vec<String> = sentences.into_iter().filter(|sentence| sentence != RULE).collect();
     (choice, others.join("\n"))
@@ -131,11 +131,11 @@ fn more_memory_has_its_parts_and_the_copies_that_were_seen() {
     };
     let mut base =
         Candidate { evidence: evidence(0, 0, 1_000), ..candidate("the module as given", report(1.0, 1.0, 390)) };
-    let mut own = report(1.029, 0.832, 398);
-    own.hbm.code -= 2 * MIB;
-    own.hbm.total -= 2 * MIB;
-    let mut other = Candidate { evidence: evidence(8, 10, 30_000), ..candidate("policy default", own) };
-    let (_, text) = said(&[base.clone(), other.clone()]);
+    let mut lowered = report(1.029, 0.832, 398);
+    lowered.hbm.code -= 2 * MIB;
+    lowered.hbm.total -= 2 * MIB;
+    let mut other = Candidate { evidence: evidence(8, 10, 30_000), ..candidate("policy default", lowered) };
+    let (_, text) = judged(&[base.clone(), other.clone()]);
     assert!(
         text.contains(
             "Of the kinds of op, `convert` gained the most cycles: 30,000 in policy default, 1,000 in the module as given.\n\
@@ -147,20 +147,20 @@ fn more_memory_has_its_parts_and_the_copies_that_were_seen() {
     );
     // Copies with fewer bytes than the growth of temporaries do not explain it, and neither do equal numbers of copies.
     other.evidence = evidence(1, 4, 1_000);
-    let (_, text) = said(&[base.clone(), other.clone()]);
+    let (_, text) = judged(&[base.clone(), other.clone()]);
     assert!(
         text.contains("alive beside them (1 in all, 2.0 MiB of them of arguments; 0 bytes in the module as given).\n"),
         "{text}"
     );
     assert!(!text.contains("grew by") && !text.contains("kinds of op"), "{text}");
     base.evidence = evidence(1, 4, 1_000);
-    let (_, text) = said(&[base.clone(), other.clone()]);
+    let (_, text) = judged(&[base.clone(), other.clone()]);
     assert!(text.contains("more HBM") && !text.contains("alive beside"), "{text}");
     // They are not the reason either if another component grew.
     (base.evidence, other.evidence) = (evidence(0, 0, 1_000), evidence(8, 10, 1_000));
-    let CompileOutcome::Fits(own) = &mut other.outcome else { panic!("{other:?}") };
-    (own.hbm.temporaries, own.hbm.code) = (390 * MIB, 16 * MIB);
-    let (_, text) = said(&[base, other]);
+    let CompileOutcome::Fits(lowered) = &mut other.outcome else { panic!("{other:?}") };
+    (lowered.hbm.temporaries, lowered.hbm.code) = (390 * MIB, 16 * MIB);
+    let (_, text) = judged(&[base, other]);
     assert!(text.contains("6.0 MiB more HBM than the module as given: code +6.0 MiB.\n"), "{text}");
 }
 
@@ -168,9 +168,9 @@ fn more_memory_has_its_parts_and_the_copies_that_were_seen() {
 fn what_does_not_fit_is_not_chosen() {
     let fits = candidate("bf16", report(9.0, 9.0, 390));
     let expected = "Choose bf16: it fits.\nToo large: f32 needs 10.65 GiB of 7.48 GiB.";
-    assert_eq!(said(&[too_large("f32"), fits.clone()]), (Some(1), expected.to_string()));
+    assert_eq!(judged(&[too_large("f32"), fits.clone()]), (Some(1), expected.to_string()));
     let expected = "Keep bf16.\nToo large: policy O2 needs 10.65 GiB of 7.48 GiB.";
-    assert_eq!(said(&[fits, too_large("policy O2")]), (Some(0), expected.to_string()));
+    assert_eq!(judged(&[fits, too_large("policy O2")]), (Some(0), expected.to_string()));
     let unsaid = Candidate {
         outcome: CompileOutcome::OutOfMemory(Need { available: Some(1), ..Need::default() }),
         ..too_large("policy tf_amp")
@@ -185,7 +185,7 @@ fn of_several_the_best_is_explained_and_other_aims_are_said() {
     let first = candidate("the module as given", report(1.0, 1.0, 390));
     let fast = Candidate { changes_interface: true, ..candidate("policy O3", report(0.8, 0.7, 300)) };
     let small = candidate("policy O2", report(0.9, 0.8, 100));
-    let (choice, text) = said(&[first.clone(), small.clone(), fast]);
+    let (choice, text) = judged(&[first.clone(), small.clone(), fast]);
     assert_eq!(
         (choice, text.as_str()),
         (
@@ -196,7 +196,7 @@ fn of_several_the_best_is_explained_and_other_aims_are_said() {
         )
     );
     let worse = |name: &str, by: f64| candidate(name, report(by, by, 390));
-    let (choice, text) = said(&[first, worse("policy a", 1.2), worse("policy b", 1.1)]);
+    let (choice, text) = judged(&[first, worse("policy a", 1.2), worse("policy b", 1.1)]);
     assert_eq!(
         (choice, text.as_str()),
         (
@@ -209,7 +209,7 @@ fn of_several_the_best_is_explained_and_other_aims_are_said() {
 #[test]
 fn a_program_without_cycles_is_judged_by_time() {
     let none = candidate("bf16", report(0.0, 1.5, 390));
-    let (choice, text) = said(&[candidate("f32", report(1.0, 1.0, 390)), none]);
+    let (choice, text) = judged(&[candidate("f32", report(1.0, 1.0, 390)), none]);
     assert_eq!(choice, Some(0));
     assert!(text.contains("Cycles were left out: the compiler estimates none for bf16."), "{text}");
     assert_eq!(change(3.0, 0.0), "3 against 0");

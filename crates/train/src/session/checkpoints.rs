@@ -132,7 +132,7 @@ impl Session {
         self.state = State::Lost(format!("restoring {} failed", path.display()));
         self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
         self.step = checkpoint.position.step;
-        self.draws = DrawVersion::of(checkpoint.position.draws).unwrap_or_default();
+        self.draws = DrawVersion::from_number(checkpoint.position.draws).unwrap_or_default();
         self.initialized = checkpoint.settings.0["train"].get(INITIALIZED).cloned();
         (self.last, self.reduced, self.callbacks) = (None, reduced, checkpoint.callbacks.clone());
         let steps_per_epoch = checkpoint.position.steps_per_epoch;

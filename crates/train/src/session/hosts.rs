@@ -127,7 +127,7 @@ mod tests {
     /// Earlier, 32 bits of each, of what the compiler prints of a type.
     #[test]
     fn hosts_compare_whole_digests_of_canonical_text() {
-        let client = Client::of(&Platform::cpu(), &Setup::from_env()).unwrap();
+        let client = Client::for_platform(&Platform::cpu(), &Setup::from_env()).unwrap();
         let model = Model::Mlp(mlp::Config { hidden: vec![3], ..mlp::Config::new([4], 2) });
         let session = Session::new(&client, Spec { batch: 2, ..Spec::new(model.task(0.0)) }).unwrap();
         let fingerprint = |hash: &str| {

@@ -44,7 +44,7 @@ pub enum Axis {
 
 impl Axis {
     /// Logarithmic for positive values whose greatest is more than 30 times the least.
-    pub fn of(lines: &[Line]) -> Axis {
+    pub fn for_lines(lines: &[Line]) -> Axis {
         let values = lines.iter().flat_map(|line| &line.points).map(|point| point.1).filter(|value| value.is_finite());
         let (low, high) = bounds(values);
         if low > 0.0 && high > 30.0 * low { Axis::Logarithmic } else { Axis::Linear }
@@ -64,7 +64,7 @@ pub fn lines(label: &str, lines: &[Line], axis: Axis, show: impl Fn(f64) -> Stri
         (first, last) if first == last => (first - 1.0, last + 1.0),
         _ => (0.0, 1.0),
     };
-    let scale = Scale::of(lines, axis);
+    let scale = Scale::new(lines, axis);
     let rows = rows(lines);
     let top = 14.0 + 18.0 * rows.len() as f64;
     let (left, right) = (LEFT + 24.0, WIDTH - RIGHT);
@@ -110,7 +110,7 @@ pub fn lines(label: &str, lines: &[Line], axis: Axis, show: impl Fn(f64) -> Stri
         );
     }
     out.push_str("</svg>");
-    let last = strips.iter().rev().find(|said| !said.is_empty()).map_or(String::new(), |said| escape(said));
+    let last = strips.iter().rev().find(|text| !text.is_empty()).map_or(String::new(), |said| escape(said));
     // As high as its lines.
     let height = 1.4 + 1.45 * lines.len() as f64;
     let _ = write!(out, "<pre class=\"readout\" style=\"min-height:{height:.2}em\">{last}</pre>");
@@ -150,7 +150,7 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(lines: &[Line], axis: Axis) -> Scale {
+    fn new(lines: &[Line], axis: Axis) -> Scale {
         let all = lines.iter().flat_map(|line| &line.points).map(|point| point.1).filter(|value| value.is_finite());
         let (low, high) = match axis {
             Axis::Linear => bounds(all),
@@ -221,11 +221,11 @@ fn thinned(points: &[(u64, f64)], (first, last): (f64, f64)) -> Vec<(u64, f64)> 
         let least = finite().min_by(|a, b| a.1.total_cmp(&b.1));
         let greatest = finite().max_by(|a, b| a.1.total_cmp(&b.1));
         // One non-finite value per column is enough to show it.
-        let mut kept: Vec<(u64, f64)> =
+        let mut column_points: Vec<(u64, f64)> =
             [least, greatest, part.iter().find(|point| !point.1.is_finite())].into_iter().flatten().copied().collect();
-        kept.sort_by_key(|point| point.0);
-        kept.dedup_by_key(|point| point.0);
-        out.extend(kept);
+        column_points.sort_by_key(|point| point.0);
+        column_points.dedup_by_key(|point| point.0);
+        out.extend(column_points);
     }
     out
 }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn plot(all: &[Line]) -> String {
-        let svg = lines("loss", all, Axis::of(all), |value| format!("{value:.3}"));
+        let svg = lines("loss", all, Axis::for_lines(all), |value| format!("{value:.3}"));
         assert!(!svg.contains("\"NaN") && !svg.contains(" NaN") && !svg.contains("inf"), "{svg}");
         svg
     }
@@ -303,9 +303,9 @@ mod tests {
         let mut values = vec![1.0; 1_000_000];
         (values[123_456], values[123_457], values[777_777]) = (9.5, 0.25, f64::NAN);
         let long = line_of("f32", 0, &values);
-        let kept = thinned(&long.points, (1.0, 1e6));
-        assert!(kept.len() <= 3 * N_COLUMNS && kept.is_sorted_by_key(|point| point.0), "{}", kept.len());
-        assert!(kept.contains(&(123_457, 9.5)) && kept.contains(&(123_458, 0.25)));
+        let drawn = thinned(&long.points, (1.0, 1e6));
+        assert!(drawn.len() <= 3 * N_COLUMNS && drawn.is_sorted_by_key(|point| point.0), "{}", drawn.len());
+        assert!(drawn.contains(&(123_457, 9.5)) && drawn.contains(&(123_458, 0.25)));
         let svg = lines("loss", &[long], Axis::Linear, |value| value.to_string().replace("NaN", "not a number"));
         assert!(svg.len() < 40_000 && svg.matches("class=\"cross\"").count() == 1, "{}", svg.len());
         // If there are few points, all are drawn.
@@ -332,9 +332,9 @@ mod tests {
 
     #[test]
     fn axes_hold_whatever_there_is() {
-        assert_eq!(Axis::of(&[line_of("a", 0, &[0.001, 1.0])]), Axis::Logarithmic);
+        assert_eq!(Axis::for_lines(&[line_of("a", 0, &[0.001, 1.0])]), Axis::Logarithmic);
         for values in [&[0.0, 1.0][..], &[-1.0, 1.0], &[0.5, 1.0], &[f64::NAN], &[]] {
-            assert_eq!(Axis::of(&[line_of("a", 0, values)]), Axis::Linear, "{values:?}");
+            assert_eq!(Axis::for_lines(&[line_of("a", 0, values)]), Axis::Linear, "{values:?}");
         }
         for values in [
             &[][..],
@@ -345,7 +345,8 @@ mod tests {
             &[f64::MIN_POSITIVE, f64::MAX],
             &[5e-324, 0.0],
         ] {
-            let svg = lines("x", &[line_of("a", 0, values)], Axis::of(&[line_of("a", 0, values)]), |_| String::new());
+            let svg =
+                lines("x", &[line_of("a", 0, values)], Axis::for_lines(&[line_of("a", 0, values)]), |_| String::new());
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{values:?}: {svg}");
         }
         let huge = Line { name: "a".to_string(), look: 0, points: vec![(0, 1.0), (u64::MAX, 2.0)] };

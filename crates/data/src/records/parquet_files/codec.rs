@@ -9,13 +9,13 @@ use parquet::basic::CompressionCodec as Codec;
 /// The uncompressed bytes of a page, which must be `n_bytes`.
 pub(super) fn unpack(codec: Codec, packed: &[u8], n_bytes: usize) -> Result<Vec<u8>, String> {
     let name = name(codec);
-    let damaged = |found: String| format!("the {name} bytes of a page are damaged: {found}");
+    let damaged = |message: String| format!("the {name} bytes of a page are damaged: {message}");
     let out = match codec {
         Codec::UNCOMPRESSED => packed.to_vec(),
         Codec::SNAPPY => {
-            let said = snap::raw::decompress_len(packed).map_err(|error| damaged(error.to_string()))?;
-            if said != n_bytes {
-                return Err(damaged(format!("{said} bytes; expected {n_bytes}")));
+            let measured = snap::raw::decompress_len(packed).map_err(|error| damaged(error.to_string()))?;
+            if measured != n_bytes {
+                return Err(damaged(format!("{measured} bytes; expected {n_bytes}")));
             }
             snap::raw::Decoder::new().decompress_vec(packed).map_err(|error| damaged(error.to_string()))?
         }

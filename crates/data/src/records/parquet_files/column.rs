@@ -34,7 +34,7 @@ impl Cell {
             Cell::Ints(values) => 10 * values.len() as u64,
             Cell::Floats(values) => 4 * values.len() as u64,
             Cell::Null => 0,
-            Cell::Wrong(found) => found.len() as u64,
+            Cell::Wrong(message) => message.len() as u64,
         }
     }
 }
@@ -44,21 +44,21 @@ pub(super) struct Cells {
     reader: Option<ColumnReader>,
     column: ColumnDescPtr,
     kind: ValueKind,
-    given: Arc<AtomicU64>,
+    n_values: Arc<AtomicU64>,
     /// The reason why all rows from some row on are invalid.
     wrong: String,
 }
 
 impl Cells {
-    pub(super) fn new(pages: Pages, given: Arc<AtomicU64>, column: ColumnDescPtr, kind: ValueKind) -> Cells {
+    pub(super) fn new(pages: Pages, n_values: Arc<AtomicU64>, column: ColumnDescPtr, kind: ValueKind) -> Cells {
         let reader = get_column_reader(Arc::clone(&column), Box::new(pages));
-        Cells { reader: Some(reader), column, kind, given, wrong: String::new() }
+        Cells { reader: Some(reader), column, kind, n_values, wrong: String::new() }
     }
 
     /// The cells of the next `n` rows. If the column is damaged, the cells from there to the row group's end are
     /// `Wrong`.
     pub(super) fn next(&mut self, n: usize) -> Vec<Cell> {
-        self.given.store(0, Ordering::Relaxed);
+        self.n_values.store(0, Ordering::Relaxed);
         if let Some(reader) = &mut self.reader {
             // The crate's decoders index beyond a damaged page; Rust's bounds check turns that into a panic.
             let read = guarded(|| cells(reader, &self.column, self.kind, n));
@@ -66,7 +66,7 @@ impl Cells {
             match read {
                 Ok(cells) if cells.len() == n => return cells,
                 Ok(cells) => self.wrong = format!("{} rows of the next {n} are there", cells.len()),
-                Err(found) => self.wrong = found,
+                Err(message) => self.wrong = message,
             }
             self.reader = None;
         }
@@ -128,7 +128,7 @@ fn rows<T: DataType, I>(
     while n_rows < n {
         let (read, _, n_levels) = reader
             .read_records(n - n_rows, Some(&mut def), Some(&mut rep), &mut values)
-            .map_err(|error| said(&error.to_string()))?;
+            .map_err(|error| without_prefix(&error.to_string()))?;
         if read == 0 && n_levels == 0 {
             break;
         }
@@ -142,13 +142,13 @@ fn rows<T: DataType, I>(
     while at < def.len() {
         let end = rep[at + 1..].iter().position(|&rep| rep == 0).map_or(rep.len(), |more| at + 1 + more);
         let n_values = def[at..end].iter().filter(|&&def| def == levels.max_def).count();
-        let own = values.as_slice().get(..n_values).ok_or("fewer values than levels")?;
+        let row = values.as_slice().get(..n_values).ok_or("fewer values than levels")?;
         values = values.as_slice()[n_values..].iter();
         cells.push(match levels.fault(&def[at..end], &rep[at..end]) {
             Some(fault) => fault,
-            None => match own.iter().map(&item).collect::<Result<Vec<I>, String>>() {
+            None => match row.iter().map(&item).collect::<Result<Vec<I>, String>>() {
                 Ok(items) => cell(items),
-                Err(found) => Cell::Wrong(found),
+                Err(message) => Cell::Wrong(message),
             },
         });
         at = end;
@@ -162,7 +162,7 @@ fn element(column: &ColumnDescPtr) -> i16 {
 }
 
 /// The crate's message, without its prefix.
-fn said(error: &str) -> String {
+fn without_prefix(error: &str) -> String {
     error.trim_start_matches("Parquet error: ").to_string()
 }
 
@@ -200,9 +200,9 @@ impl Levels {
                 }
             }
             if let Some(other) = counts.iter().position(|&n| n != counts[0]) {
-                let (first, found) = (counts[0], counts[other]);
+                let (first, count) = (counts[0], counts[other]);
                 return Some(Cell::Wrong(format!(
-                    "lists of {first} and of {found} values in one list; expected as many in each"
+                    "lists of {first} and of {count} values in one list; expected as many in each"
                 )));
             }
         }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(flat.fault(&[0], &[0]), Some(Cell::Null));
         assert_eq!(flat.fault(&[1], &[0]), None, "empty");
         assert_eq!(flat.fault(&[3, 3], &[0, 1]), None);
-        let wrong = |found: &str| Some(Cell::Wrong(found.to_string()));
+        let wrong = |message: &str| Some(Cell::Wrong(message.to_string()));
         assert_eq!(flat.fault(&[3, 2], &[0, 1]), wrong("null at place 1 of its list; expected a value"));
         // Lists of lists of required numbers.
         let nested = Levels { max_def: 2, max_rep: 2, element: 2 };

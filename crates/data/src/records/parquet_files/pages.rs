@@ -46,7 +46,7 @@ pub(super) struct Pages {
     has_dictionary: bool,
     next: Option<Head>,
     /// Values in the pages returned since this was last reset to zero.
-    given: Arc<AtomicU64>,
+    n_values: Arc<AtomicU64>,
 }
 
 struct Head {
@@ -64,13 +64,13 @@ enum PageKind {
     Other,
 }
 
-fn wrong<T>(found: impl Into<String>) -> Result<T> {
-    Err(ParquetError::General(found.into()))
+fn wrong<T>(message: impl Into<String>) -> Result<T> {
+    Err(ParquetError::General(message.into()))
 }
 
 impl Pages {
-    pub(super) fn new(file: Arc<File>, [start, end]: [u64; 2], shape: Shape, given: Arc<AtomicU64>) -> Pages {
-        Pages { file, shape, at: start, end, has_dictionary: false, next: None, given }
+    pub(super) fn new(file: Arc<File>, [start, end]: [u64; 2], shape: Shape, total: Arc<AtomicU64>) -> Pages {
+        Pages { file, shape, at: start, end, has_dictionary: false, next: None, n_values: total }
     }
 
     fn read(&self, at: u64, n_bytes: usize) -> Result<Vec<u8>> {
@@ -99,12 +99,12 @@ impl Pages {
         let (fields, n_bytes) = loop {
             let bytes = self.read(self.at, n_bytes.min(left as usize))?;
             match thrift::read(&bytes) {
-                Ok(found) => break found,
+                Ok(header) => break header,
                 Err(Fault::Short) if (n_bytes as u64) < left && n_bytes < MAX_HEAD => n_bytes *= 8,
                 Err(_) => return wrong(format!("no head of a page at byte {}", self.at)),
             }
         };
-        let head = Head::of(&fields, n_bytes as u64)?;
+        let head = Head::from_fields(&fields, n_bytes as u64)?;
         if head.n_bytes + head.packed > left {
             return wrong(format!(
                 "the page at byte {} has {} bytes, and its column ends after {left}",
@@ -196,9 +196,9 @@ impl Pages {
     }
 
     fn check_values(&self, n_values: u32, encoding: Encoding, values: &[u8]) -> Result<()> {
-        let given = self.given.fetch_add(u64::from(n_values), Ordering::Relaxed) + u64::from(n_values);
-        if self.shape.max_rep > 0 && given > MAX_VALUES {
-            return wrong(format!("{given} values in the lists of some rows; expected at most {MAX_VALUES}"));
+        let total = self.n_values.fetch_add(u64::from(n_values), Ordering::Relaxed) + u64::from(n_values);
+        if self.shape.max_rep > 0 && total > MAX_VALUES {
+            return wrong(format!("{total} values in the lists of some rows; expected at most {MAX_VALUES}"));
         }
         let is_one = match encoding {
             Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY if !self.has_dictionary => {
@@ -223,7 +223,7 @@ impl Pages {
 }
 
 impl Head {
-    fn of(fields: &Struct, n_bytes: u64) -> Result<Head> {
+    fn from_fields(fields: &Struct, n_bytes: u64) -> Result<Head> {
         let size = |id: i16| match fields.get(&id) {
             Some(Field::Int(n)) if (0..=MAX_PAGE).contains(n) => Ok(*n as u64),
             Some(Field::Int(n)) => wrong(format!("a page of {n} bytes; expected at most {MAX_PAGE}")),
@@ -412,29 +412,29 @@ mod tests {
 
     #[test]
     fn heads_that_claim_too_much_are_refused() {
-        let said = |changed: &[(i16, Field)], inner: &[(i16, Field)]| {
+        let message = |changed: &[(i16, Field)], inner: &[(i16, Field)]| {
             let second = [(1, Field::Int(9)), (2, Field::Int(0)), (3, Field::Int(3)), (4, Field::Int(3))];
             let mut second = Struct::from(second);
             second.extend(inner.iter().cloned());
             let fields = [(1, Field::Int(0)), (2, Field::Int(99)), (3, Field::Int(50)), (5, Field::Struct(second))];
             let mut fields = Struct::from(fields);
             fields.extend(changed.iter().cloned());
-            Head::of(&fields, 20).map(|head| head.unpacked).map_err(|error| error.to_string())
+            Head::from_fields(&fields, 20).map(|head| head.unpacked).map_err(|error| error.to_string())
         };
-        assert_eq!(said(&[], &[]), Ok(99));
-        let error = |found: &str| Err(format!("Parquet error: {found}"));
+        assert_eq!(message(&[], &[]), Ok(99));
+        let error = |message: &str| Err(format!("Parquet error: {message}"));
         for id in [2, 3] {
             for n in [(1 << 30) + 1, i64::from(i32::MAX), -1] {
                 let expected = error(&format!("a page of {n} bytes; expected at most 1073741824"));
-                assert_eq!(said(&[(id, Field::Int(n))], &[]), expected);
+                assert_eq!(message(&[(id, Field::Int(n))], &[]), expected);
             }
-            assert_eq!(said(&[(id, Field::Other)], &[]), error("a page that does not say its size"));
+            assert_eq!(message(&[(id, Field::Other)], &[]), error("a page that does not say its size"));
         }
-        assert_eq!(said(&[(1, Field::Int(7))], &[]), error("a page of no known kind"));
+        assert_eq!(message(&[(1, Field::Int(7))], &[]), error("a page of no known kind"));
         let lacks = "a page whose head lacks a number, or has a negative one";
-        assert_eq!(said(&[], &[(1, Field::Int(-1))]), error(lacks));
+        assert_eq!(message(&[], &[(1, Field::Int(-1))]), error(lacks));
         let encoding = "values of encoding 4; expected one of Parquet's from 0 to 9, without 1 and 4";
-        assert_eq!(said(&[], &[(2, Field::Int(4))]), error(encoding));
+        assert_eq!(message(&[], &[(2, Field::Int(4))]), error(encoding));
     }
 
     /// Counts from which a decoder allocates are compared with the bytes present.
@@ -449,7 +449,7 @@ mod tests {
         assert!(pages.check_values(1 << 25, Encoding::PLAIN, &[]).is_ok());
         let error = pages.check_values((1 << 25) + 1, Encoding::PLAIN, &[]).unwrap_err().to_string();
         assert_eq!(error, "Parquet error: 67108865 values in the lists of some rows; expected at most 67108864");
-        pages.given.store(0, Ordering::Relaxed);
+        pages.n_values.store(0, Ordering::Relaxed);
         let error = pages.check_values(3, Encoding::RLE_DICTIONARY, &[]).unwrap_err().to_string();
         assert_eq!(error, "Parquet error: values by numbers of a dictionary, and no dictionary");
         let five = [0x80, 0x01, 4, 5, 2, 2, 0, 0, 0, 0];

@@ -35,13 +35,13 @@ pub(super) fn place(path: &Path, row: u64) -> String {
     format!("{}, row {row}", path.display())
 }
 
-fn no_parquet(path: &Path, found: &str) -> DataError {
-    DataError::new(DataErrorKind::Format, path, format!("no Parquet file: {found}")).help(COPY_AGAIN)
+fn no_parquet(path: &Path, message: &str) -> DataError {
+    DataError::new(DataErrorKind::Format, path, format!("no Parquet file: {message}")).help(COPY_AGAIN)
 }
 
 /// The footer of a file, and its columns.
 pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<Column>), DataError> {
-    let wrong = |found: String| no_parquet(path, &found);
+    let wrong = |message: String| no_parquet(path, &message);
     let read = |at: u64, n_bytes: usize| {
         let mut bytes = vec![0; n_bytes];
         let done = files::read_exact_at(file, &mut bytes, at);
@@ -54,8 +54,8 @@ pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<C
     }
     let tail = read(n_bytes - 8, 8)?;
     let encrypted = || {
-        let found = "an encrypted Parquet file; expected one that is not: there is nowhere to give its keys";
-        DataError::new(DataErrorKind::Format, path, found)
+        let message = "an encrypted Parquet file; expected one that is not: there is nowhere to give its keys";
+        DataError::new(DataErrorKind::Format, path, message)
     };
     match &tail[4..] {
         b"PARE" => return Err(encrypted()),
@@ -74,8 +74,8 @@ pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<C
     if thrift::read(&bytes).is_ok_and(|(fields, _)| fields.contains_key(&8)) {
         return Err(encrypted());
     }
-    if let Some(found) = thrift::fault_of_schema(&bytes) {
-        return Err(wrong(format!("its footer cannot be read: {found}")));
+    if let Some(message) = thrift::fault_of_schema(&bytes) {
+        return Err(wrong(format!("its footer cannot be read: {message}")));
     }
     // The crate's footer reader may panic on untrusted bytes: the panic becomes an error of this file.
     let parsed = guarded(|| {
@@ -84,7 +84,7 @@ pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<C
         Ok::<_, String>((footer, columns))
     });
     let parsed = parsed.unwrap_or_else(|_| Err("its reader has a bug that this footer shows".to_string()));
-    let (footer, columns) = parsed.map_err(|found| wrong(format!("its footer cannot be read: {found}")))?;
+    let (footer, columns) = parsed.map_err(|message| wrong(format!("its footer cannot be read: {message}")))?;
     if columns.len() > MAX_COLUMNS {
         return Err(wrong(format!("{} columns; expected at most {MAX_COLUMNS}", columns.len())));
     }
@@ -105,7 +105,7 @@ pub(in crate::records) fn unpack(
 ) -> Result<(), DataError> {
     let (footer, columns) = footer(&file, path)?;
     let n_bytes = file.metadata().map_err(|cause| DataError::open(path, cause))?.len();
-    let wrong = |found: String| no_parquet(path, &found);
+    let wrong = |message: String| no_parquet(path, &message);
     let file = Arc::new(file);
     let most_absent = MAX_ABSENT[1].saturating_mul(n_bytes).saturating_add(MAX_ABSENT[0]);
     let (mut row, mut n_absent) = (0u64, 0);
@@ -133,9 +133,9 @@ pub(in crate::records) fn unpack(
                 max_rep: descr.max_rep_level(),
                 max_def: descr.max_def_level(),
             };
-            let given = Arc::new(AtomicU64::new(0));
-            let pages = Pages::new(Arc::clone(&file), [start, end], shape, Arc::clone(&given));
-            readers.push((column, Cells::new(pages, given, descr, kind)));
+            let n_values = Arc::new(AtomicU64::new(0));
+            let pages = Pages::new(Arc::clone(&file), [start, end], shape, Arc::clone(&n_values));
+            readers.push((column, Cells::new(pages, n_values, descr, kind)));
         }
         let mut left = n_rows;
         while left > 0 {
@@ -143,23 +143,23 @@ pub(in crate::records) fn unpack(
             let mut cells: Vec<_> =
                 readers.iter_mut().map(|(column, cells)| (*column, cells.next(n).into_iter())).collect();
             for _ in 0..n {
-                let own: Vec<(&Column, Cell)> = cells
+                let row_cells: Vec<(&Column, Cell)> = cells
                     .iter_mut()
                     .map(|(column, cells)| (*column, cells.next().expect("as many as asked for")))
                     .collect();
                 let measured: u64 =
-                    own.iter().map(|(column, cell)| cell.n_bytes() + column.name.len() as u64 + 16).sum();
+                    row_cells.iter().map(|(column, cell)| cell.n_bytes() + column.name.len() as u64 + 16).sum();
                 if measured > MAX_RECORD {
                     return Err(DataError::too_long(place(path, row), measured, MAX_RECORD));
                 }
-                let n_wrong = own.iter().filter(|(_, cell)| matches!(cell, Cell::Wrong(_))).count();
-                n_absent += if own.is_empty() { 1 } else { n_wrong as u64 };
+                let n_wrong = row_cells.iter().filter(|(_, cell)| matches!(cell, Cell::Wrong(_))).count();
+                n_absent += if row_cells.is_empty() { 1 } else { n_wrong as u64 };
                 if n_absent > most_absent {
                     return Err(wrong(format!(
                         "{n_absent} values are absent or damaged up to row {row}; expected at most {most_absent} in {n_bytes} bytes"
                     )));
                 }
-                take(&framed(&example::encode(&values(own))))?;
+                take(&framed(&example::encode(&values(row_cells))))?;
                 row += 1;
             }
             left -= n as u64;
@@ -174,12 +174,12 @@ fn values(cells: Vec<(&Column, Cell)>) -> Values {
     for (column, cell) in cells {
         let name = column.name.clone();
         match cell {
-            Cell::Bytes(found) => {
-                values.insert(name, Value::Bytes(found.iter().map(|value| value.data().to_vec()).collect()))
+            Cell::Bytes(strings) => {
+                values.insert(name, Value::Bytes(strings.iter().map(|value| value.data().to_vec()).collect()))
             }
-            Cell::Ints(found) => values.insert(name, Value::Ints(found)),
-            Cell::Floats(found) => values.insert(name, Value::Floats(found)),
-            Cell::Wrong(found) => values.insert(format!("{name}{WHY}"), Value::Bytes(vec![found.into_bytes()])),
+            Cell::Ints(numbers) => values.insert(name, Value::Ints(numbers)),
+            Cell::Floats(numbers) => values.insert(name, Value::Floats(numbers)),
+            Cell::Wrong(message) => values.insert(format!("{name}{WHY}"), Value::Bytes(vec![message.into_bytes()])),
             Cell::Null => None,
         };
     }

@@ -32,7 +32,7 @@ pub(super) struct Column {
 
 /// Metadata of a file written by Hugging Face's `datasets`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct HuggingFace {
     /// Names of the classes of the first column that has any.
     pub(super) classes: Vec<String>,
     /// Columns of images.
@@ -114,7 +114,7 @@ fn kind(column: &ColumnDescriptor) -> Result<ValueKind, String> {
 }
 
 /// The metadata under the key `huggingface`; empty if it holds nothing known.
-pub(super) fn said(file: &FileMetaData) -> Said {
+pub(super) fn hugging_face(file: &FileMetaData) -> HuggingFace {
     #[derive(serde::Deserialize)]
     struct Whole {
         info: Info,
@@ -125,19 +125,21 @@ pub(super) fn said(file: &FileMetaData) -> Said {
     }
     let pairs = file.key_value_metadata().into_iter().flatten();
     let text = pairs.filter(|pair| pair.key == "huggingface").find_map(|pair| pair.value.as_deref());
-    let Some(whole) = text.and_then(|text| serde_json::from_str::<Whole>(text).ok()) else { return Said::default() };
-    let mut said = Said::default();
+    let Some(whole) = text.and_then(|text| serde_json::from_str::<Whole>(text).ok()) else {
+        return HuggingFace::default();
+    };
+    let mut metadata = HuggingFace::default();
     for (name, feature) in whole.info.features {
         match feature.get("_type").and_then(|kind| kind.as_str()) {
-            Some("Image") => said.images.push(name),
-            Some("ClassLabel") if said.classes.is_empty() => {
+            Some("Image") => metadata.images.push(name),
+            Some("ClassLabel") if metadata.classes.is_empty() => {
                 let names = feature.get("names").and_then(|names| names.as_array()).into_iter().flatten();
-                said.classes = names.filter_map(|name| name.as_str().map(str::to_string)).collect();
+                metadata.classes = names.filter_map(|name| name.as_str().map(str::to_string)).collect();
             }
             _ => {}
         }
     }
-    said
+    metadata
 }
 
 #[cfg(test)]
@@ -166,7 +168,7 @@ mod tests {
         }";
         let schema = SchemaDescriptor::new(Arc::new(parse_message_type(text).unwrap()));
         let file = FileMetaData::new(1, 0, None, None, Arc::new(schema), None);
-        let found: Vec<(String, Result<ValueKind, String>)> =
+        let measured: Vec<(String, Result<ValueKind, String>)> =
             columns(&file).into_iter().map(|column| (column.name, column.kind)).collect();
         let expected = [
             ("image", Ok(ValueKind::Bytes)),
@@ -181,6 +183,6 @@ mod tests {
             ("price", Err("decimal(10, 2)".to_string())),
             ("when", Err("int96, a time of old files".to_string())),
         ];
-        assert_eq!(found, expected.map(|(name, kind)| (name.to_string(), kind)));
+        assert_eq!(measured, expected.map(|(name, kind)| (name.to_string(), kind)));
     }
 }

@@ -57,34 +57,37 @@ fn every_codec_and_encoding_gives_the_same_rows() {
 #[test]
 fn what_is_odd_is_said_by_file_row_and_column() {
     let rows = open(&fixture("odd.parquet")).unwrap();
-    let said = |index: u64, key: &str| {
+    let message = |index: u64, key: &str| {
         let error = rows.values(index, Some(&[key])).unwrap_err().to_string();
         error.replace(&format!("{}/", fixture("").display()), "").replace(fixture("").to_str().unwrap(), "")
     };
     let skip = "leave such rows out: `on_error: {skip: N}` under `data`";
-    assert_eq!(said(1, "class"), format!("odd.parquet, row 1: column `class` is null; expected a value\nhelp: {skip}"));
-    assert!(said(2, "tokens").starts_with("odd.parquet, row 2: column `tokens` is null; expected a value\n"));
+    assert_eq!(
+        message(1, "class"),
+        format!("odd.parquet, row 1: column `class` is null; expected a value\nhelp: {skip}")
+    );
+    assert!(message(2, "tokens").starts_with("odd.parquet, row 2: column `tokens` is null; expected a value\n"));
     let damaged = format!("help: if the file is damaged, copy or download it again; or {skip}");
     assert_eq!(
-        said(3, "tokens"),
+        message(3, "tokens"),
         format!("odd.parquet, row 3: column `tokens`: null at place 1 of its list; expected a value\n{damaged}")
     );
     assert_eq!(
-        said(4, "grid"),
+        message(4, "grid"),
         format!(
             "odd.parquet, row 4: column `grid`: lists of 3 and of 2 values in one list; expected as many in each\n{damaged}"
         )
     );
-    assert!(said(5, "great").contains(
+    assert!(message(5, "great").contains(
         "column `great`: 9223372036854775808, beyond the largest whole number that is read, 9223372036854775807\n"
     ));
-    assert!(said(6, "weight").contains("column `weight`: 1e300, beyond the largest f32, 3.4028235e38\n"));
+    assert!(message(6, "weight").contains("column `weight`: 1e300, beyond the largest f32, 3.4028235e38\n"));
     assert_eq!(
-        said(0, "price"),
+        message(0, "price"),
         "odd.parquet, row 0: column `price` is decimal(21, 2); expected whole numbers, floats, bools, bytes, text or lists of \
          them"
     );
-    assert!(said(0, "image").contains(
+    assert!(message(0, "image").contains(
         "column `image` is null; expected a value: the row only says where its file was, so write the data set again with \
          files in it\n"
     ));
@@ -197,13 +200,13 @@ fn a_page_without_a_head_is_said_by_its_rows() {
     // not compressed).
     let head = &whole[4..];
     assert_eq!((&head[..2], head[2], head[5]), (&[0x15, 4][..], 0x15, 0x15));
-    let said = |change: &dyn Fn(&mut Vec<u8>)| {
+    let message = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = whole.clone();
         change(&mut bytes);
         fs::write(&path, bytes).unwrap();
         let error = open(&path).unwrap().values(0, Some(&["id"])).unwrap_err().to_string();
         error.lines().next().unwrap().split(": ").skip(2).collect::<Vec<_>>().join(": ")
     };
-    let nested = said(&|bytes| bytes[4] = 0x1f);
+    let nested = message(&|bytes| bytes[4] = 0x1f);
     assert!(nested.starts_with("no head of a page at byte 4"), "{nested}");
 }

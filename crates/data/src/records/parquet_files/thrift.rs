@@ -35,8 +35,8 @@ pub(super) enum Fault {
 /// Reads the structure at the beginning of `bytes`; also returns its size.
 pub(super) fn read(bytes: &[u8]) -> Result<(Struct, usize), Fault> {
     let mut reader = Reader { bytes, at: 0 };
-    let found = reader.structure(0)?;
-    Ok((found, reader.at))
+    let fields = reader.structure(0)?;
+    Ok((fields, reader.at))
 }
 
 /// The largest nesting depth of groups, and the largest total size of all columns' names including their groups': a
@@ -145,11 +145,11 @@ impl Reader<'_> {
         if depth > MAX_DEPTH {
             return Err(Fault::Wrong);
         }
-        let (mut found, mut id) = (Struct::new(), 0i16);
+        let (mut fields, mut id) = (Struct::new(), 0i16);
         loop {
             let head = self.byte()?;
             if head == 0 {
-                return Ok(found);
+                return Ok(fields);
             }
             id = match head >> 4 {
                 0 => i16::try_from(self.zigzag()?).map_err(|_| Fault::Wrong)?,
@@ -160,7 +160,7 @@ impl Reader<'_> {
                 2 => Field::Bool(false),
                 kind => self.value(kind, depth)?,
             };
-            found.insert(id, value);
+            fields.insert(id, value);
         }
     }
 
@@ -255,7 +255,7 @@ mod tests {
         let bytes = [
             0x15, 0x01, 0x11, 0x3c, 0x15, 0xd8, 0x04, 0x00, 0x18, 2, b'a', b'b', 0x19, 0x25, 2, 4, 0x02, 46, 0x00, 0x99,
         ];
-        let (found, n_bytes) = read(&bytes).unwrap();
+        let (fields, n_bytes) = read(&bytes).unwrap();
         let inner = Struct::from([(1, Field::Int(300))]);
         let expected = [
             (1, Field::Int(-1)),
@@ -265,7 +265,7 @@ mod tests {
             (7, Field::Other),
             (23, Field::Bool(false)),
         ];
-        assert_eq!((found, n_bytes), (expected.into(), bytes.len() - 1));
+        assert_eq!((fields, n_bytes), (expected.into(), bytes.len() - 1));
         for end in 0..bytes.len() - 1 {
             assert_eq!(read(&bytes[..end]), Err(Fault::Short), "{end}");
         }

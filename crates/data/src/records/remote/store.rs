@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Parts, Shard};
 use crate::error::{DataError, DataErrorKind};
-use crate::records::shard::{Cached, found, key};
+use crate::records::shard::{Cached, cached_sums, key};
 use bf16scope_files::{self as files, OnBytes, Records as Kept, Replacement, Summing, Sums};
 
 /// How often a request is retried.
@@ -62,10 +62,10 @@ impl Object {
         expected: &ObjectMeta,
         mut take: impl FnMut(&[u8]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        let found =
+        let object =
             self.store.get_opts(&self.name, GetOptions::default()).await.map_err(|error| self.failed(&error))?;
-        let (is_same, mut n_bytes) = (version(&found.meta) == version(expected), 0);
-        let mut pieces = found.into_stream();
+        let (is_same, mut n_bytes) = (version(&object.meta) == version(expected), 0);
+        let mut pieces = object.into_stream();
         while let Some(piece) = pieces.next().await.filter(|_| is_same) {
             let piece = piece.map_err(|error| self.failed(&error))?;
             n_bytes += piece.len() as u64;
@@ -85,17 +85,17 @@ impl Object {
 /// Downloads objects into a cache of `limit` bytes, unless they are there already.
 pub(super) fn fetch(
     urls: &[(&str, Parts<'_>)],
-    kept: &Kept,
+    cached: &Kept,
     limit: u64,
     on_bytes: &OnBytes,
 ) -> Result<Vec<Shard>, DataError> {
     let _span = tracing::info_span!("fetch").entered();
     let mut stores = Stores::default();
     let objects = urls.iter().map(|(url, parts)| stores.object(url, *parts)).collect::<Result<Vec<_>, _>>()?;
-    block_on(bring_all(&objects, kept, limit, on_bytes))
+    block_on(bring_all(&objects, cached, limit, on_bytes))
 }
 
-async fn bring_all(objects: &[Object], kept: &Kept, limit: u64, on_bytes: &OnBytes) -> Result<Vec<Shard>, DataError> {
+async fn bring_all(objects: &[Object], cached: &Kept, limit: u64, on_bytes: &OnBytes) -> Result<Vec<Shard>, DataError> {
     let mut metas = Vec::new();
     for some in objects.chunks(AT_A_TIME) {
         let asked: Vec<_> = some.iter().map(|object| tokio::spawn(object.clone().look())).collect();
@@ -109,40 +109,40 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64, on_bytes: &OnByt
     for (object, shard) in objects.iter().zip(&shards) {
         measured = measured.saturating_add(shard.n_bytes);
         if measured > limit {
-            let found = format!(
+            let message = format!(
                 "the objects of this data set up to here have {measured} bytes; expected at most {limit}, which is all that is kept"
             );
             let help = "name fewer, or copy the files where there is room and name those";
-            return Err(DataError::new(DataErrorKind::TooLarge, &*object.url, found).help(help));
+            return Err(DataError::new(DataErrorKind::TooLarge, &*object.url, message).help(help));
         }
     }
     // Marks the objects already here as used, so that they are not the least recently used ones.
     let mut new = Vec::new();
     for (idx, (shard, key)) in shards.iter_mut().zip(&keys).enumerate() {
-        let path = kept.path(key);
-        kept.check(key).map_err(|error| DataError::open(&shard.path, error.into()))?;
-        match found(&path, key) {
+        let path = cached.path(key);
+        cached.check(key).map_err(|error| DataError::open(&shard.path, error.into()))?;
+        match cached_sums(&path, key) {
             Some(sums) => shard.fetched = Some(Cached { path, sums: Arc::new(sums) }),
             None => new.push(idx),
         }
     }
-    let of: u64 = new.iter().map(|idx| shards[*idx].n_bytes).sum();
+    let total: u64 = new.iter().map(|idx| shards[*idx].n_bytes).sum();
     if !new.is_empty() {
-        let (n, mib, dir, gib) = (new.len(), of >> 20, kept.dir().display(), limit >> 30);
+        let (n, mib, dir, gib) = (new.len(), total >> 20, cached.dir().display(), limit >> 30);
         tracing::warn!("objects are fetched once: {n} of them, {mib} MiB, to {dir}, where at most {gib} GiB are kept");
     }
-    let own: BTreeSet<String> = keys.iter().cloned().collect();
+    let keys_in_use: BTreeSet<String> = keys.iter().cloned().collect();
     let mut done = 0;
     for idx in new {
         let say = |n_bytes| {
             done += n_bytes;
-            on_bytes.tell(done, of);
+            on_bytes.tell(done, total);
         };
-        let sums = write(&objects[idx], &metas[idx], &keys[idx], kept, say).await?;
-        shards[idx].fetched = Some(Cached { path: kept.path(&keys[idx]), sums: Arc::new(sums) });
+        let sums = write(&objects[idx], &metas[idx], &keys[idx], cached, say).await?;
+        shards[idx].fetched = Some(Cached { path: cached.path(&keys[idx]), sums: Arc::new(sums) });
         // Never removes a file of this data set to make room for another one of it.
-        if let Err(error) = kept.make_room(&own) {
-            tracing::warn!("{}: {error}; what is kept there stays", kept.dir().display());
+        if let Err(error) = cached.make_room(&keys_in_use) {
+            tracing::warn!("{}: {error}; what is kept there stays", cached.dir().display());
         }
     }
     Ok(shards)
@@ -170,17 +170,17 @@ async fn write(
     object: &Object,
     meta: &ObjectMeta,
     key: &str,
-    kept: &Kept,
+    cached: &Kept,
     mut say: impl FnMut(u64),
 ) -> Result<Sums, DataError> {
     let failed = |cause| {
-        let found = format!("cannot be kept in {}", kept.dir().display());
-        let error = DataError::new(DataErrorKind::Write, &*object.url, found).because(cause);
+        let message = format!("cannot be kept in {}", cached.dir().display());
+        let error = DataError::new(DataErrorKind::Write, &*object.url, message).because(cause);
         error.help("make room there, or set BF16SCOPE_CACHE to a roomier directory")
     };
-    std::fs::create_dir_all(kept.dir()).map_err(failed)?;
-    files::sweep(kept.dir()).map_err(failed)?;
-    let path = kept.path(key);
+    std::fs::create_dir_all(cached.dir()).map_err(failed)?;
+    files::sweep(cached.dir()).map_err(failed)?;
+    let path = cached.path(key);
     files::make_way(&path).map_err(failed)?;
     let mut out = Replacement::begin(&path).map_err(failed)?;
     let mut sums = Summing::default();
@@ -208,11 +208,11 @@ pub(super) fn list(url: &str, parts: Parts<'_>, folder: &str) -> Result<Vec<Stri
     block_on(async {
         let mut listed = store.list(Some(&Name::from(folder)).filter(|_| !folder.is_empty()));
         let mut names = Vec::new();
-        while let Some(found) = listed.next().await {
+        while let Some(meta) = listed.next().await {
             if names.len() == MAX_NAMES {
                 return Err(too_many(url, MAX_NAMES));
             }
-            names.push(found.map_err(|error| failed(url, &error))?.location.to_string());
+            names.push(meta.map_err(|error| failed(url, &error))?.location.to_string());
         }
         Ok(names)
     })
@@ -292,8 +292,8 @@ fn failed(url: &str, error: &Error) -> DataError {
         texts.push(text);
         source = error.source();
     }
-    let found = texts.join(": ").split_whitespace().collect::<Vec<_>>().join(" ");
-    let found: String = found.trim_end_matches([':', ' ']).chars().take(300).collect();
+    let message = texts.join(": ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let message: String = message.trim_end_matches([':', ' ']).chars().take(300).collect();
     let help = match error {
         Error::NotFound { .. } => "check the name, letter for letter",
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
@@ -305,7 +305,7 @@ fn failed(url: &str, error: &Error) -> DataError {
              GOOGLE_SKIP_SIGNATURE=true or AWS_SKIP_SIGNATURE=true read what is public; or copy the file here and name that"
         }
     };
-    DataError::new(DataErrorKind::Read, url, format!("cannot be fetched: {found}")).help(help)
+    DataError::new(DataErrorKind::Read, url, format!("cannot be fetched: {message}")).help(help)
 }
 
 #[cfg(test)]
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn objects_have_a_limit_and_no_half_of_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = super::super::objects(folder.path());
+        let cached = super::super::objects(folder.path());
         let object = |name: &str| Object {
             url: format!("s3://bucket/{name}"),
             store: Arc::new(InMemory::new()),
@@ -330,33 +330,33 @@ mod tests {
                 .unwrap();
         };
         put(&objects[0], "1234");
-        let refused = |kept: &Kept, limit| {
-            block_on(bring_all(&objects, kept, limit, &OnBytes::default())).unwrap_err().to_string()
+        let refused = |cached: &Kept, limit| {
+            block_on(bring_all(&objects, cached, limit, &OnBytes::default())).unwrap_err().to_string()
         };
-        assert!(refused(&kept, 7).ends_with("\nhelp: check the name, letter for letter"));
+        assert!(refused(&cached, 7).ends_with("\nhelp: check the name, letter for letter"));
         put(&objects[1], "5678");
         let help = "help: name fewer, or copy the files where there is room and name those";
-        let said = "s3://bucket/b: the objects of this data set up to here have 8 bytes; expected at most 7, which is all that";
-        assert_eq!(refused(&kept, 7), format!("{said} is kept\n{help}"));
+        let message = "s3://bucket/b: the objects of this data set up to here have 8 bytes; expected at most 7, which is all that";
+        assert_eq!(refused(&cached, 7), format!("{message} is kept\n{help}"));
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         let help = "help: make room there, or set BF16SCOPE_CACHE to a roomier directory";
-        let said = format!("s3://bucket/a: cannot be kept in {}\n{help}", file.join("objects").display());
-        assert_eq!(refused(&super::super::objects(&file), 8), said);
+        let message = format!("s3://bucket/a: cannot be kept in {}\n{help}", file.join("objects").display());
+        assert_eq!(refused(&super::super::objects(&file), 8), message);
         // The object was replaced before it was downloaded.
         let stale = block_on(objects[0].clone().look()).unwrap();
         put(&objects[0], "4321");
-        let error = block_on(write(&objects[0], &stale, "key", &kept, |_| {}));
-        let said = "s3://bucket/a: the object changed while it was fetched\nhelp: run again when nobody writes it";
-        assert_eq!(error.unwrap_err().to_string(), said);
-        assert_eq!(kept.size().unwrap(), (0, 0));
-        let shards = block_on(bring_all(&objects, &kept, 8, &OnBytes::default())).unwrap();
+        let error = block_on(write(&objects[0], &stale, "key", &cached, |_| {}));
+        let message = "s3://bucket/a: the object changed while it was fetched\nhelp: run again when nobody writes it";
+        assert_eq!(error.unwrap_err().to_string(), message);
+        assert_eq!(cached.size().unwrap(), (0, 0));
+        let shards = block_on(bring_all(&objects, &cached, 8, &OnBytes::default())).unwrap();
         let read = |shard: &Shard| std::fs::read_to_string(shard.stored()).unwrap();
         assert_eq!(shards.iter().map(read).collect::<Vec<_>>(), ["4321", "5678"]);
-        assert_eq!(kept.size().unwrap(), (2, 8));
+        assert_eq!(cached.size().unwrap(), (2, 8));
         let names = too_many("gs://bucket/a*", 3);
-        let said =
+        let message =
             "gs://bucket/a*: more than 3 names in its folder\nhelp: name a folder with fewer, or the files in a list";
-        assert_eq!(names.to_string(), said);
+        assert_eq!(names.to_string(), message);
     }
 }

@@ -65,22 +65,22 @@ impl<'de> Visitor<'de> for UniqueVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Unique, A::Error> {
-        let mut found = Vec::new();
+        let mut items = Vec::new();
         while let Some(Unique(json)) = list.next_element()? {
-            found.push(json);
+            items.push(json);
         }
-        Ok(Unique(Json::Array(found)))
+        Ok(Unique(Json::Array(items)))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Unique, A::Error> {
-        let mut found = serde_json::Map::new();
+        let mut object = serde_json::Map::new();
         while let Some((key, Unique(json))) = members.next_entry::<String, Unique>()? {
-            if found.contains_key(&key) {
+            if object.contains_key(&key) {
                 return Err(A::Error::custom(format!("the key `{key}` twice in one object")));
             }
-            found.insert(key, json);
+            object.insert(key, json);
         }
-        Ok(Unique(Json::Object(found)))
+        Ok(Unique(Json::Object(object)))
     }
 }
 
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn members_are_features_or_it_is_said_what_they_are() {
-        let of = |text: &str| features("json", text.as_bytes()).unwrap().remove("json").unwrap();
-        assert_eq!(of("[true, false]"), Ok(Value::Ints(vec![1, 0])));
-        assert_eq!(of("[1, -2]"), Ok(Value::Ints(vec![1, -2])));
-        assert_eq!(of("[1, 0.5]"), Ok(Value::Floats(vec![1.0, 0.5])));
-        assert_eq!(of("[]"), Ok(Value::Ints(vec![])));
-        assert_eq!(of("\"a\""), Ok(Value::Bytes(vec![b"a".to_vec()])));
-        for (text, found) in [
+        let parsed = |text: &str| features("json", text.as_bytes()).unwrap().remove("json").unwrap();
+        assert_eq!(parsed("[true, false]"), Ok(Value::Ints(vec![1, 0])));
+        assert_eq!(parsed("[1, -2]"), Ok(Value::Ints(vec![1, -2])));
+        assert_eq!(parsed("[1, 0.5]"), Ok(Value::Floats(vec![1.0, 0.5])));
+        assert_eq!(parsed("[]"), Ok(Value::Ints(vec![])));
+        assert_eq!(parsed("\"a\""), Ok(Value::Bytes(vec![b"a".to_vec()])));
+        for (text, expected) in [
             ("[1, \"a\"]", "a list of several kinds"),
             ("[true, 2]", "a list of several kinds"),
             ("[1, null]", "a list of several kinds"),
@@ -142,14 +142,17 @@ mod tests {
             ("[{\"a\": 1}]", "a list of lists or objects"),
             ("9223372036854775808", "a whole number beyond 64 bits with a sign"),
         ] {
-            assert_eq!(of(text), Err(found), "{text}");
+            assert_eq!(parsed(text), Err(expected), "{text}");
         }
     }
 
     #[test]
     fn a_key_that_is_there_twice_is_refused() {
-        let said = |text: &str| features("json", text.as_bytes()).map(|_| ()).unwrap_err().to_string();
-        assert_eq!(said(r#"{"a": 1, "a": 2}"#), "the key `a` twice in one object at line 1 column 16");
-        assert_eq!(said(r#"{"b": {"a": 1, "c": [], "a": 1}}"#), "the key `a` twice in one object at line 1 column 31");
+        let message = |text: &str| features("json", text.as_bytes()).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(message(r#"{"a": 1, "a": 2}"#), "the key `a` twice in one object at line 1 column 16");
+        assert_eq!(
+            message(r#"{"b": {"a": 1, "c": [], "a": 1}}"#),
+            "the key `a` twice in one object at line 1 column 31"
+        );
     }
 }

@@ -71,7 +71,7 @@ struct Growth {
 
 impl Growth {
     /// For a step of the kind `Replace` or `Prepend`.
-    fn of(step: &Json) -> Option<Growth> {
+    fn from_step(step: &Json) -> Option<Growth> {
         if let Some(prepended) = step["prepend"].as_str() {
             return Some(Growth { sought: Sought::Start, content: prepended.len() });
         }
@@ -107,7 +107,7 @@ pub(super) struct Normalizers(Vec<(String, Option<Growth>, NormalizerWrapper)>);
 impl<'de> Deserialize<'de> for Normalizers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Normalizers, D::Error> {
         let step = |step: Json| {
-            let (name, growth) = (name(&step), Growth::of(&step));
+            let (name, growth) = (name(&step), Growth::from_step(&step));
             Ok((name, growth, NormalizerWrapper::deserialize(step).map_err(D::Error::custom)?))
         };
         let steps = steps(&Json::deserialize(deserializer)?, "normalizers").into_iter().map(step);
@@ -149,7 +149,7 @@ enum Step {
 impl<'de> Deserialize<'de> for Decoders {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Decoders, D::Error> {
         let step = |step: Json| {
-            let (name, growth) = (name(&step), Growth::of(&step));
+            let (name, growth) = (name(&step), Growth::from_step(&step));
             let theirs = DecoderWrapper::deserialize(step).map_err(D::Error::custom)?;
             let step = match theirs {
                 DecoderWrapper::Strip(strip) => {
@@ -186,8 +186,8 @@ impl Decoder for Decoders {
 
 /// Strips up to `start` repetitions of a character from a token's beginning, and up to `stop` from its end.
 fn strip(token: &str, content: char, start: usize, stop: usize) -> String {
-    let at_start = token.chars().take(start).take_while(|found| *found == content).count();
+    let at_start = token.chars().take(start).take_while(|other| *other == content).count();
     let rest: Vec<char> = token.chars().skip(at_start).collect();
-    let at_end = rest.iter().rev().take(stop).take_while(|found| **found == content).count();
+    let at_end = rest.iter().rev().take(stop).take_while(|other| **other == content).count();
     rest[..rest.len() - at_end].iter().collect()
 }

@@ -40,7 +40,8 @@ fn normalizers(json: &Json) -> Option<String> {
         }
         "Precompiled" => {
             let map = decoded(step["precompiled_charsmap"].as_str()?)?;
-            let wrong = |found: String| Some(format!("the map of its normalizer `Precompiled` is damaged: {found}"));
+            let wrong =
+                |message: String| Some(format!("the map of its normalizer `Precompiled` is damaged: {message}"));
             // The size in bytes of a trie of u32, the trie, then the replacement texts.
             let Some((n_trie, rest)) = map.split_first_chunk::<4>() else {
                 return wrong(format!("{} bytes; expected 4 at least", map.len()));
@@ -75,12 +76,12 @@ fn post_processors(json: &Json) -> Option<String> {
         for (key, texts) in [("single", &["A"][..]), ("pair", &["A", "B"])] {
             let pieces = template[key].as_array().map(Vec::as_slice).unwrap_or_default();
             n_tokens += pieces.len();
-            let of = |text: &str| pieces.iter().filter(|piece| piece["Sequence"]["id"] == text).count();
+            let count = |text: &str| pieces.iter().filter(|piece| piece["Sequence"]["id"] == text).count();
             for text in ["A", "B"] {
-                let (measured, expected) = (of(text), usize::from(texts.contains(&text)));
+                let (measured, expected) = (count(text), usize::from(texts.contains(&text)));
                 // An empty template would drop all ids; a missing one is replaced by the crate's own.
-                let is_said = template[key].is_array() && (!pieces.is_empty() || key == "single");
-                if measured != expected && is_said {
+                let is_present = template[key].is_array() && (!pieces.is_empty() || key == "single");
+                if measured != expected && is_present {
                     return Some(format!(
                         "the template `{key}` of its post-processor has the text {text} {measured} times; expected {}",
                         if expected == 1 { "once" } else { "never" }

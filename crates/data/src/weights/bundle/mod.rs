@@ -62,12 +62,12 @@ struct Bundle {
 /// Opens a bundle by its index.
 pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsError> {
     let index = region.path();
-    let found = read_index(region)?;
-    let header = found.header.ok_or_else(|| WeightsError::damaged(index, 0, "the index has no header"))?;
-    check_apart(index, &found.tensors)?;
-    let shards = open_shards(index, &header, &found.tensors)?;
+    let contents = read_index(region)?;
+    let header = contents.header.ok_or_else(|| WeightsError::damaged(index, 0, "the index has no header"))?;
+    check_apart(index, &contents.tensors)?;
+    let shards = open_shards(index, &header, &contents.tensors)?;
     let mut bundle = Bundle { index: index.to_path_buf(), shards, parts: Vec::new() };
-    let mut tensors = found.tensors;
+    let mut tensors = contents.tensors;
     let graph = tensors.remove(objects::KEY.as_bytes());
     let graph = graph.map(|tensor| bundle.graph(&tensor)).transpose()?;
     let mut aliases = graph.as_ref().map(objects::aliases).unwrap_or_default();
@@ -131,43 +131,43 @@ struct Index {
 }
 
 fn read_index(region: &Region) -> Result<Index, WeightsError> {
-    let (path, mut found) = (region.path(), Index::default());
+    let (path, mut index) = (region.path(), Index::default());
     table::read(region, &mut |key, value, at| {
         if key.is_empty() {
-            found.header = Some(header(path, value, at)?);
+            index.header = Some(header(path, value, at)?);
             return Ok(());
         }
         let tensor = TensorEntry::decode(value).map_err(|cause| {
-            let found = format!("the entry of `{}` cannot be read", String::from_utf8_lossy(key));
-            WeightsError::damaged(path, at, found).because(cause)
+            let message = format!("the entry of `{}` cannot be read", String::from_utf8_lossy(key));
+            WeightsError::damaged(path, at, message).because(cause)
         })?;
-        found.tensors.insert(key.to_vec(), tensor);
+        index.tensors.insert(key.to_vec(), tensor);
         Ok(())
     })?;
-    Ok(found)
+    Ok(index)
 }
 
 fn header(path: &Path, value: &[u8], at: u64) -> Result<Header, WeightsError> {
     let header = match Header::decode(value) {
         Ok(header) => header,
         Err(_) if SavedTensorSlices::decode(value).is_ok_and(|first| first.meta.is_some()) => {
-            let found = "a checkpoint of version 1 (tf.train.SaverDef.V1), which is not read; expected version 2";
+            let message = "a checkpoint of version 1 (tf.train.SaverDef.V1), which is not read; expected version 2";
             let help = "restore it in TensorFlow and save it again: \
                         tf.compat.v1.train.Saver(write_version=tf.compat.v1.train.SaverDef.V2)";
-            return Err(WeightsError::unsupported(path, found).help(help));
+            return Err(WeightsError::unsupported(path, message).help(help));
         }
         Err(cause) => return Err(WeightsError::damaged(path, at, "the index's header cannot be read").because(cause)),
     };
     let least = header.version.as_ref().map_or(0, |version| version.min_consumer);
     if least > CONSUMER + 1 {
-        let found = format!("the bundle is for readers of version {least} or newer; this one is of version 1");
-        return Err(WeightsError::unsupported(path, found).help("save it with TensorFlow 2"));
+        let message = format!("the bundle is for readers of version {least} or newer; this one is of version 1");
+        return Err(WeightsError::unsupported(path, message).help("save it with TensorFlow 2"));
     }
     match (header.endianness, header.num_shards) {
         (0, 1..) => Ok(header),
         (1, _) => {
-            let found = "the bundle was written on a big-endian machine, which is not read";
-            Err(WeightsError::unsupported(path, found).help("restore and save it again on another machine"))
+            let message = "the bundle was written on a big-endian machine, which is not read";
+            Err(WeightsError::unsupported(path, message).help("restore and save it again on another machine"))
         }
         (_, n) => Err(WeightsError::damaged(path, at, format!("the index says that there are {n} data files"))),
     }
@@ -183,12 +183,12 @@ fn check_apart(index: &Path, tensors: &BTreeMap<Vec<u8>, TensorEntry>) -> Result
         let ((shard, at, n_bytes, key), (next_shard, next_at, _, next)) = (pair[0], pair[1]);
         if shard == next_shard && at.saturating_add(n_bytes) > next_at {
             let (key, next) = (String::from_utf8_lossy(key), String::from_utf8_lossy(next));
-            let found = format!(
+            let message = format!(
                 "`{}` begins at byte {next_at} of data file {shard}, within `{}`; expected each in its own place",
                 next.escape_debug(),
                 key.escape_debug()
             );
-            return Err(WeightsError::damaged(index, 0, found));
+            return Err(WeightsError::damaged(index, 0, message));
         }
     }
     Ok(())
@@ -209,15 +209,15 @@ fn open_shards(
         }
         if !(0..n_shards).contains(&shard) {
             let name = String::from_utf8_lossy(key);
-            let found = format!("`{name}` is in data file {shard}; expected 0 to {}", n_shards - 1);
-            return Err(WeightsError::damaged(index, 0, found));
+            let message = format!("`{name}` is in data file {shard}; expected 0 to {}", n_shards - 1);
+            return Err(WeightsError::damaged(index, 0, message));
         }
         let place = shard_name(&prefix, shard, n_shards);
         if !place.exists() {
             let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let found = format!("the data file `{name}` is missing");
+            let message = format!("the data file `{name}` is missing");
             let help = format!("put {name} beside the index: it names every data file that it needs");
-            return Err(WeightsError::new(WeightsErrorKind::NoShard, index, found).help(help));
+            return Err(WeightsError::new(WeightsErrorKind::NoShard, index, message).help(help));
         }
         shards.insert(shard, Region::open(&place)?);
     }
@@ -232,7 +232,7 @@ impl Bundle {
         all: &BTreeMap<Vec<u8>, TensorEntry>,
         pairs: &mut u64,
     ) -> Result<(Entry, Parts), WeightsError> {
-        let damaged = |found: String| WeightsError::damaged(&self.index, 0, format!("`{key}` {found}"));
+        let damaged = |message: String| WeightsError::damaged(&self.index, 0, format!("`{key}` {message}"));
         let shape = tensor.shape.clone().unwrap_or_default();
         let dims: Option<Vec<u64>> = shape.dim.iter().map(|dim| u64::try_from(dim.size).ok()).collect();
         let dims = dims.filter(|_| !shape.unknown_rank).ok_or_else(|| damaged("has no dims".to_string()))?;
@@ -249,17 +249,18 @@ impl Bundle {
             return Ok((entry(place.n_bytes), Parts::Whole(place)));
         }
         if dtype.array().is_none() || tensor.slices.len() > slices::MAX_SLICES {
-            let found = format!("`{key}` is {dtype} in {} slices, which is not read", tensor.slices.len());
-            return Err(WeightsError::unsupported(&self.index, found));
+            let message = format!("`{key}` is {dtype} in {} slices, which is not read", tensor.slices.len());
+            return Err(WeightsError::unsupported(&self.index, message));
         }
         let mut parts = Vec::new();
         for slice in &tensor.slices {
-            let own = all.get(&slices::key(key.as_bytes(), slice));
-            let own = own.ok_or_else(|| damaged(format!("lacks one of its {} slices", tensor.slices.len())))?;
-            let part =
-                Slice::of(slice, &dims).ok_or_else(|| damaged("has a slice that is not within it".to_string()))?;
-            let place = self.place(key, own)?;
-            if own.dtype != tensor.dtype || n_bytes(width, &part.dims) != Some(place.n_bytes) {
+            let slice_entry = all.get(&slices::key(key.as_bytes(), slice));
+            let slice_entry =
+                slice_entry.ok_or_else(|| damaged(format!("lacks one of its {} slices", tensor.slices.len())))?;
+            let part = Slice::from_proto(slice, &dims)
+                .ok_or_else(|| damaged("has a slice that is not within it".to_string()))?;
+            let place = self.place(key, slice_entry)?;
+            if slice_entry.dtype != tensor.dtype || n_bytes(width, &part.dims) != Some(place.n_bytes) {
                 return Err(damaged("has a slice of another dtype or size".to_string()));
             }
             parts.push((part, place));
@@ -267,8 +268,9 @@ impl Bundle {
         parts.sort_by(|left, right| left.0.starts.cmp(&right.0.starts));
         let places: Vec<Slice> = parts.iter().map(|(slice, _)| slice.clone()).collect();
         let is_whole = slices::cover(&places, &dims, pairs).ok_or_else(|| {
-            let found = format!("`{key}`, with those before it, is in more slices than are compared with one another");
-            WeightsError::unsupported(&self.index, found).help("save it in fewer slices")
+            let message =
+                format!("`{key}`, with those before it, is in more slices than are compared with one another");
+            WeightsError::unsupported(&self.index, message).help("save it in fewer slices")
         })?;
         match is_whole {
             true => Ok((entry(expected), Parts::Slices(parts))),
@@ -309,8 +311,8 @@ impl Bundle {
             return Ok(());
         }
         let (n_bytes, expected) = (place.n_bytes, place.crc);
-        let found = format!("the checksum of `{name}` ({n_bytes} bytes) is {measured:08x}; expected {expected:08x}");
-        Err(WeightsError::damaged(self.shard(place)?.path(), place.at, found))
+        let message = format!("the checksum of `{name}` ({n_bytes} bytes) is {measured:08x}; expected {expected:08x}");
+        Err(WeightsError::damaged(self.shard(place)?.path(), place.at, message))
     }
 
     fn graph(&self, tensor: &TensorEntry) -> Result<ObjectGraph, WeightsError> {
@@ -352,9 +354,9 @@ impl Bundle {
         let (sum, mut rest) = rest.split_first_chunk::<4>().ok_or_else(damaged)?;
         let expected = u32::from_le_bytes(*sum);
         if mask(crc) != expected && !cfg!(fuzzing) {
-            let found =
+            let message =
                 format!("the checksum of the lengths of `{name}` is {:08x}; expected {expected:08x}", mask(crc));
-            return Err(WeightsError::damaged(shard.path(), place.at, found));
+            return Err(WeightsError::damaged(shard.path(), place.at, message));
         }
         crc = crc32c::crc32c_append(crc, sum);
         crc = crc32c::crc32c_append(crc, rest);

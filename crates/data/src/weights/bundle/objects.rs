@@ -94,10 +94,10 @@ pub(super) fn aliases(graph: &ObjectGraph) -> BTreeMap<String, Vec<String>> {
 }
 
 fn named(graph: &ObjectGraph, paths: Vec<Vec<String>>) -> BTreeMap<String, Vec<String>> {
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut aliases: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (node, paths) in graph.nodes.iter().zip(paths) {
         for attribute in &node.attributes {
-            let names = found.entry(attribute.checkpoint_key.clone()).or_default();
+            let names = aliases.entry(attribute.checkpoint_key.clone()).or_default();
             if !attribute.full_name.is_empty() {
                 names.push(attribute.full_name.clone());
             }
@@ -106,7 +106,7 @@ fn named(graph: &ObjectGraph, paths: Vec<Vec<String>>) -> BTreeMap<String, Vec<S
             }
         }
     }
-    found
+    aliases
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) struct Slice {
 
 impl Slice {
     /// The part of an array with these dims; `None` if it is out of bounds.
-    pub fn of(slice: &TensorSlice, dims: &[u64]) -> Option<Slice> {
+    pub fn from_proto(slice: &TensorSlice, dims: &[u64]) -> Option<Slice> {
         if slice.extent.len() != dims.len() {
             return None;
         }
@@ -171,14 +171,14 @@ mod tests {
             extent: extents.iter().map(|&(start, length)| Extent { start, length }).collect(),
         };
         let dims = [3, 4];
-        let left = Slice::of(&slice(&[(0, None), (0, Some(1))]), &dims).unwrap();
-        let right = Slice::of(&slice(&[(0, None), (1, Some(3))]), &dims).unwrap();
+        let left = Slice::from_proto(&slice(&[(0, None), (0, Some(1))]), &dims).unwrap();
+        let right = Slice::from_proto(&slice(&[(0, None), (1, Some(3))]), &dims).unwrap();
         let cover = |slices: &[Slice]| cover(slices, &dims, &mut 100).unwrap();
         assert!(cover(&[left.clone(), right.clone()]));
         assert_eq!(super::cover(&[left.clone(), right.clone()], &dims, &mut 1), None, "no more pairs are compared");
         assert!(!cover(std::slice::from_ref(&left)) && !cover(&[left.clone(), left.clone(), right.clone()]));
-        assert!(Slice::of(&slice(&[(0, None), (2, Some(3))]), &dims).is_none());
-        assert!(Slice::of(&slice(&[(0, None)]), &dims).is_none());
+        assert!(Slice::from_proto(&slice(&[(0, None), (2, Some(3))]), &dims).is_none());
+        assert!(Slice::from_proto(&slice(&[(0, None)]), &dims).is_none());
         let mut whole = vec![0; 12];
         left.put(&dims, 1, &[0, 4, 8], &mut whole);
         right.put(&dims, 1, &[1, 2, 3, 5, 6, 7, 9, 10, 11], &mut whole);

@@ -63,7 +63,7 @@ type Each<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<(), WeightsError> + 'a;
 /// Reads every key and its value, in order, after verifying their checksums.
 pub(super) fn read(region: &Region, each: &mut Each<'_>) -> Result<(), WeightsError> {
     let path = region.path();
-    let damaged = |at, found: &str| WeightsError::damaged(path, at, found);
+    let damaged = |at, message: &str| WeightsError::damaged(path, at, message);
     if region.n_bytes() > MAX_TABLE {
         return Err(WeightsError::too_large(path, "the index", region.n_bytes(), MAX_TABLE));
     }
@@ -73,8 +73,8 @@ pub(super) fn read(region: &Region, each: &mut Each<'_>) -> Result<(), WeightsEr
     let footer = region.read(footer_at, FOOTER, "the index")?;
     let (mut handles, magic) = footer.split_at(40);
     if magic != MAGIC {
-        let found = "the index does not end as one: it was cut off, or is damaged";
-        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).at(footer_at).help("copy it again"));
+        let message = "the index does not end as one: it was cut off, or is damaged";
+        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, message).at(footer_at).help("copy it again"));
     }
     let bad_handle = || damaged(footer_at, "it does not say where the blocks of the index are");
     let meta = Handle::decode(&mut handles).ok_or_else(bad_handle)?;
@@ -90,15 +90,15 @@ pub(super) fn read(region: &Region, each: &mut Each<'_>) -> Result<(), WeightsEr
     }
     let (mut next, mut keys, mut n_key_bytes) = (0, Entries::default(), 0);
     let mut last: Option<Vec<u8>> = None;
-    for found in entries(&index_block) {
-        let value = found.and_then(|(_, value)| Handle::decode(&mut &*value));
+    for entry in entries(&index_block) {
+        let value = entry.and_then(|(_, value)| Handle::decode(&mut &*value));
         let handle = value.filter(|handle| handle.at == next && handle.end().is_some_and(|end| end <= meta.at));
         let handle = handle.ok_or_else(|| damaged(index.at, "it does not say where the next block of the index is"))?;
         next = handle.end().unwrap_or(next);
         let bytes = block(region, handle)?;
         keys.restart(&bytes);
-        while let Some(found) = keys.next(&bytes) {
-            let Some(value) = found else {
+        while let Some(entry) = keys.next(&bytes) {
+            let Some(value) = entry else {
                 return Err(damaged(handle.at, "a block of the index has entries that do not fit in it"));
             };
             n_key_bytes += keys.key.len() as u64;
@@ -125,16 +125,16 @@ fn block(region: &Region, handle: Handle) -> Result<Vec<u8>, WeightsError> {
     let (measured, expected) = (masked_crc(&bytes), u32::from_le_bytes(crc.try_into().expect("four bytes")));
     // A fuzzer cannot guess a checksum.
     if measured != expected && !cfg!(fuzzing) {
-        let found = format!("the checksum of a block is {measured:08x}; expected {expected:08x}");
-        return Err(WeightsError::damaged(region.path(), handle.at, found));
+        let message = format!("the checksum of a block is {measured:08x}; expected {expected:08x}");
+        return Err(WeightsError::damaged(region.path(), handle.at, message));
     }
     match bytes.pop() {
         Some(0) => Ok(bytes),
         kind => {
-            let found =
+            let message =
                 format!("a block of the index is compressed (kind {}); expected none", kind.unwrap_or_default());
             let help = "TensorFlow writes none: save it again with tf.train.Checkpoint or tf.compat.v1.train.Saver";
-            Err(WeightsError::unsupported(region.path(), found).at(handle.at).help(help))
+            Err(WeightsError::unsupported(region.path(), message).at(handle.at).help(help))
         }
     }
 }
@@ -199,8 +199,8 @@ fn entries(block: &[u8]) -> impl Iterator<Item = Option<(Vec<u8>, &[u8])>> {
     let mut entries = Entries::default();
     entries.restart(block);
     std::iter::from_fn(move || {
-        let found = entries.next(block)?;
-        Some(found.map(|value| (entries.key.clone(), &block[value])))
+        let value = entries.next(block)?;
+        Some(value.map(|value| (entries.key.clone(), &block[value])))
     })
 }
 

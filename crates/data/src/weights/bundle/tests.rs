@@ -50,10 +50,10 @@ fn arrays_that_share_bytes_are_refused() {
     };
     let apart = named(&[("a", at(0, &[4])), ("b", at(4, &[4])), ("empty", at(2, &[0])), ("z", at(8, &[1]))]);
     assert_eq!(opened(apart, 9).unwrap().entries.len(), 4);
-    let said = opened(named(&[("a", at(0, &[4])), ("b", at(3, &[4])), ("c", at(7, &[1]))]), 9).err().unwrap();
+    let message = opened(named(&[("a", at(0, &[4])), ("b", at(3, &[4])), ("c", at(7, &[1]))]), 9).err().unwrap();
     let expected =
         "m.index: at byte 0: `b` begins at byte 3 of data file 0, within `a`; expected each in its own place";
-    assert!(said.starts_with(expected), "{said}");
+    assert!(message.starts_with(expected), "{message}");
     let many: BTreeMap<Vec<u8>, TensorEntry> =
         (0..3000).map(|nth| (format!("{nth:04}").into_bytes(), at(0, &[1 << 30]))).collect();
     assert!(opened(many, 1 << 30).err().unwrap().contains("`0001` begins at byte 0 of data file 0, within `0000`"));
@@ -130,8 +130,8 @@ fn slices_that_share_bytes_are_refused_and_pairs_of_them_are_bounded() {
     // Empty slices, so that no bytes are shared: 10 arrays of 4,096 slices each.
     let many: BTreeMap<Vec<u8>, TensorEntry> =
         (0..10).flat_map(|nth| columns(&format!("{nth:02}"), 4096, 0, |_| 0)).collect();
-    let said = opened(many, 0).err().unwrap();
-    assert!(said.contains("`08`, with those before it, is in more slices than are compared"), "{said}");
+    let message = opened(many, 0).err().unwrap();
+    assert!(message.contains("`08`, with those before it, is in more slices than are compared"), "{message}");
 }
 
 fn save(prefix: &Path, value: f32) -> Result<(), WeightsError> {

@@ -37,7 +37,7 @@ impl BundleWriter {
         let index = index_of(prefix);
         // Through a link, another bundle would get this one's index but keep its own data.
         if index.is_symlink() {
-            let cause = FileError::Taken { found: "a symbolic link" }.into();
+            let cause = FileError::Taken { kind: "a symbolic link" }.into();
             return Err(WeightsError::write(&index, cause));
         }
         let replaced = data_files(&index);
@@ -91,7 +91,7 @@ impl BundleWriter {
         let pairs = entries.iter().map(|(name, entry)| (name.as_bytes(), entry.encode_to_vec()));
         let table = table::write(std::iter::once((&b""[..], header)).chain(pairs));
         // Links are never removed, nor are their targets.
-        let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_file());
+        let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
         let replaced: Vec<&PathBuf> = replaced.iter().filter(|data| *data != place && is_file(data)).collect();
         let doomed: Vec<Doomed> = replaced.iter().map(|data| files::doom(data)).collect();
         if let Err(cause) = index.write_all(&table).and_then(|()| index.finish()) {
@@ -142,9 +142,9 @@ fn names(prefix: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// The data files that an index names; empty if there is no index, or it cannot be read.
 fn data_files(index: &Path) -> Vec<PathBuf> {
-    let found = Region::open(index).and_then(|region| read_index(&region)).unwrap_or_default();
-    let Some(header) = found.header else { return Vec::new() };
-    let tensors = found.tensors.values().filter(|tensor| tensor.slices.is_empty());
+    let contents = Region::open(index).and_then(|region| read_index(&region)).unwrap_or_default();
+    let Some(header) = contents.header else { return Vec::new() };
+    let tensors = contents.tensors.values().filter(|tensor| tensor.slices.is_empty());
     let shards: BTreeSet<i32> = tensors.map(|tensor| tensor.shard_id).collect();
     shards.into_iter().map(|shard| shard_name(&prefix(index), shard, header.num_shards)).collect()
 }

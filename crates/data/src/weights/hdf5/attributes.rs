@@ -55,13 +55,13 @@ fn in_heap(file: &Structure<'_>, at: u64, idx: u32) -> Option<Vec<u8>> {
     let heap = file.read(at, Some(n_bytes).filter(|&n| n <= MAX_HEAP)?, "a heap of texts").ok()?;
     let mut rest = Cursor(heap.get(16..)?);
     loop {
-        let (found, _references, _reserved, n) = (rest.short()?, rest.short()?, rest.word()?, rest.size(8)?);
+        let (number, _references, _reserved, n) = (rest.short()?, rest.short()?, rest.word()?, rest.size(8)?);
         // The object with number 0 is the free space.
-        if found == 0 {
+        if number == 0 {
             return None;
         }
         let bytes = rest.take(n.checked_next_multiple_of(8)?)?;
-        if u32::from(found) == idx {
+        if u32::from(number) == idx {
             return Some(bytes[..n].to_vec());
         }
     }

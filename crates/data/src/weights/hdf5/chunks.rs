@@ -44,7 +44,7 @@ pub(super) fn find(
     dims: &[u64],
     index: ChunkIndex,
 ) -> Result<Vec<Chunk>, WeightsError> {
-    let wrong = |found: String| file.damaged(at, format!("dataset `{name}` {found}"));
+    let wrong = |message: String| file.damaged(at, format!("dataset `{name}` {message}"));
     let n_bytes = dims.iter().try_fold(dataset.width as u64, |n, &dim| n.checked_mul(dim));
     let n_bytes = n_bytes.ok_or_else(|| wrong(format!("has blocks of {dims:?}")))?;
     let counts: Vec<u64> = dataset.dims.iter().zip(dims).map(|(dim, chunk)| dim.div_ceil(*chunk)).collect();
@@ -57,9 +57,9 @@ pub(super) fn find(
             .zip(dims)
             .rev()
             .map(|(&count, &dim)| {
-                let own = rest % count;
+                let index = rest % count;
                 rest /= count;
-                own * dim
+                index * dim
             })
             .collect();
         start.reverse();
@@ -89,9 +89,9 @@ pub(super) fn find(
         ChunkIndex::Array(NOWHERE) => {}
         ChunkIndex::Array(head) => {
             let places = array(file, head, expected, n_bytes)?;
-            let of =
+            let chunk =
                 |(nth, (at, n_bytes, without)): (usize, _)| Chunk { at, n_bytes, without, start: start(nth as u64) };
-            chunks.extend(places.into_iter().enumerate().map(of).filter(|chunk| chunk.at != NOWHERE));
+            chunks.extend(places.into_iter().enumerate().map(chunk).filter(|chunk| chunk.at != NOWHERE));
         }
     }
     let is_placed = |chunk: &Chunk| {
@@ -180,8 +180,9 @@ pub(super) fn unpack(
     chunk: &Chunk,
     n_bytes: usize,
 ) -> Result<Vec<u8>, WeightsError> {
-    let wrong =
-        |found: &str| WeightsError::damaged(region.path(), chunk.at, format!("a block of dataset `{name}` {found}"));
+    let wrong = |message: &str| {
+        WeightsError::damaged(region.path(), chunk.at, format!("a block of dataset `{name}` {message}"))
+    };
     let mut bytes = region.read(chunk.at, chunk.n_bytes, &format!("dataset `{name}`"))?;
     for (nth, filter) in dataset.filters.iter().enumerate().rev() {
         if chunk.without.checked_shr(nth as u32).unwrap_or(0) & 1 != 0 {
@@ -189,13 +190,13 @@ pub(super) fn unpack(
         }
         bytes = match filter {
             Filter::Deflate if files::is_bomb(bytes.len() as u64, n_bytes as u64) => {
-                let found = format!(
+                let message = format!(
                     "is {} packed bytes that are to become {n_bytes}; expected at most {} times as many: it may be a \
                      decompression bomb",
                     bytes.len(),
                     files::MAX_UNPACKED_RATIO
                 );
-                return Err(wrong(&found).help("if it is not, save it without compression"));
+                return Err(wrong(&message).help("if it is not, save it without compression"));
             }
             Filter::Deflate => {
                 let mut out = Vec::new();
@@ -246,13 +247,13 @@ fn fletcher32(bytes: &[u8]) -> u32 {
 /// Copies a chunk's elements, as far as they are within the dataset, to their places.
 pub(super) fn put(dataset: &Dataset, chunk_dims: &[u64], chunk: &Chunk, from: &[u8], into: &mut [u8]) {
     let (dims, width) = (&dataset.dims, dataset.width);
-    let own: Vec<u64> = (0..dims.len()).map(|axis| chunk_dims[axis].min(dims[axis] - chunk.start[axis])).collect();
-    let Some(last) = own.last() else {
+    let sizes: Vec<u64> = (0..dims.len()).map(|axis| chunk_dims[axis].min(dims[axis] - chunk.start[axis])).collect();
+    let Some(last) = sizes.last() else {
         into.copy_from_slice(&from[..into.len()]);
         return;
     };
     let row = *last as usize * width;
-    let n_rows: u64 = own[..own.len() - 1].iter().product();
+    let n_rows: u64 = sizes[..sizes.len() - 1].iter().product();
     let mut at = vec![0; dims.len()];
     for _ in 0..n_rows {
         let (mut source, mut place) = (0, 0);
@@ -264,7 +265,7 @@ pub(super) fn put(dataset: &Dataset, chunk_dims: &[u64], chunk: &Chunk, from: &[
         into[place..place + row].copy_from_slice(&from[source..source + row]);
         for axis in (0..dims.len() - 1).rev() {
             at[axis] += 1;
-            if at[axis] < own[axis] {
+            if at[axis] < sizes[axis] {
                 break;
             }
             at[axis] = 0;
@@ -299,15 +300,15 @@ mod tests {
         let chunk = Chunk { at: 0, n_bytes: 6_000_000, without: 0, start: vec![0] };
         let region = Region::open(&path).unwrap();
         let error = unpack(&region, "kernel", &dataset, &chunk, n_bytes as usize).unwrap_err();
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.contains("6000000 packed bytes that are to become 6000000000; expected at most 200 times"),
-            "{said}"
+            message.contains("6000000 packed bytes that are to become 6000000000; expected at most 200 times"),
+            "{message}"
         );
         // Without that filter the same bytes are only too few.
         let plain = Dataset { filters: vec![], ..dataset };
         let error = unpack(&region, "kernel", &plain, &chunk, n_bytes as usize).unwrap_err();
-        let said = error.to_string();
-        assert!(said.contains("a block of dataset `kernel` has 6000000 bytes; expected 6000000000"), "{said}");
+        let message = error.to_string();
+        assert!(message.contains("a block of dataset `kernel` has 6000000 bytes; expected 6000000000"), "{message}");
     }
 }

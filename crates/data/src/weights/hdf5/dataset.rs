@@ -212,8 +212,9 @@ fn layout(file: &Structure<'_>, at: u64, name: &str, bytes: &[u8]) -> Result<Opt
         (2, 4) => match chunked_4(rest) {
             Some(Some(layout)) => Some(layout),
             Some(None) => {
-                let found = format!("dataset `{name}` can grow, and its blocks are found by an index that is not read");
-                return Err(file.unsupported(at, found));
+                let message =
+                    format!("dataset `{name}` can grow, and its blocks are found by an index that is not read");
+                return Err(file.unsupported(at, message));
             }
             None => None,
         },

@@ -24,28 +24,28 @@ pub(super) fn is_group(messages: &[Message]) -> bool {
 /// The links of a group.
 pub(super) fn links(file: &Structure<'_>, at: u64, messages: &[Message]) -> Result<Vec<Link>, WeightsError> {
     let none = || file.damaged(at, "a group does not say where its names are");
-    let mut found = Vec::new();
+    let mut links = Vec::new();
     for message in messages {
         let mut rest = Cursor(&message.bytes);
         match message.kind {
             SYMBOL_TABLE => {
                 let (tree, heap) = rest.long().zip(rest.long()).ok_or_else(none)?;
                 let names = names(file, heap)?;
-                symbols(file, tree, &names, MAX_LEVELS, &mut found)?;
+                symbols(file, tree, &names, MAX_LEVELS, &mut links)?;
             }
-            LINK => found.push(link(file, &message.bytes)?.ok_or_else(none)?),
+            LINK => links.push(link(file, &message.bytes)?.ok_or_else(none)?),
             LINK_INFO => {
                 let (_, flags) = rest.byte().zip(rest.byte()).ok_or_else(none)?;
                 let skipped = rest.take(if flags & 1 != 0 { 8 } else { 0 });
                 let (heap, tree) = skipped.and_then(|_| rest.long().zip(rest.long())).ok_or_else(none)?;
                 if heap != NOWHERE && tree != NOWHERE {
-                    dense(file, heap, tree, &mut found)?;
+                    dense(file, heap, tree, &mut links)?;
                 }
             }
             _ => {}
         }
     }
-    Ok(found)
+    Ok(links)
 }
 
 /// A link, from a message or from a heap.
@@ -75,7 +75,7 @@ fn names(file: &Structure<'_>, at: u64) -> Result<Vec<u8>, WeightsError> {
 }
 
 /// The symbols of a B-tree's node, and of its descendants.
-fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, links: &mut Vec<Link>) -> Result<(), WeightsError> {
     let none = || file.damaged(at, "there is no node of a group's names");
     let head = file.read(at, 8, "a node of a group's names")?;
     if let Some(rest) = head.strip_prefix(b"SNOD") {
@@ -88,7 +88,7 @@ fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut 
             let name = &name[..memchr::memchr(0, name).ok_or_else(none)?];
             let name = file.name(name)?;
             // Cache type 2 is a soft link.
-            found.push((name, object.filter(|_| cache != Some(2))));
+            links.push((name, object.filter(|_| cache != Some(2))));
         }
         return Ok(());
     }
@@ -100,7 +100,7 @@ fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut 
     let bytes = file.read(at + 24, u64::from(n) * 16, "a node of a group's names")?;
     for pair in bytes.chunks_exact(16) {
         let child = Cursor(&pair[8..]).long().ok_or_else(none)?;
-        symbols(file, child, names, level, found)?;
+        symbols(file, child, names, level, links)?;
     }
     Ok(())
 }
@@ -192,7 +192,7 @@ struct Index {
 }
 
 /// The links of a heap, by the index of their names.
-fn dense(file: &Structure<'_>, heap: u64, at: u64, found: &mut Vec<Link>) -> Result<(), WeightsError> {
+fn dense(file: &Structure<'_>, heap: u64, at: u64, links: &mut Vec<Link>) -> Result<(), WeightsError> {
     let none = || file.damaged(at, "there is no index of a group's names");
     let bytes = file.read(at, 34, "the index of a group's names")?;
     let field = |from: usize, n: usize| Cursor(&bytes[from..]).number(n).unwrap_or_default();
@@ -214,7 +214,7 @@ fn dense(file: &Structure<'_>, heap: u64, at: u64, found: &mut Vec<Link>) -> Res
     let index = Index { heap: Heap::read(file, heap)?, n_node, n_record, n_count, n_below };
     match field(16, 8) {
         NOWHERE => Ok(()),
-        root => index.node(file, root, field(24, 2), depth as usize, found),
+        root => index.node(file, root, field(24, 2), depth as usize, links),
     }
 }
 
@@ -225,7 +225,7 @@ impl Index {
         at: u64,
         n: u64,
         depth: usize,
-        found: &mut Vec<Link>,
+        links: &mut Vec<Link>,
     ) -> Result<(), WeightsError> {
         let none = || file.damaged(at, "there is no node of a group's names");
         let bytes = file.read(at, self.n_node, "a node of a group's names")?;
@@ -235,13 +235,13 @@ impl Index {
         for _ in 0..n {
             let record = rest.take(self.n_record).ok_or_else(none)?;
             let bytes = self.heap.object(file, &record[4..])?;
-            found.push(link(file, &bytes)?.ok_or_else(none)?);
+            links.push(link(file, &bytes)?.ok_or_else(none)?);
         }
         if depth > 0 {
             for _ in 0..=n {
                 let (child, n) = rest.long().zip(rest.number(self.n_count)).ok_or_else(none)?;
                 rest.take(self.n_below[depth - 1]).ok_or_else(none)?;
-                self.node(file, child, n, depth - 1, found)?;
+                self.node(file, child, n, depth - 1, links)?;
             }
         }
         Ok(())

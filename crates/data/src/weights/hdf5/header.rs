@@ -43,18 +43,18 @@ impl<'a> Structure<'a> {
         let mut rest = Cursor(start.get(8..).unwrap_or_default());
         let cut = || WeightsError::cut(region.path(), region.n_bytes(), 112, "its superblock");
         let version = rest.byte().ok_or_else(cut)?;
-        let found = match version {
+        let superblock = match version {
             0 | 1 => superblock_0(rest, version),
             2 | 3 => superblock_2(rest),
             version => {
-                let found = format!("an HDF5 file whose superblock is of version {version}; expected 0 to 3");
-                return Err(WeightsError::unsupported(region.path(), found));
+                let message = format!("an HDF5 file whose superblock is of version {version}; expected 0 to 3");
+                return Err(WeightsError::unsupported(region.path(), message));
             }
         };
-        let (sizes, base, end, root) = found.ok_or_else(cut)?;
+        let (sizes, base, end, root) = superblock.ok_or_else(cut)?;
         if sizes != (8, 8) || base != 0 {
-            let found = format!("an HDF5 file with addresses of {} and {} bytes from {base} on", sizes.0, sizes.1);
-            return Err(WeightsError::unsupported(region.path(), format!("{found}; expected 8 and 8 from 0 on")));
+            let message = format!("an HDF5 file with addresses of {} and {} bytes from {base} on", sizes.0, sizes.1);
+            return Err(WeightsError::unsupported(region.path(), format!("{message}; expected 8 and 8 from 0 on")));
         }
         region.check(0, end, "what it says it has")?;
         Ok((file, root))
@@ -87,13 +87,13 @@ impl<'a> Structure<'a> {
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    pub fn damaged(&self, at: u64, found: impl Into<String>) -> WeightsError {
-        WeightsError::damaged(self.region.path(), at, found)
+    pub fn damaged(&self, at: u64, message: impl Into<String>) -> WeightsError {
+        WeightsError::damaged(self.region.path(), at, message)
     }
 
-    pub fn unsupported(&self, at: u64, found: impl Into<String>) -> WeightsError {
+    pub fn unsupported(&self, at: u64, message: impl Into<String>) -> WeightsError {
         let help = "write it again with h5py's defaults, or save the weights as .npz or safetensors";
-        WeightsError::new(WeightsErrorKind::Unsupported, self.region.path(), found).at(at).help(help)
+        WeightsError::new(WeightsErrorKind::Unsupported, self.region.path(), message).at(at).help(help)
     }
 
     /// The messages of an object, from all pieces of its header.
@@ -180,13 +180,13 @@ fn superblock_2(mut rest: Cursor<'_>) -> Option<Superblock> {
 /// The next message; `None` if the rest is too short for one.
 fn message(rest: &mut Cursor<'_>, is_new: bool, has_order: bool) -> Option<Message> {
     let (kind, n_bytes, flags) = if is_new {
-        let found = (u16::from(rest.byte()?), rest.short()?, rest.byte()?);
+        let start = (u16::from(rest.byte()?), rest.short()?, rest.byte()?);
         rest.take(if has_order { 2 } else { 0 })?;
-        found
+        start
     } else {
-        let found = (rest.short()?, rest.short()?, rest.byte()?);
+        let start = (rest.short()?, rest.short()?, rest.byte()?);
         rest.take(3)?;
-        found
+        start
     };
     let bytes = rest.take(n_bytes.into())?.to_vec();
     Some(Message { kind, bytes, is_shared: flags & 2 != 0 })

@@ -31,16 +31,16 @@ pub(super) fn of_model(zip: &mut Zip) -> Option<Vec<String>> {
 /// layers with variables, whose order is not recorded.
 pub(super) fn order(layers: &[String], entries: &[Entry]) -> Option<Vec<String>> {
     let places: BTreeMap<&str, usize> = layers.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
-    let mut found = BTreeMap::new();
+    let mut names = BTreeMap::new();
     for entry in entries.iter().filter(|entry| entry.name.starts_with("layers/")) {
-        let own = entry.aliases.iter().find_map(|alias| {
+        let place = entry.aliases.iter().find_map(|alias| {
             let (layer, number) = alias.rsplit_once('/')?;
             let layer = layer.strip_suffix(VARIABLES)?.strip_suffix('/')?;
             Some((*places.get(layer)?, number.parse::<usize>().ok()?))
         });
-        found.insert(own?, entry.name.clone());
+        names.insert(place?, entry.name.clone());
     }
-    Some(found.into_values().collect())
+    Some(names.into_values().collect())
 }
 
 #[cfg(test)]

@@ -46,10 +46,10 @@ struct Hdf5 {
 
 /// Reads the list of arrays in a file.
 pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsError> {
-    let mut found = Found::default();
+    let mut listing = Found::default();
     let (file, root) = Structure::open(&region)?;
-    found.walk(&file, root, &Place::default(), 0)?;
-    let Found { entries, arrays, left_out, .. } = found;
+    listing.walk(&file, root, &Place::default(), 0)?;
+    let Found { entries, arrays, left_out, .. } = listing;
     Ok(Opened { format, entries, reader: Box::new(Hdf5 { region, arrays }), left_out, order: Vec::new() })
 }
 
@@ -57,8 +57,8 @@ pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsErro
 pub(super) fn open_keras(path: &Path, mut zip: Zip) -> Result<Opened, WeightsError> {
     let mut member = zip.by_name(KERAS_MEMBER).map_err(|error| broken(path, error))?;
     if member.compression() != CompressionMethod::Stored {
-        let found = format!("its {KERAS_MEMBER} is packed ({}), as Keras does not do", member.compression());
-        return Err(WeightsError::unsupported(path, found).help(format!("unpack it, and name {KERAS_MEMBER}")));
+        let message = format!("its {KERAS_MEMBER} is packed ({}), as Keras does not do", member.compression());
+        return Err(WeightsError::unsupported(path, message).help(format!("unpack it, and name {KERAS_MEMBER}")));
     }
     let (start, n_bytes) = (member.data_start(), member.size());
     std::io::copy(&mut member, &mut std::io::sink()).map_err(|cause| {
@@ -157,12 +157,12 @@ impl Found {
 
     fn add(&mut self, file: &Structure<'_>, at: u64, place: &Place, dataset: Dataset) -> Result<(), WeightsError> {
         let name = place.path.as_str();
-        let wrong = |found: String| file.damaged(at, format!("dataset `{name}` {found}"));
+        let wrong = |message: String| file.damaged(at, format!("dataset `{name}` {message}"));
         let too_much = || wrong(super::too_much(&dataset.dims));
         let n_elements = n_bytes(DType::U8, &dataset.dims).ok_or_else(too_much)?;
         let n_bytes = n_elements.checked_mul(dataset.width as u64).ok_or_else(too_much)?;
         let what = format!("dataset `{name}`");
-        let found = match &dataset.layout {
+        let chunks = match &dataset.layout {
             // A type that is not numeric is not read, and needs no place.
             _ if matches!(dataset.dtype, WeightsDType::Other(_)) => Vec::new(),
             Layout::Compact(bytes) if bytes.len() as u64 >= n_bytes => Vec::new(),
@@ -184,7 +184,7 @@ impl Found {
             dims,
             n_bytes,
         });
-        self.arrays.push((dataset, found));
+        self.arrays.push((dataset, chunks));
         Ok(())
     }
 }
@@ -197,7 +197,7 @@ impl Hdf5 {
         if !dataset.filters.contains(&Filter::Deflate) || !files::is_bomb(stored, entry.n_bytes) {
             return Ok(());
         }
-        let found = format!(
+        let message = format!(
             "dataset `{}`: {stored} packed bytes are to become {}; expected at most {} times as many beyond {} bytes: it \
              may be a decompression bomb",
             entry.name,
@@ -205,7 +205,7 @@ impl Hdf5 {
             files::MAX_UNPACKED_RATIO,
             files::UNPACKED_WITHOUT_QUESTION
         );
-        let error = WeightsError::new(WeightsErrorKind::TooLarge, self.region.path(), found);
+        let error = WeightsError::new(WeightsErrorKind::TooLarge, self.region.path(), message);
         Err(error.help("if it is not, save it without compression"))
     }
 }

@@ -67,8 +67,8 @@ fn an_index_that_names_an_index_is_refused() {
     assert_eq!(refused(at, "0"), expected("1"));
     // The name of the folder itself, whose index this is.
     index(at, "model.safetensors.index.json", r#""a": ".""#);
-    let said = refused(at, "");
-    assert!(said.contains("not a regular file"), "{said}");
+    let message = refused(at, "");
+    assert!(message.contains("not a regular file"), "{message}");
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("itself", at.join("link")).unwrap();
@@ -94,15 +94,15 @@ fn a_key_that_comes_twice_is_refused() {
         refused(folder.path(), "x")
     };
     // As integers and as floats, at the same bytes.
-    let said = header(
+    let message = header(
         r#"{"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
         4,
     );
-    assert!(said.ends_with("<- its key `a` is there twice; expected once"), "{said}");
-    let said = header(r#"{"__metadata__":{"format":"pt","format":"tf"}}"#, 0);
-    assert!(said.ends_with("<- its key `format` is there twice; expected once"), "{said}");
-    let said = header(r#"{"a":{"dtype":"F32","dtype":"I32","shape":[1],"data_offsets":[0,4]}}"#, 4);
-    assert!(said.ends_with("<- its key `dtype` is there twice; expected once"), "{said}");
+    assert!(message.ends_with("<- its key `a` is there twice; expected once"), "{message}");
+    let message = header(r#"{"__metadata__":{"format":"pt","format":"tf"}}"#, 0);
+    assert!(message.ends_with("<- its key `format` is there twice; expected once"), "{message}");
+    let message = header(r#"{"a":{"dtype":"F32","dtype":"I32","shape":[1],"data_offsets":[0,4]}}"#, 4);
+    assert!(message.ends_with("<- its key `dtype` is there twice; expected once"), "{message}");
 }
 
 /// A zip archive of these members, stored.
@@ -199,9 +199,12 @@ fn a_tensor_that_is_still_to_be_negated_or_conjugated_is_refused() {
         assert_eq!(floats(&marked(&mark).unwrap(), "w"), [1.0, 2.0, 3.0, 4.0]);
     }
     for key in ["neg", "conj"] {
-        let said = text(folder.path(), &marked(&dict(key, 0x88)).unwrap_err());
-        assert!(said.contains(&format!("stored before an operation (`{key}`) that is still to be done")), "{said}");
-        assert!(said.ends_with("help: save it as `tensor.resolve_conj().resolve_neg()`"), "{said}");
+        let message = text(folder.path(), &marked(&dict(key, 0x88)).unwrap_err());
+        assert!(
+            message.contains(&format!("stored before an operation (`{key}`) that is still to be done")),
+            "{message}"
+        );
+        assert!(message.ends_with("help: save it as `tensor.resolve_conj().resolve_neg()`"), "{message}");
     }
     assert!(
         text(folder.path(), &marked(&dict("other", 0x88)).unwrap_err())
@@ -255,8 +258,8 @@ fn a_storage_that_tensors_share_is_read_once_and_not_made_without_end() {
         archive(&path, &[("archive/data.pkl", &pickle), ("archive/data/0", &bytes)]);
     };
     views(300);
-    let said = refused(folder.path(), "a.pt");
-    assert!(said.starts_with("a.pt: its tensors have 1258291200 bytes, in a file of 41"), "{said}");
+    let message = refused(folder.path(), "a.pt");
+    assert!(message.starts_with("a.pt: its tensors have 1258291200 bytes, in a file of 41"), "{message}");
     // The checksum of a storage with several views is verified once, and then parts of it are read.
     views(3);
     let file = open(&path).unwrap();
@@ -386,7 +389,7 @@ fn a_float_of_hdf5_is_what_every_part_of_its_type_says() {
     const PARTS: [u8; 4] = [23, 8, 0, 23];
     assert_eq!(f32([0x20, 31, 0], PARTS, 32, 127), "f32");
     assert_eq!(f32([0x21, 31, 0], PARTS, 32, 127), "f32", "the other order of bytes");
-    for (what, found) in [
+    for (what, measured) in [
         ("bias", f32([0x20, 31, 0], PARTS, 32, 128)),
         ("VAX", f32([0x61, 31, 0], PARTS, 32, 127)),
         ("VAX alone", f32([0x60, 31, 0], PARTS, 32, 127)),
@@ -398,7 +401,7 @@ fn a_float_of_hdf5_is_what_every_part_of_its_type_says() {
         ("mantissa shifted", f32([0x20, 31, 0], [23, 8, 1, 22], 32, 127)),
         ("precision", f32([0x20, 31, 0], PARTS, 31, 127)),
     ] {
-        assert_eq!(found, "floats of odd sizes", "{what}");
+        assert_eq!(measured, "floats of odd sizes", "{what}");
     }
     for (width, sign, parts, precision, bias, expected) in [
         (2, 15, [10, 5, 0, 10], 16, 15, "f16"),
@@ -488,9 +491,9 @@ fn one_long_name_of_many_links_takes_little_memory() {
     let symbols = file.put(&[&b"SNOD\x01\0\x64\0"[..], &symbol.repeat(100)].concat());
     let root = file.object(&[message(0x11, &[symbols.to_le_bytes(), heap.to_le_bytes()].concat())]);
     file.finish(root, &path);
-    let said = refused(folder.path(), "x.h5");
-    assert!(said.starts_with("x.h5: the names of its arrays has 68"), "{said}");
-    assert!(said.ends_with("expected at most 67108864"), "{said}");
+    let message = refused(folder.path(), "x.h5");
+    assert!(message.starts_with("x.h5: the names of its arrays has 68"), "{message}");
+    assert!(message.ends_with("expected at most 67108864"), "{message}");
 }
 
 /// A B-tree whose nodes are all the same node has more chunks at each level.
@@ -510,8 +513,8 @@ fn a_tree_of_blocks_that_points_at_one_node_ends_with_the_blocks_of_its_dataset(
     let element = message(3, &float([0x20, 31, 0], 4, [23, 8, 0, 23], 32, 127));
     let dataset = file.object(&[dims(&[1 << 22]), element, chunked]);
     file.finish_with(dataset, &path);
-    let said = refused(folder.path(), "x.h5");
-    assert!(said.contains("what says where its arrays are has"), "{said}");
+    let message = refused(folder.path(), "x.h5");
+    assert!(message.contains("what says where its arrays are has"), "{message}");
 }
 
 /// Each chunk is within the limit that is unpacked without further checks; all together are not.
@@ -544,9 +547,9 @@ fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
     let folder = tempfile::tempdir().unwrap();
     // {"params": {"kernel": …}}, the beginning of the output of flax.serialization.to_bytes.
     fs::write(folder.path().join("flax_model.msgpack"), b"\x81\xa6params\x81\xa6kernel\xc7").unwrap();
-    let said = refused(folder.path(), "flax_model.msgpack");
+    let message = refused(folder.path(), "flax_model.msgpack");
     let expected = "flax_model.msgpack: a dict in MessagePack, as Flax writes parameters, which is not read\nhelp: save its arrays";
-    assert!(said.starts_with(expected), "{said}");
+    assert!(message.starts_with(expected), "{message}");
     // A map of 70,000 keys; and a map of numbers, which Flax never writes.
     fs::write(folder.path().join("x"), b"\xdf\0\x01\x11\x70\xd9\x40params").unwrap();
     assert!(refused(folder.path(), "x").contains("flax.serialization"));
@@ -565,12 +568,12 @@ fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
         fs::write(&path, "{}").unwrap();
         fs::create_dir_all(folder.path().join("orbax/9/default")).unwrap();
         fs::write(folder.path().join("orbax/checkpoint"), b"\x81\xa1a").unwrap();
-        let said = refused(folder.path(), "orbax");
+        let message = refused(folder.path(), "orbax");
         assert!(
-            said.starts_with("orbax: a checkpoint of Orbax, which is not read\nhelp: where it was written"),
-            "{said}"
+            message.starts_with("orbax: a checkpoint of Orbax, which is not read\nhelp: where it was written"),
+            "{message}"
         );
-        assert!(said.contains(&format!("restore(os.path.abspath('{item}'))")), "{said}");
+        assert!(message.contains(&format!("restore(os.path.abspath('{item}'))")), "{message}");
         fs::remove_dir_all(folder.path().join("orbax")).unwrap();
     }
 }

@@ -64,16 +64,16 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
     if zip.index_for_name(&format!("{root}byteorder")).is_some()
         && member(path, &mut zip, &format!("{root}byteorder"), 16)? != b"little"
     {
-        let found = "it was written on a big-endian machine, which is not read";
-        return Err(WeightsError::unsupported(path, found).help("load and save it again on another machine"));
+        let message = "it was written on a big-endian machine, which is not read";
+        return Err(WeightsError::unsupported(path, message).help("load and save it again on another machine"));
     }
     // The archive may also contain a user's own folder with such a file.
     let is_other = |other: &&str| !other.contains('/') && format!("{other}/") != root;
     let other = zip.file_names().filter_map(|name| name.strip_suffix("/data.pkl")).find(is_other).map(str::to_string);
     if let Some(other) = other {
         let (root, other) = (root.escape_debug(), other.escape_debug());
-        let found = format!("it has two states, `{root}data.pkl` and `{other}/data.pkl`; expected one");
-        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("save it again: one is another's"));
+        let message = format!("it has two states, `{root}data.pkl` and `{other}/data.pkl`; expected one");
+        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, message).help("save it again: one is another's"));
     }
     let bytes = member(path, &mut zip, &format!("{root}data.pkl"), MAX_PICKLE)?;
     let state = pickle::read(path, &bytes)?;
@@ -82,8 +82,8 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
     for (name, tensor) in state.tensors {
         let key = format!("{root}data/{}", tensor.storage);
         let Some(idx) = zip.index_for_name(&key) else {
-            let found = format!("the storage of `{name}`, `{key}`, is missing");
-            return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy or save it again"));
+            let message = format!("the storage of `{name}`, `{key}`, is missing");
+            return Err(WeightsError::new(WeightsErrorKind::Damaged, path, message).help("copy or save it again"));
         };
         let (entry, view) = view(path, &mut zip, idx, name, &tensor)?;
         entries.push(entry);
@@ -92,13 +92,13 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
     // Each tensor that shares a storage may be as large as it, and there may be any number of them.
     let total = entries.iter().fold(0u64, |n, entry: &Entry| n.saturating_add(entry.n_bytes));
     if files::is_bomb(region.n_bytes(), total) {
-        let found = format!(
+        let message = format!(
             "its tensors have {total} bytes, in a file of {}; expected at most {} times as many beyond {} bytes",
             region.n_bytes(),
             files::MAX_UNPACKED_RATIO,
             files::UNPACKED_WITHOUT_QUESTION
         );
-        let error = WeightsError::new(WeightsErrorKind::TooLarge, path, found);
+        let error = WeightsError::new(WeightsErrorKind::TooLarge, path, message);
         return Err(error.help("save each tensor once, or as `tensor.clone()`"));
     }
     // A state with several parameter groups is numbered group by group, unlike the order of modules.
@@ -115,12 +115,12 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
 fn view(path: &Path, zip: &mut Zip, idx: usize, name: String, tensor: &Tensor) -> Result<(Entry, View), WeightsError> {
     let file = zip.by_index(idx).map_err(|error| broken(path, error))?;
     if file.compression() != CompressionMethod::Stored {
-        let found = format!("the storage of `{name}` is compressed ({}), as PyTorch writes none", file.compression());
-        return Err(WeightsError::unsupported(path, found).help("save it again with torch.save"));
+        let message = format!("the storage of `{name}` is compressed ({}), as PyTorch writes none", file.compression());
+        return Err(WeightsError::unsupported(path, message).help("save it again with torch.save"));
     }
     let (at, n_bytes) = (file.data_start(), file.size());
     let width = tensor.dtype.n_bytes();
-    let damaged = |found: String| WeightsError::damaged(path, at, format!("tensor `{name}` {found}"));
+    let damaged = |message: String| WeightsError::damaged(path, at, format!("tensor `{name}` {message}"));
     let entry = Entry::new(name.clone(), tensor.dtype, tensor.dims.clone());
     let entry = entry.ok_or_else(|| damaged(too_much(&tensor.dims)))?;
     let n_elements = entry.n_elements();
@@ -136,8 +136,8 @@ fn view(path: &Path, zip: &mut Zip, idx: usize, name: String, tensor: &Tensor) -
         }
     }
     if entry.n_bytes > n_bytes {
-        let found = format!("tensor `{name}` repeats the elements of a smaller storage (expand), which is not read");
-        return Err(WeightsError::unsupported(path, found).help("save it as `tensor.clone()`"));
+        let message = format!("tensor `{name}` repeats the elements of a smaller storage (expand), which is not read");
+        return Err(WeightsError::unsupported(path, message).help("save it as `tensor.clone()`"));
     }
     let (dims, strides) = (tensor.dims.clone(), tensor.strides.clone());
     Ok((entry, View { member: idx, at, n_storage: n_bytes, width, start: tensor.start, dims, strides }))
@@ -146,8 +146,8 @@ fn view(path: &Path, zip: &mut Zip, idx: usize, name: String, tensor: &Tensor) -
 fn member(path: &Path, zip: &mut Zip, name: &str, limit: u64) -> Result<Vec<u8>, WeightsError> {
     let file = zip.by_name(name).map_err(|error| broken(path, error))?;
     if file.compression() != CompressionMethod::Stored {
-        let found = format!("its `{name}` is compressed ({}), as PyTorch writes none", file.compression());
-        return Err(WeightsError::unsupported(path, found).help("save it again with torch.save"));
+        let message = format!("its `{name}` is compressed ({}), as PyTorch writes none", file.compression());
+        return Err(WeightsError::unsupported(path, message).help("save it again with torch.save"));
     }
     let mut bytes = Vec::new();
     let read = file.take(limit + 1).read_to_end(&mut bytes);
@@ -161,8 +161,8 @@ fn member(path: &Path, zip: &mut Zip, name: &str, limit: u64) -> Result<Vec<u8>,
 }
 
 pub(super) fn broken(path: &Path, error: zip::result::ZipError) -> WeightsError {
-    let found = "the zip archive cannot be read: it was cut off, or is damaged";
-    WeightsError::new(WeightsErrorKind::Damaged, path, found).because(ZipError::new(error)).help("copy it again")
+    let message = "the zip archive cannot be read: it was cut off, or is damaged";
+    WeightsError::new(WeightsErrorKind::Damaged, path, message).because(ZipError::new(error)).help("copy it again")
 }
 
 impl View {
@@ -204,8 +204,8 @@ impl Reader for Archive {
         let mut file = zip.by_index(view.member).map_err(|error| broken(&self.path, error))?;
         let at = file.data_start();
         let failed = |cause| {
-            let found = format!("the storage of `{}` cannot be read", entry.name);
-            WeightsError::damaged(&self.path, at, found).because(cause)
+            let message = format!("the storage of `{}` cannot be read", entry.name);
+            WeightsError::damaged(&self.path, at, message).because(cause)
         };
         if self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&view.member) {
             drop(file);

@@ -144,15 +144,15 @@ fn words(value: &Value) -> &'static str {
 }
 
 impl Machine<'_> {
-    fn damaged(&self, found: impl Into<String>) -> WeightsError {
-        let found = format!("its pickle (data.pkl) at byte {}: {}", self.at, found.into());
-        WeightsError::new(crate::weights::WeightsErrorKind::Damaged, self.path, found).help("copy or save it again")
+    fn damaged(&self, message: impl Into<String>) -> WeightsError {
+        let message = format!("its pickle (data.pkl) at byte {}: {}", self.at, message.into());
+        WeightsError::new(crate::weights::WeightsErrorKind::Damaged, self.path, message).help("copy or save it again")
     }
 
-    fn unsupported(&self, found: impl Into<String>) -> WeightsError {
-        let found = format!("its pickle (data.pkl) at byte {}: {}", self.at, found.into());
+    fn unsupported(&self, message: impl Into<String>) -> WeightsError {
+        let message = format!("its pickle (data.pkl) at byte {}: {}", self.at, message.into());
         let help = "save tensors alone: torch.save(model.state_dict(), FILE), or safetensors.torch.save_file";
-        WeightsError::unsupported(self.path, found).help(help)
+        WeightsError::unsupported(self.path, message).help(help)
     }
 
     fn take(&mut self, n: usize) -> Made<&[u8]> {
@@ -404,18 +404,18 @@ impl Machine<'_> {
             match (key, value) {
                 (Value::Text(key), Value::Bool(false)) if matches!(&**key, "conj" | "neg") => {}
                 (Value::Text(key), Value::Bool(true)) if matches!(&**key, "conj" | "neg") => {
-                    let found = format!(
+                    let message = format!(
                         "a tensor's elements are stored before an operation (`{key}`) that is still to be done"
                     );
                     let error = WeightsError::unsupported(
                         self.path,
-                        format!("its pickle (data.pkl) at byte {}: {found}", self.at),
+                        format!("its pickle (data.pkl) at byte {}: {message}", self.at),
                     );
                     return Err(error.help("save it as `tensor.resolve_conj().resolve_neg()`"));
                 }
                 (Value::Text(key), _) => {
-                    let found = format!("a tensor has `{}`, which is not known", key.escape_debug());
-                    return Err(self.unsupported(found));
+                    let message = format!("a tensor has `{}`, which is not known", key.escape_debug());
+                    return Err(self.unsupported(message));
                 }
                 _ => return Err(self.unsupported("a tensor has what PyTorch does not write")),
             }
@@ -432,14 +432,16 @@ impl Machine<'_> {
             Value::Tuple(sizes, _) if sizes.len() <= MAX_RANK => sizes.iter().map(size).collect::<Option<Vec<u64>>>(),
             _ => None,
         };
-        let made = match (storage, size(start), sizes(dims), sizes(strides)) {
-            (Value::Storage(key, own), Some(start), Some(dims), Some(strides)) if dims.len() == strides.len() => {
-                let dtype = dtype.or(*own);
+        let tensor = match (storage, size(start), sizes(dims), sizes(strides)) {
+            (Value::Storage(key, storage_dtype), Some(start), Some(dims), Some(strides))
+                if dims.len() == strides.len() =>
+            {
+                let dtype = dtype.or(*storage_dtype);
                 dtype.map(|dtype| Tensor { storage: key.clone(), dtype, start, dims, strides })
             }
             _ => None,
         };
-        made.map(|tensor| Value::Tensor(Rc::new(tensor))).ok_or_else(|| self.damaged("a tensor's sizes are none"))
+        tensor.map(|tensor| Value::Tensor(Rc::new(tensor))).ok_or_else(|| self.damaged("a tensor's sizes are none"))
     }
 
     /// A dict's attributes, such as the versions of modules, are ignored.
@@ -487,8 +489,8 @@ impl Machine<'_> {
             return Err(self.unsupported(format!("its values are in one another deeper than {MAX_DEPTH}, or too many")));
         }
         if n.n_name_bytes > MAX_NAMES {
-            let found = format!("the names of its values have more than {MAX_NAMES} bytes");
-            return Err(WeightsError::new(crate::weights::WeightsErrorKind::TooLarge, self.path, found));
+            let message = format!("the names of its values have more than {MAX_NAMES} bytes");
+            return Err(WeightsError::new(crate::weights::WeightsErrorKind::TooLarge, self.path, message));
         }
         if let Value::List(idx) = value {
             state.has_groups |= name.ends_with("param_groups") && self.lists[*idx].len() > 1;

@@ -250,8 +250,8 @@ fn examples_for_testing_are_scaled_as_those_for_training_are() {
     let path = folder.path().join("e.yaml");
     std::fs::write(folder.path().join("a.csv"), "2,4,1\n6,8,1\n").unwrap();
     let mut npz = NpzWriter::create(folder.path().join("a.npz")).unwrap();
-    npz.add("x", &Header::of(DType::F32, vec![1, 2]), &[2.0_f32, 4.0].map(f32::to_le_bytes).concat()).unwrap();
-    npz.add("y", &Header::of(DType::F32, vec![1]), &1.0_f32.to_le_bytes()).unwrap();
+    npz.add("x", &Header::for_dtype(DType::F32, vec![1, 2]), &[2.0_f32, 4.0].map(f32::to_le_bytes).concat()).unwrap();
+    npz.add("y", &Header::for_dtype(DType::F32, vec![1]), &1.0_f32.to_le_bytes()).unwrap();
     npz.finish().unwrap();
     let features = [Feature::compute("x", [2]), Feature::compute("y", []).label()];
     for (data, is_applied) in [

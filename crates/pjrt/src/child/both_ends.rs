@@ -7,15 +7,15 @@ const KEPT: usize = 8 << 10;
 
 /// A text of any length, of which both ends are kept.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct BothEnds {
     start: Vec<u8>,
     end: VecDeque<u8>,
     n_left_out: usize,
 }
 
-impl Said {
+impl BothEnds {
     /// Appends text.
-    pub(super) fn hear(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         tracing::debug!("child: {}", harmless(&String::from_utf8_lossy(bytes)));
         let (start, rest) = bytes.split_at(bytes.len().min(KEPT - self.start.len()));
         self.start.extend_from_slice(start);
@@ -57,14 +57,14 @@ mod tests {
 
     #[test]
     fn both_ends_are_kept() {
-        let mut said = Said::default();
-        said.hear(b"first\n");
-        assert_eq!(said.text(), "first");
+        let mut output = BothEnds::default();
+        output.push(b"first\n");
+        assert_eq!(output.text(), "first");
         for _ in 0..KEPT {
-            said.hear(b"0123456789\n");
+            output.push(b"0123456789\n");
         }
-        said.hear(b"last\n");
-        let text = said.text();
+        output.push(b"last\n");
+        let text = output.text();
         assert!(text.starts_with("first\n01") && text.ends_with("89\nlast"), "{text}");
         let n_bytes = 6 + 11 * KEPT + 5;
         assert!(text.contains(&format!("\n... {} bytes ...\n", n_bytes - 2 * KEPT)), "{text}");
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_obey_is_shown() {
-        let mut said = Said::default();
-        said.hear(b"\x1b[2Jred \x07\xff\n    @     0x7f00 (unknown)\n*** Check failure stack trace: ***\nlast");
-        assert_eq!(said.text(), "\\u{1b}[2Jred \\u{7}\u{fffd}\nlast");
+        let mut output = BothEnds::default();
+        output.push(b"\x1b[2Jred \x07\xff\n    @     0x7f00 (unknown)\n*** Check failure stack trace: ***\nlast");
+        assert_eq!(output.text(), "\\u{1b}[2Jred \\u{7}\u{fffd}\nlast");
     }
 }
