@@ -46,26 +46,37 @@ pub fn listed<'n>(names: impl IntoIterator<Item = &'n String>, most: usize) -> S
     }
 }
 
-/// The name that `given` is probably meant to be, ignoring case. Long names, and very many candidates, get no
-/// suggestion: a comparison takes time proportional to the product of both lengths.
-pub fn nearest<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+/// The one of `names` that `given` probably means, regardless of case; the first in the alphabet if several are equally near.
+/// Long names, and lists of very many, are not searched: a comparison takes the product of two lengths.
+pub fn nearest<'n, S: AsRef<str> + ?Sized + 'n>(
+    given: &str,
+    names: impl IntoIterator<Item = &'n S>,
+) -> Option<&'n str> {
     const MAX_LEN: usize = 100;
     const MAX_NAMES: usize = 100_000;
-    // Below this similarity, suggestions are noise.
-    const LEAST: f64 = 0.8;
+    // Below this, suggestions are noise: `filters` for `filers` scores 0.97, `maximum` for `matmul` 0.797.
+    const MIN_SIMILARITY: f64 = 0.8;
     if given.len() > MAX_LEN {
         return None;
     }
-    let candidates: Vec<&str> = names.into_iter().take(MAX_NAMES + 1).collect();
+    let candidates: Vec<&str> = names.into_iter().take(MAX_NAMES + 1).map(AsRef::as_ref).collect();
     if candidates.len() > MAX_NAMES {
         return None;
     }
-    let lowercase = given.to_lowercase();
-    let similar = |name: &'n str| (strsim::jaro_winkler(&lowercase, &name.to_lowercase()), name);
-    let short = candidates.into_iter().filter(|name| name.len() <= MAX_LEN).map(similar);
-    // Candidates may come in any order: of equally similar ones, the alphabetically first.
-    let best = short.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
-    best.filter(|&(similarity, _)| similarity > LEAST).map(|(_, name)| name)
+    let given = given.to_lowercase();
+    let similarity = |name: &'n str| {
+        let lower = name.to_lowercase();
+        let similarity = strsim::jaro_winkler(&given, &lower);
+        (similarity > MIN_SIMILARITY && is_same_word(&given, &lower)).then_some((similarity, name))
+    };
+    let similar = candidates.into_iter().filter(|name| name.len() <= MAX_LEN).filter_map(similarity);
+    similar.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1))).map(|(_, name)| name)
+}
+
+/// Whether one text contains the other, or at most half the letters of the longer differ: `batch_normalization` is as similar
+/// to `batch_matmul` as slips are (0.85), but most of its letters are others.
+fn is_same_word(a: &str, b: &str) -> bool {
+    a.contains(b) || b.contains(a) || strsim::osa_distance(a, b) <= a.len().max(b.len()) / 2
 }
 
 #[cfg(test)]
@@ -86,5 +97,23 @@ mod tests {
         assert_eq!(nearest("qwrt", ["sort", "dot"]), None);
         assert_eq!(nearest("ab", ["abd", "abc"]), Some("abc"));
         assert_eq!(nearest(&"x".repeat(101), ["x"]), None);
+    }
+
+    #[test]
+    fn only_a_slip_is_a_suggestion() {
+        let similar = [("filers", "filters"), ("Dilation", "dilation_rate"), ("init", "initializer")];
+        let different = [
+            ("batch_matmul", "batch_normalization"),
+            ("elementwise", "min_elements"),
+            ("matmul", "maximum"),
+            ("mlp", "cnn"),
+            ("hidden", "width"),
+        ];
+        for (given, name) in similar {
+            assert_eq!(nearest(given, [name]), Some(name), "{given}");
+        }
+        for (given, name) in different {
+            assert_eq!(nearest(given, [name]), None, "{given}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What is wrong with a document: where, in which words, and what to do about it.
 
 use super::place::{Key, Mark, Step};
-use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES, nearest};
 use serde::de::{self, Expected, Unexpected};
 use std::cell::RefCell;
 use std::fmt;
@@ -198,19 +198,6 @@ fn as_expected(found: &str, expected: &str) -> Option<String> {
 
 fn in_backticks<'a>(found: &'a str, kind: &str) -> Option<&'a str> {
     found.strip_prefix(kind)?.strip_prefix(" `")?.strip_suffix('`')
-}
-
-/// The one of `valid` that `given` is probably meant to be.
-pub fn nearest<'a>(given: &str, valid: &'a [String]) -> Option<&'a str> {
-    let given = given.to_lowercase();
-    let score = |name: &str| strsim::jaro_winkler(&given, &name.to_lowercase());
-    let best = valid.iter().map(String::as_str).max_by(|a, b| score(a).total_cmp(&score(b)))?;
-    // Below this, suggestions are noise: `mlp` for `cnn` scores 0, `filters` for `filter` 0.97, `hidden` for `width` 0.52.
-    // `min_elements` for `elementwise` scores as high as slips do, but most of its letters are others.
-    let is_same_word = strsim::osa_distance(&given, &best.to_lowercase()) <= given.len().max(best.len()) / 2
-        || best.to_lowercase().contains(&given)
-        || given.contains(&best.to_lowercase());
-    (score(best) >= 0.7 && is_same_word).then_some(best)
 }
 
 /// `expected one of a, b, c`.

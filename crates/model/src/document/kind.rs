@@ -3,7 +3,8 @@
 //! `{kind: momentum, momentum: 0.9}` is read as serde's own form `{momentum: {momentum: 0.9}}`, wherever `kind` stands among
 //! the keys. A kind without keys may stand alone: `adam`.
 
-use super::error::{ConfigProblem, ReadError, nearest};
+use super::error::{ConfigProblem, ReadError};
+use super::nearest;
 use super::node::{Node, Value};
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, VariantAccess, Visitor,

@@ -16,7 +16,8 @@ mod origin;
 mod place;
 mod yaml;
 
-pub use error::{ConfigError, ConfigProblem, NodeError, Place, ReadError, nearest};
+pub use bf16scope_hlo::words::nearest;
+pub use error::{ConfigError, ConfigProblem, NodeError, Place, ReadError};
 pub use node::{Node, Value};
 pub use numbers::{Positive, fraction, number, positive, positive_up_to, positives, whole_up_to};
 pub use origin::Origin;
@@ -246,17 +247,6 @@ mod tests {
                 |   ^^^^^^
               help: did you mean `filters`?"#]],
         );
-    }
-
-    #[test]
-    fn only_a_slip_is_a_suggestion() {
-        let near = |given: &str, name: &str| super::nearest(given, &[name.to_string()]).is_some();
-        for (given, name) in [("filers", "filters"), ("Dilation", "dilation_rate"), ("init", "initializer")] {
-            assert!(near(given, name), "{given}: {name}");
-        }
-        for (given, name) in [("elementwise", "min_elements"), ("mlp", "cnn"), ("hidden", "width")] {
-            assert!(!near(given, name), "{given}: {name}");
-        }
     }
 
     #[test]
