@@ -1,9 +1,9 @@
 //! Gradient accumulation: a batch in micro-batches, one after the other, in a loop of the training program.
 //!
-//! A micro-batch's step (network, loss, reverse mode) is a program of its own and becomes the loop's body, so activations
-//! of one micro-batch are alive at a time. The loop carries f32 sums of the gradients. What it computes is the mean over
-//! the whole batch, with sums in another order; but whatever looks at a batch as a whole sees micro-batches: batch norm
-//! normalises by the statistics of each, and moves the running ones once for each.
+//! A micro-batch's step (network, loss, reverse mode) is a program of its own and becomes the loop's body, so only one
+//! micro-batch's activations are alive at a time. The loop carries f32 sums of the gradients. The result is the mean
+//! over the whole batch, summed in another order. Layers that use batch statistics see micro-batches: batch norm
+//! normalises by the statistics of each, and updates the running ones once for each.
 
 use super::forward::{Sums, call, differentiate, freeze, graph_of, safe, trained};
 use super::mesh::Mesh;
@@ -14,11 +14,11 @@ use bf16scope_model::graph::{Graph, Numbers, Operand, Program, Replicas, Tensor,
 use bf16scope_model::optim::Scaling;
 use bf16scope_model::task::{Loss, Mode, Task};
 
-/// What the micro-batches of a batch bring together.
+/// The sums over a batch's micro-batches.
 pub(super) struct Accumulated {
-    /// Over the batch.
+    /// Sums of the loss and the metrics over the batch.
     pub sums: Sums,
-    /// Of the scaled loss, by variable number.
+    /// Gradients of the scaled loss, by variable number.
     pub gradients: Vec<(usize, Tensor)>,
 }
 
@@ -26,19 +26,19 @@ pub(super) struct Accumulated {
 pub(super) struct MicroBatch {
     program: Program,
     n: u32,
-    /// Numbers of the variables that have gradients, and what these are in.
+    /// Numbers of the variables that have gradients, and the gradients' dtypes.
     trainable: Vec<(usize, DType)>,
-    /// How many of the inputs are parts of the batch; they come first.
+    /// How many of the inputs are split into micro-batches; they come first.
     n_split: usize,
-    /// What one micro-batch reports; the tensors are of another graph.
+    /// The results of one micro-batch; the tensors belong to another graph.
     sums: Sums,
-    /// Which of the sums the gradients are divided by; without one, by the number of micro-batches.
+    /// The sum that divides the gradients; without one, the number of micro-batches does.
     weight: Option<usize>,
 }
 
 impl MicroBatch {
-    /// The step of one of `n` parts. Its parameters: the task's variables, the inputs of the batch, then `loss_scale` and
-    /// the sums so far; results: all but the inputs of the batch.
+    /// The step on one of `n` micro-batches. Its parameters: the task's variables, the inputs of the batch, then
+    /// `loss_scale` and the sums so far. Its results: the same without the inputs of the batch.
     pub fn new(
         task: &dyn Task,
         numbers: Numbers,
@@ -46,9 +46,9 @@ impl MicroBatch {
         objective: &Objective,
     ) -> Result<MicroBatch, ProgramError> {
         let n = objective.accumulate.get();
-        // Its variables are whole: what is sharded was gathered before the loop.
+        // Variables are whole here: sharded ones were gathered before the loop.
         let replicas = Replicas { in_parts: false, ..objective.mesh.of_program() };
-        // It is handed parts of the batch, which was turned back before the loop.
+        // The inputs are slices of the batch, and its transposition was undone before the loop.
         let tuning = objective.tuning.clone().with(|tuning| tuning.transpose_input = false);
         let graph = graph_of(Graph::training("micro_batch"), numbers, &tuning).for_replicas(replicas);
         let called = call(&graph, task, batch / i64::from(n), Mode::Train);
@@ -80,14 +80,15 @@ impl MicroBatch {
         Ok(MicroBatch { program, n, trainable, n_split, sums, weight })
     }
 
-    /// Makes the task's variables and the whole batch's inputs in `graph`, as a step without micro-batches has them.
+    /// Creates the task's variables and the whole batch's inputs in `graph`, as a step without micro-batches has them.
     pub fn inputs(&self, graph: &Graph) -> Vec<Tensor> {
         declare_variables(graph, &self.program);
         let parts = &self.program.inputs[..self.n_split];
         parts.iter().map(|part| graph.batch_input(&part.name, part.dtype, whole(&part.dims, self.n))).collect()
     }
 
-    /// Emits the loop over the micro-batches of `inputs`, one replica's share of the gradients, and sets the new values of state that the network updates.
+    /// Emits the loop over the micro-batches of `inputs`, with one replica's share of the gradients, and sets the new
+    /// values of state that the network updates.
     pub fn emit(&self, graph: &Graph, inputs: &[Tensor], scaling: &Scaling, mesh: Mesh) -> Accumulated {
         let variables = &graph.variables()[..self.program.variables.len()];
         let values: Vec<Tensor> = (0..variables.len()).map(|number| graph.whole(number)).collect();
@@ -109,7 +110,7 @@ impl MicroBatch {
                 graph.set_update(number, &state[number]);
             }
         }
-        // After the loss scale, which comes back as it went in.
+        // The first is the loss scale, which the loop does not change.
         let (totals, gradients) = sums[1..].split_at(self.sums.tensors.len());
         let n = f64::from(self.n);
         let gradient = |sum: &Tensor| match self.weight {
@@ -122,7 +123,7 @@ impl MicroBatch {
     }
 }
 
-/// Why a task that gives no loss has no program: the graph kept it.
+/// The error of a task that gives no loss: the one that the graph recorded.
 pub(super) fn missing_loss(graph: &Graph) -> ProgramError {
     match graph.finish(&[]) {
         Err(error) => error.into(),
@@ -130,11 +131,11 @@ pub(super) fn missing_loss(graph: &Graph) -> ProgramError {
     }
 }
 
-/// Makes in `graph` the variables that `program` has.
+/// Declares the variables of `program` in `graph`.
 pub(super) fn declare_variables(graph: &Graph, program: &Program) {
     let entry = program.module.entry();
     for VariableInfo { name, dtype, dims, part, init, trainable, is_frozen, instr, .. } in &program.variables {
-        // Of a variable that is only read as a cast, that is gathered.
+        // If every use of a variable casts it, the cast is gathered.
         let cast = graph.replicas().in_parts.then(|| only_cast(entry, *instr)).flatten();
         let number = graph.variables().len();
         match (*trainable || *is_frozen, cast) {
@@ -150,7 +151,7 @@ pub(super) fn declare_variables(graph: &Graph, program: &Program) {
         if part.is_some() {
             graph.set_part(number, *part);
         }
-        // The layer that made it is the place to name, not this loop.
+        // Errors should name the layer that declared the variable, not this loop.
         let (metadata, parameter) = (entry.instr(*instr).metadata.clone(), graph.variable(number).instr);
         graph.emitter().with_module_mut(|module| {
             let entry = module.entry;
@@ -159,7 +160,7 @@ pub(super) fn declare_variables(graph: &Graph, program: &Program) {
     }
 }
 
-/// What a variable is cast to before anything else is done with it, where that is one dtype of less than f32.
+/// The dtype that every use of a variable first casts it to, if that is one dtype narrower than f32.
 fn only_cast(entry: &Computation, variable: InstrId) -> Option<DType> {
     let mut readers =
         entry.instructions.iter().filter(|instr| instr.operands.contains(&variable) && instr.op != Op::Tuple);
@@ -172,7 +173,7 @@ fn only_cast(entry: &Computation, variable: InstrId) -> Option<DType> {
         .then_some(first)
 }
 
-/// The dims of the whole of which `part` is an `n`th, along the first dimension.
+/// Dims of the whole array, from the dims `part` of one of `n` equal parts along the first dimension.
 pub(super) fn whole(part: &[i64], n: u32) -> Vec<i64> {
     let mut dims = part.to_vec();
     if let Some(first) = dims.first_mut() {

@@ -1,5 +1,5 @@
-//! The batches of a run, a function of seed, epoch and step: which examples a call of the device is given, whoever asks for
-//! them, a run or its replay.
+//! The batches of a run as a function of seed, epoch and step: the examples of each device call, the same for a run and
+//! for its replay.
 
 use super::checkpoint::DataIdentity;
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
@@ -10,14 +10,14 @@ use bf16scope_data::{Ask, DataPlace, DrawVersion, Loader, Source};
 /// The data of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Data<'a> {
-    /// What is trained on.
+    /// Training examples.
     pub training: &'a dyn Source,
-    /// What is evaluated on after each epoch.
+    /// Test examples, evaluated after each epoch.
     pub test: &'a dyn Source,
 }
 
 impl Data<'_> {
-    /// What tells these data from others.
+    /// The fingerprints that identify these data.
     pub fn identity(&self) -> DataIdentity {
         DataIdentity {
             training: self.training.fingerprint(),
@@ -40,7 +40,7 @@ pub(super) fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader
     }
 }
 
-/// A batch of nothing, or of more than there is to train on.
+/// The error of a batch size that is 0 or larger than the training set.
 fn batch_size(batch: usize, n_examples: u64) -> TrainError {
     let (text, help) = match (batch, n_examples) {
         (_, 0) => ("there are no training examples".to_string(), "keep fewer examples for testing".to_string()),
@@ -57,7 +57,8 @@ fn batch_size(batch: usize, n_examples: u64) -> TrainError {
     TrainError::new(TrainErrorKind::Data, TrainPlace::Nowhere, text).with_help(help)
 }
 
-/// What one host of a slice reads, the host `host.0` of `host.1`: its stretch of every batch, drawn as the run began.
+/// The batches of host `host.0` of `host.1` of a slice: its contiguous part of every batch, drawn as when the run
+/// began.
 pub(super) fn loader_of_host<'a>(
     spec: &Spec,
     training: &'a dyn Source,
@@ -71,8 +72,8 @@ pub(super) fn loader_of_host<'a>(
     Ok(loader.of_host(number, n_hosts)?.shifted(spec.shift)?.drawing(draws))
 }
 
-/// The calls of an epoch from a step on: of several steps where one begins and the epoch has as many left, which depends
-/// on nothing but the place in the epoch.
+/// The calls of an epoch from a step on. A call makes several steps where it starts at a multiple of them and the epoch
+/// has as many left, so the split depends on nothing but the place in the epoch.
 pub(super) fn asks(
     calls: StepsPerCall,
     epoch: u64,

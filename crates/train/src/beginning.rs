@@ -1,4 +1,4 @@
-//! Where a loss that is not finite began: the last steps before it are made again and looked at.
+//! Finds where a non-finite loss began, by making the last steps before it again and watching them.
 
 use super::batches::Data;
 use super::checkpoint::Checkpoint;
@@ -10,36 +10,36 @@ use super::session::Session;
 use super::watch::{Anomaly, WatchRecord, anomalies, explains};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// So many steps before the one whose loss is not finite are looked at too, where what the run is made again from comes
-/// before them: what grows tenfold a step is then seen while it grows.
+/// How many steps before the one with the non-finite loss are watched too, if the replay starts before them: a value
+/// that grows tenfold per step is then seen while it grows.
 const WINDOW: u64 = 8;
 
-/// What was found.
+/// The result of the search.
 #[derive(Debug)]
 pub(super) enum Beginning {
-    /// Where it began.
+    /// The first anomaly.
     Found(Anomaly),
-    /// All numbers are finite where the step is made again.
+    /// All numbers are finite when the step is made again.
     Nothing,
-    /// Someone asked to stop before it was found.
+    /// The run was asked to stop before the search ended.
     Stopped,
 }
 
-/// What happens on the way.
+/// Progress of the search.
 #[derive(Debug)]
 pub(super) enum OnTheWay<'a> {
-    /// A step was looked at.
+    /// A step was watched.
     Watched(&'a WatchRecord),
     /// A step was made again.
     Made {
         /// The step, counted from 1.
         step: u64,
-        /// Steps that what it is made again from has.
+        /// Steps of the state from which the replay started.
         from_step: u64,
     },
 }
 
-/// Why it was not looked for to the end.
+/// Why the search ended early.
 #[derive(Debug)]
 enum Ended {
     Stopped,
@@ -52,22 +52,22 @@ impl From<TrainError> for Ended {
     }
 }
 
-/// What is looked again.
+/// The search: the run, the step and the replica.
 #[derive(Clone, Copy)]
 pub(super) struct Again<'a> {
     pub data: Data<'a>,
     pub from: &'a ReplayFrom,
     /// The step whose loss is not finite, counted from 1.
     pub step: u64,
-    /// Where it is not.
+    /// The replica whose loss is not finite.
     pub replica: usize,
 }
 
-/// Makes the run again up to a step, looking at the steps before it and at it. The session has the state before the step then.
-/// `is_known` says which steps were looked at already: those are not told of again.
+/// Replays the run up to a step and watches the steps before it and the step itself. The session then has the state
+/// before the step. `is_known` says which steps were watched already: they are not reported again.
 ///
 /// # Errors
-/// Where the run cannot be made again.
+/// When the run cannot be replayed.
 pub(super) fn beginning(
     session: &mut Session,
     observer: &Observer,
@@ -120,7 +120,7 @@ fn look_again(
                 observe(OnTheWay::Watched(&record));
             }
             if record.step == step {
-                // Or what makes numbers infinite.
+                // Or a rule that explains non-finite numbers.
                 let is_it = |rule: &str| rule == "not_finite" || explains(rule, "not_finite");
                 anomaly = anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule));
             }

@@ -16,20 +16,20 @@ pub enum Mode {
     Max,
 }
 
-/// A value that is monitored over epochs.
+/// A monitored value and how it developed over epochs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Followed {
-    /// Its name, as the experiment has it.
+    /// Its name, as in the experiment.
     pub monitor: String,
-    /// Which way it improves, as the experiment has it.
+    /// Which way it improves, as in the experiment.
     pub mode: Mode,
-    /// The best value, once there was one.
+    /// The best value so far, if there is one.
     pub best: Option<f64>,
-    /// Updates made when it was measured.
+    /// The step of the best value.
     pub best_step: u64,
-    /// Epochs since the last improvement that count.
+    /// Epochs since the last improvement; those of a cooldown do not count.
     pub wait: u32,
-    /// Epochs that do not count yet.
+    /// Epochs of the cooldown that are left.
     #[serde(default)]
     pub cooldown: u32,
 }
@@ -37,7 +37,7 @@ pub struct Followed {
 /// The counters of a run's callbacks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallbackState {
-    /// Epochs whose reports were looked at.
+    /// Epochs whose reports were evaluated.
     pub n_epochs: u64,
     /// Counters of early stopping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,20 +51,20 @@ pub struct CallbackState {
     /// The epoch, counted from 1, after which early stopping ended the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<u64>,
-    /// Sums and weights over the batches of an epoch that is not looked at yet, as the bits of f64.
+    /// Sums and weights over the batches of the current epoch, as the bits of f64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) sums: Vec<(String, Vec<u64>, Vec<u64>)>,
 }
 
 impl CallbackState {
-    /// Remembers the sums of an epoch's batches so far.
+    /// Stores the sums of the current epoch's batches so far.
     pub(crate) fn remember(&mut self, totals: &Totals) {
         let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect();
         let sums = totals.sums().map(|(name, sum)| (name.to_string(), bits(&sum.sums), bits(&sum.weights)));
         self.sums = sums.collect();
     }
 
-    /// Adds the sums that were remembered to those of the same names.
+    /// Adds the stored sums to those of the same names.
     pub(crate) fn recall(&self, totals: &mut Totals) {
         let values = |bits: &[u64]| bits.iter().copied().map(f64::from_bits).collect();
         let of_name = |name: &str| {

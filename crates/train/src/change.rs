@@ -1,16 +1,16 @@
-//! A setting that has changed.
+//! A setting that changed between a checkpoint and the run that resumes from it.
 
 use bf16scope_passes::tuning::{Choice, Effect};
 use std::fmt;
 
-/// A setting that differs between a checkpoint and the run that goes on from it.
+/// A setting that differs between a checkpoint and the run that resumes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its key, as in an experiment.
     pub key: String,
-    /// What the checkpoint has.
+    /// Its value in the checkpoint.
     pub before: String,
-    /// What this run has.
+    /// Its value in this run.
     pub now: String,
 }
 
@@ -20,11 +20,11 @@ impl Change {
     }
 }
 
-/// What a setting that is not there is shown as.
+/// How an absent setting is shown.
 pub(super) const NOT_SET: &str = "not set";
 
 impl Change {
-    /// What becomes of what the checkpoint holds, where the setting is about its state.
+    /// For a setting that changes how state is stored: how the checkpoint's state is converted.
     fn becomes(&self) -> Option<&'static str> {
         const LOW: &str = "bf16_compensated";
         let (before, now) = (self.before.as_str(), self.now.as_str());

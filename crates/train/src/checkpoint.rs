@@ -1,12 +1,12 @@
 //! Checkpoints: a training run's variables and position in one safetensors file.
 //!
-//! Files are written whole or not at all: into a temporary file beside the target, synced, renamed over it. So a reader
-//! never sees half a checkpoint, and a failed write leaves the one before; a [`Place`] is one run's at a time. The same state
-//! gives the same bytes. A hash
-//! over all of them is checked on reading ([`file`]), and so is what no run leaves: numbers that are not finite, counts
-//! out of range. Neither is ever written over a checkpoint that is good.
+//! A file is written whole or not at all: into a temporary file beside the target, synced, then renamed over it. A
+//! reader never sees half a checkpoint, a failed write leaves the previous one, and a [`Place`] belongs to one run at a
+//! time. The same state gives the same bytes. Reading verifies a hash over all bytes ([`file`]), and refuses states
+//! that no run has: numbers that are not finite, counts out of range. Such a state is never written over a good
+//! checkpoint.
 //!
-//! This room knows variables by name, dtype and dims, not what they mean; `session` puts them on a device.
+//! This module knows variables by name, dtype and dims, not by meaning; `session` uploads them to a device.
 //!
 //! Source: the safetensors format (8 bytes of header length, a JSON header, the arrays).
 
@@ -38,11 +38,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The version this build writes, and the only one it reads. Version 1 had no hash; version 2 was of four models, not of
-/// tasks, and had another order of examples.
+/// The version that this build writes, and the only one that it reads. Version 1 had no hash; version 2 supported four
+/// fixed models instead of tasks, and ordered examples differently.
 pub const VERSION: u32 = 3;
 
-/// Where a run is and how it was made.
+/// A run's position and how the run was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Position {
     /// Updates made.
@@ -53,12 +53,12 @@ pub struct Position {
     pub batch: u32,
     /// The seed of initial values and of the order of examples.
     pub seed: u64,
-    /// What the network computed in. What the variables are stored in is theirs to say.
+    /// The dtype that the network computed in. The variables carry their own dtypes.
     pub precision: Precision,
     /// The version of the order of examples: [`ORDER_VERSION`](bf16scope_data::ORDER_VERSION) of the build that wrote it.
     pub order: u32,
-    /// The version of random crops, flips and masks: that of the build in which the run began
-    /// ([`DrawVersion`]). Checkpoints from before it was written are of the first.
+    /// The version of random crops, flips and masks: that of the build in which the run began ([`DrawVersion`]). Older
+    /// checkpoints, which do not have it, are of the first version.
     #[serde(default = "first_draws")]
     pub draws: u32,
 }
@@ -67,23 +67,23 @@ fn first_draws() -> u32 {
     DrawVersion::V1.number()
 }
 
-/// What tells the function of a task from others.
+/// A fingerprint of the function that a task computes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionHash {
-    /// Of its prediction module, not tuned, without names and places in source.
+    /// SHA-256 of its prediction module, not tuned, without names and source locations.
     pub sha256: String,
-    /// The version of bf16scope that emitted it: another one may emit the same function in another way.
+    /// The version of bf16scope that emitted it: another version may emit the same function differently.
     pub version: String,
 }
 
-/// The data of a run.
+/// The fingerprints of a run's data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataIdentity {
-    /// What was trained on.
+    /// The training data.
     pub training: Fingerprint,
-    /// What was evaluated on.
+    /// The test data.
     pub test: Fingerprint,
-    /// Names of the classes of labels, by feature, of class 0 first.
+    /// Class names of each label feature, from class 0 on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, Vec<String>>,
     /// Statistics and vocabularies of a table's columns, learnt from the training examples.
@@ -91,13 +91,13 @@ pub struct DataIdentity {
     pub learnt: Option<Learnt>,
 }
 
-/// The settings of a run, by the keys of its experiment. [`resume::settings`](super::resume::settings) takes them from a
-/// run; JSON text, which is how a checkpoint has them, is parsed.
+/// The settings of a run, by the keys of its experiment. [`resume::settings`](super::resume::settings) takes them from
+/// a run; a checkpoint stores them as JSON text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Settings(pub(crate) serde_json::Value);
 
-/// Text that is no JSON: the reader's words.
+/// The text is not JSON; the message is the parser's.
 #[derive(Debug, thiserror::Error)]
 #[error("settings: {0}")]
 pub struct SettingsError(#[source] serde_json::Error);
@@ -110,29 +110,29 @@ impl FromStr for Settings {
     }
 }
 
-/// What a checkpoint holds.
+/// The contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// The position in training.
     pub position: Position,
-    /// The settings that it was made with.
+    /// The settings of its run.
     pub settings: Settings,
-    /// The function that it was made with, where the task predicts something.
+    /// The function that was trained, if the task predicts something.
     pub function: Option<FunctionHash>,
-    /// The data that it was made with, where a run made it. Who trains step by step knows them, and says them or not.
+    /// The data of its run. A program that trains step by step may leave it out.
     pub data: Option<DataIdentity>,
-    /// The counters of callbacks, where the run has any.
+    /// The counters of callbacks, if the run has any.
     pub callbacks: Option<CallbackState>,
     /// Variables and slots by name.
     pub variables: BTreeMap<String, Array>,
 }
 
 impl Checkpoint {
-    /// The variables called for, in that order.
+    /// The requested variables, in the requested order.
     ///
     /// # Errors
-    /// [`CheckpointError::OtherModel`] unless names, dtypes and dims all match; where `exactly` is false, variables
-    /// that were not called for are left out silently (an evaluation needs no slots).
+    /// [`CheckpointError::OtherModel`] unless names, dtypes and dims all match; where `exactly` is false, the
+    /// checkpoint may have more variables (an evaluation needs no slots).
     pub fn select<'a>(
         &self,
         path: &Path,
@@ -154,7 +154,8 @@ impl Checkpoint {
             }
         }
         if exactly {
-            // An average that is no longer taken is nothing that is missed, nor a rate that is no longer reducible.
+            // An average that the run no longer takes is not missed, and neither is the factor of a rate that is no
+            // longer reducible.
             let is_missed = |name: &&str| !self.is_average(name) && *name != Update::REDUCED;
             let unexpected = unexpected.into_keys().filter(is_missed);
             mismatch.unexpected = unexpected.map(str::to_string).collect();
@@ -165,10 +166,11 @@ impl Checkpoint {
         }
     }
 
-    /// Whether a run can have such a state: finite numbers, counts in their ranges, the bytes that shapes have.
+    /// Checks that a run can have such a state: finite numbers, counts in their ranges, as many bytes as the shapes
+    /// need.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault.
     pub fn check(&self) -> Result<(), Fault> {
         let Position { step, steps_per_epoch, batch, .. } = self.position;
         let counts = [("step", step, 0), ("steps_per_epoch", steps_per_epoch, 1), ("batch", u64::from(batch), 1)];
@@ -190,10 +192,10 @@ impl Checkpoint {
         self.check_finite()
     }
 
-    /// Whether all numbers are finite.
+    /// Checks that all numbers are finite.
     ///
     /// # Errors
-    /// [`Fault::NotFinite`] for the first that is none.
+    /// [`Fault::NotFinite`] for the first number that is not.
     pub fn check_finite(&self) -> Result<(), Fault> {
         match self.variables.iter().find_map(|(name, array)| not_finite(array).map(|found| (name, found))) {
             Some((name, (idx, value))) => Err(Fault::NotFinite { name: name.clone(), idx, value: value.to_string() }),
@@ -204,7 +206,7 @@ impl Checkpoint {
     /// Reads a checkpoint.
     ///
     /// # Errors
-    /// Where there is none, or it is cut off, damaged, no checkpoint, or of another version.
+    /// When the file is missing, truncated, damaged, not a checkpoint, or of another version.
     pub fn read(path: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let path = path.as_ref();
         let (mut file, n_bytes) = open(path)?;
@@ -216,10 +218,10 @@ impl Checkpoint {
         }
     }
 
-    /// The position of a checkpoint: its header is read and nothing else, and no hash is compared.
+    /// The position of a checkpoint. Only its header is read, and the hash is not verified.
     ///
     /// # Errors
-    /// Where there is none, or its header is cut off, no checkpoint's, or of another version.
+    /// When the file is missing, its header is truncated or not a checkpoint's, or it is of another version.
     pub fn read_position(path: impl AsRef<Path>) -> Result<Position, CheckpointError> {
         let path = path.as_ref();
         let (mut file, n_bytes) = open(path)?;
@@ -234,10 +236,10 @@ impl Checkpoint {
         file::read(path, &mut &bytes[..], bytes.len() as u64)
     }
 
-    /// The bytes of its file; the same for the same checkpoint.
+    /// The bytes of its file; equal checkpoints give equal bytes.
     ///
     /// # Errors
-    /// For a state that no run has, such as a NaN, and a dtype that safetensors has not.
+    /// A state that no run has, such as a NaN; a dtype that safetensors does not have.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, CheckpointError> {
         let encoded = file::encode(path, self)?;
         let mut bytes = Vec::with_capacity(encoded.n_bytes());
@@ -245,18 +247,19 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Writes it to `path`, whole or not at all; makes the directory if there is none. Who writes more than once
-    /// [claims](Place::claim) the place.
+    /// Writes it to `path`, whole or not at all, and creates the directory if necessary. [Claim](Place::claim) the
+    /// place to write more than once.
     ///
     /// # Errors
-    /// As [`Checkpoint::to_bytes`] and [`Place::claim`]; then what was at `path` is unchanged.
+    /// As [`Checkpoint::to_bytes`] and [`Place::claim`]; the file at `path` is then unchanged.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
         let path = path.as_ref();
         Place::claim(path)?.write(self)
     }
 }
 
-/// Where the best checkpoint of a run is whose last one is at `path` (`keep_best`): `NAME-best.safetensors` beside it.
+/// The path of the best checkpoint (`keep_best`) of a run whose last checkpoint is at `path`: `NAME-best.safetensors`
+/// beside it.
 pub fn best_of(path: &Path) -> PathBuf {
     beside(path, "best")
 }
@@ -274,7 +277,7 @@ fn open(path: &Path) -> Result<(File, u64), CheckpointError> {
 
 /// The first element that is a NaN or an infinity, and its number.
 fn not_finite(array: &Array) -> Option<(usize, f64)> {
-    // Integers always are; what else there is, safetensors has not.
+    // Integers are always finite; safetensors has no other dtypes.
     floats(array.shape.dtype, &array.bytes)?.enumerate().find(|(_, value)| !value.is_finite())
 }
 
@@ -326,7 +329,7 @@ mod tests {
     fn a_file_that_is_larger_than_the_machine_is_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.safetensors");
-        // A hole: it takes no place on the disk.
+        // A sparse file: it occupies no disk space.
         let n_bytes = u64::try_from(memory_of_machine().unwrap()).unwrap() + 1;
         fs::File::create(&path).unwrap().set_len(n_bytes).unwrap();
         let error = Checkpoint::read(&path).unwrap_err();
@@ -338,7 +341,7 @@ mod tests {
         let bytes = checkpoint().to_bytes(path()).unwrap();
         assert_eq!(Checkpoint::from_bytes(path(), &bytes).unwrap(), checkpoint());
         assert_eq!(checkpoint().to_bytes(path()).unwrap(), bytes);
-        // And where the arrays are longer than what stands before them.
+        // Also where the arrays are longer than the header.
         let zeros = Array { shape: ArrayShape::new(DType::F32, [64, 64]), bytes: vec![0; 4 * 64 * 64] };
         let large = Checkpoint { variables: [("large".to_string(), zeros)].into(), ..checkpoint() };
         assert_eq!(Checkpoint::from_bytes(path(), &large.to_bytes(path()).unwrap()).unwrap(), large);
@@ -456,7 +459,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
-        // A file where a directory should be: refused whoever runs the test, root too.
+        // A file where a directory should be: refused for every user, root too.
         let path = file.join("run.safetensors");
         let expected = format!(
             "{}: cannot write the checkpoint: making its directory\n\

@@ -1,4 +1,4 @@
-//! What every program of a session asks of a device: compiling, uploading, running on a batch, reading results.
+//! Device operations that all programs of a session share: compiling, uploading, running on a batch, reading results.
 
 use super::accumulation::whole;
 use super::checkpoint::Array;
@@ -36,7 +36,7 @@ fn compile_for(client: &Client, module: &Module, site: &Site) -> Result<Executab
     Ok(client.compile(&bytes, &site.options())?)
 }
 
-/// A compiled program of a task, that is fed batches.
+/// A compiled program of a task that runs on batches.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub client: Client,
@@ -44,23 +44,23 @@ pub(super) struct Loaded {
     /// Its variables, in the program's order.
     pub variables: Vec<VariableInfo>,
     inputs: Vec<InputInfo>,
-    /// Of its results after the state: name and shape.
+    /// Its results after the state: names and shapes.
     results: Vec<(String, ArrayShape)>,
     reported: Vec<Reported>,
     scalars: Vec<(String, usize)>,
     names: Arc<[(String, Value)]>,
     features: Vec<Feature>,
-    /// Examples that go up for a call: of one step, or of all its steps, to all replicas of this host.
+    /// Examples uploaded for a call, over all its steps and all replicas of this host.
     n_examples: usize,
-    /// Steps that a call makes; results are arrays of so many where it is not 1.
+    /// Steps that a call makes; if not 1, results have a leading axis of this size.
     n_steps: usize,
     /// The replicas that run it, each on its part of a batch.
     pub site: Site,
 }
 
 impl Loaded {
-    /// Compiles a program, `n_state` of whose results are state, for batches of `batch` examples a step, of which each
-    /// replica takes its part.
+    /// Compiles a program whose first `n_state` results are state, for batches of `batch` examples per step, split over
+    /// the replicas.
     pub fn new(
         client: &Client,
         program: TaskProgram,
@@ -94,12 +94,12 @@ impl Loaded {
         })
     }
 
-    /// Totals of nothing, by the names that this program reports.
+    /// Empty totals with the names that this program reports.
     pub fn no_totals(&self) -> Totals {
         Totals::new(Arc::clone(&self.names))
     }
 
-    /// Whether the program takes this batch. `is_padded` may be: what is trained on may not.
+    /// Checks that the program takes this batch. `is_padded` allows padding, which training does not.
     pub fn check(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<(), TrainError> {
         let same = |measured: String, expected: String| match measured == expected {
             true => Ok(()),
@@ -135,10 +135,11 @@ impl Loaded {
         Ok(())
     }
 
-    /// A batch on the devices of all replicas of this host, of which it is this host's part, but for the count of its step, which is not known before it is made.
+    /// Uploads this host's part of a batch to the devices of all its replicas. The step count is left out: it is only
+    /// known when the step is made.
     ///
     /// # Errors
-    /// A batch that the program does not take; where the plugin fails.
+    /// A batch that the program does not take; a failure of the plugin.
     pub fn put(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<Fed, TrainError> {
         self.check(batch, step, is_padded)?;
         let parts =
@@ -146,7 +147,7 @@ impl Loaded {
         Ok(Fed { parts, n_valid: batch.n_valid * self.site.n_hosts as usize })
     }
 
-    /// The inputs of a device of this host, in the program's order: its part of a batch, and the count of the step.
+    /// The inputs of a device of this host in the program's order: its part of a batch, and the step count.
     pub fn inputs(&self, part: Vec<Option<Buffer>>, step: i32, number: usize) -> Result<Vec<Buffer>, TrainError> {
         let count = |input: &InputInfo| {
             let device = self.site.device(number);
@@ -155,7 +156,8 @@ impl Loaded {
         self.inputs.iter().zip(part).map(|(input, buffer)| buffer.map_or_else(|| count(input), Ok)).collect()
     }
 
-    /// A device's part of the batch, in the order of the program's inputs; nothing in the place of the count.
+    /// Uploads a device's part of the batch, in the order of the program's inputs; `None` in the place of the step
+    /// count.
     fn upload(&self, batch: &Batch, number: usize) -> Result<Vec<Option<Buffer>>, TrainError> {
         let n_partitions = self.site.n_partitions as usize;
         let (replica, partition) = (number / n_partitions, number % n_partitions);
@@ -191,7 +193,7 @@ impl Loaded {
         self.inputs.iter().map(upload).collect()
     }
 
-    /// A replica's part of what goes up for all: of each step's batch, its examples.
+    /// A replica's examples of each step, cut out of the bytes for all replicas.
     fn part<'a>(&self, bytes: &'a [u8], replica: usize) -> Cow<'a, [u8]> {
         let of_step = bytes.len() / self.n_steps;
         let size = of_step / self.site.n_here();
@@ -203,7 +205,7 @@ impl Loaded {
         }
     }
 
-    /// Runs on a batch that is on the first device, with variables that stay.
+    /// Runs on a batch that is on the first device; the variables are not donated.
     pub fn run(&self, variables: &[&Buffer], fed: Fed) -> Result<Vec<Buffer>, TrainError> {
         let mut args: Vec<Arg<'_>> = variables.iter().map(|&buffer| Arg::Keep(buffer)).collect();
         for part in fed.parts {
@@ -212,7 +214,7 @@ impl Loaded {
         Ok(self.executable.execute(args)?)
     }
 
-    /// Runs on all devices with their state and a batch, all of which stay; `step` is counted from 0.
+    /// Runs on all devices with their state and a batch, without donating either; `step` is counted from 0.
     pub fn run_keeping(&self, state: &[Vec<Buffer>], fed: &Fed, step: i32) -> Result<Vec<Vec<Buffer>>, TrainError> {
         let count = |number: usize| {
             let device = self.site.device(number);
@@ -228,7 +230,7 @@ impl Loaded {
         Ok(self.executable.execute_sharded(args.collect())?)
     }
 
-    /// What a replica's results say of each step, with so many examples in it that are no padding.
+    /// The totals of each step from a replica's results, with `n_valid` examples that are not padding.
     pub fn read(&self, results: &Results, replica: usize, n_valid: usize) -> Result<Vec<Totals>, TrainError> {
         let mut sums = vec![Vec::with_capacity(self.reported.len()); self.n_steps];
         for Reported { sum, weight, .. } in &self.reported {
@@ -253,7 +255,7 @@ impl Loaded {
         Ok(sums.into_iter().map(totals).collect())
     }
 
-    /// The scalars of all replicas' results: of the last step, the mean over replicas.
+    /// The scalars of the last step, averaged over all replicas' results.
     pub fn scalars(&self, results: &Results) -> Result<Vec<(String, f64)>, TrainError> {
         let last = |number: usize| {
             let of_replica =
@@ -264,7 +266,7 @@ impl Loaded {
         self.scalars.iter().map(|(name, number)| Ok((name.clone(), last(*number)?))).collect()
     }
 
-    /// A result of each step: its elements.
+    /// The elements of a result, step by step.
     fn of_steps(&self, results: &Results, replica: usize, number: usize) -> Result<Vec<Vec<f64>>, TrainError> {
         let dtype = self.results[number].1.dtype;
         let bytes = results.bytes(replica, number)?;
@@ -282,8 +284,8 @@ impl Loaded {
         self.results.iter().zip(results).map(array).collect()
     }
 
-    /// The state's variables that this program reads, by name; `by_averages` those that are averaged by their averages. What
-    /// is sharded is put together on the first device.
+    /// The variables of the state that this program reads, by name; `by_averages` replaces those that are averaged by
+    /// their averages. Sharded variables are assembled on the first device.
     pub fn pick<'a>(
         &self,
         variables: &[VariableInfo],
@@ -311,12 +313,12 @@ impl Loaded {
     }
 }
 
-/// A variable on the first device, whole.
+/// A whole variable on the first device.
 #[derive(Debug)]
 pub(super) enum Whole<'a> {
-    /// Of the state.
+    /// A buffer of the state.
     Held(&'a Buffer),
-    /// Put together from parts.
+    /// Assembled from shards.
     Made(Buffer),
 }
 
@@ -329,12 +331,12 @@ impl Whole<'_> {
     }
 }
 
-/// What a call gave beside the state, of each replica.
+/// The results of a call beside the state, for each replica.
 #[derive(Debug)]
 pub(super) enum Results {
-    /// On the devices: those of all replicas, where one host has them all.
+    /// On the devices of all replicas, if one host has them all.
     Here(Vec<Vec<Buffer>>),
-    /// Of all hosts, as bytes.
+    /// Bytes gathered from all hosts.
     Gathered(Vec<Vec<Vec<u8>>>),
 }
 
@@ -357,13 +359,13 @@ impl Results {
 /// A batch on the devices that a program runs on.
 #[derive(Debug)]
 pub(super) struct Fed {
-    /// For each replica its inputs, in the program's order; nothing in the place of the count of steps.
+    /// The inputs of each replica in the program's order; `None` in the place of the step count.
     pub parts: Vec<Vec<Option<Buffer>>>,
-    /// How many of its examples are real.
+    /// The number of its examples that are not padding.
     pub n_valid: usize,
 }
 
-/// Whether an input is made here, not by the task.
+/// Whether the training programs add an input, as opposed to the task.
 fn is_ours(input: &InputInfo) -> bool {
     bf16scope_model::task::RESERVED.contains(&input.name.as_str())
 }
@@ -372,29 +374,29 @@ fn find<'a>(batch: &'a Batch, name: &str) -> Option<&'a NamedArray> {
     batch.arrays.iter().find(|array| array.name == name)
 }
 
-/// A variable's shape, whole.
+/// The shape of the whole variable.
 pub(super) fn shape_of(variable: &VariableInfo) -> ArrayShape {
     ArrayShape::new(variable.dtype, variable.whole_dims())
 }
 
-/// Elements of the whole.
+/// Elements of the whole variable.
 pub(super) fn n_elements(variable: &VariableInfo) -> u128 {
     variable.whole_dims().iter().map(|&dim| dim.max(0) as u128).product()
 }
 
-/// Bytes that each replica holds of it.
+/// Bytes of a variable that each replica holds.
 fn n_bytes_held(variable: &VariableInfo) -> u128 {
     let n_elements: u128 = variable.dims.iter().map(|&dim| dim.max(0) as u128).product();
     n_elements * variable.dtype.n_bytes() as u128
 }
 
-/// Bytes of the whole.
+/// Bytes of the whole variable.
 pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
     n_elements(variable) * variable.dtype.n_bytes() as u128
 }
 
-/// A state that the machine cannot hold: bytes of all variables and slots, those that a step needs beside them (0 before the
-/// program is compiled), those of a batch and its labels, and what memory there is.
+/// The error of a state that exceeds the machine's memory: bytes of all variables and slots, of a step's temporaries (0
+/// before the program is compiled), of a batch with its labels, and of memory.
 fn too_large(state: u128, temporaries: u128, batch: u128, available: u128, largest: &str) -> TrainError {
     let of_step = temporaries + batch;
     let text = format!(
@@ -406,16 +408,16 @@ fn too_large(state: u128, temporaries: u128, batch: u128, available: u128, large
     TrainError::new(TrainErrorKind::Memory, TrainPlace::Nowhere, text).with_help("make the model or the batch smaller")
 }
 
-/// Whether there is memory for a session: asked before it is made, because an allocation that fails ends the process. The
-/// state is on the device all the time; beside it there is what a step needs, or, while saving and
-/// resuming, a copy of the state on the host.
+/// Checks that memory suffices for a session before it is created, because a failed allocation ends the process. The
+/// state is on the device all the time; beside it are a step's temporaries, or a copy of the state on the host while
+/// saving and resuming.
 pub(super) fn check_memory(
     spec: &Spec,
     site: &Site,
     variables: &[VariableInfo],
     temporaries: u128,
 ) -> Result<(), TrainError> {
-    // All replicas' devices are in the memory of their host.
+    // The devices of all replicas share their host's memory.
     let n_replicas = site.n_devices_here() as u128;
     let state: u128 = variables.iter().map(n_bytes_held).sum::<u128>() * n_replicas;
     let temporaries = temporaries * n_replicas;
@@ -429,7 +431,7 @@ pub(super) fn check_memory(
     }
 }
 
-/// The initial state on the device of each replica of this host; an average starts where its variable does.
+/// The initial state on each replica's device of this host; an average starts at its variable's initial value.
 pub(super) fn initial_state(
     client: &Client,
     variables: &[VariableInfo],
@@ -438,7 +440,7 @@ pub(super) fn initial_state(
 ) -> Result<Vec<Vec<Buffer>>, TrainError> {
     let mut state: Vec<Vec<Buffer>> = (0..site.n_devices_here()).map(|_| Vec::with_capacity(variables.len())).collect();
     let is_there = |name: &str| variables.iter().any(|variable| variable.name == name);
-    // One after the other: no copy of the whole is needed.
+    // One by one, so no copy of the whole state is needed.
     for variable in variables {
         let averaged = Average::variable_of(&variable.name);
         let averaged = averaged.filter(|of| spec.objective.average.is_some() && is_there(of));
@@ -448,7 +450,8 @@ pub(super) fn initial_state(
     Ok(state)
 }
 
-/// A variable's value on the host, whole: the first replica's of this host, or the parts of all, for which every host asks.
+/// A variable's whole value on the host: that of this host's first replica, or assembled from all shards, which every
+/// host must request.
 pub(super) fn download(
     variable: &VariableInfo,
     number: usize,
@@ -471,7 +474,7 @@ pub(super) fn download(
     Ok(part.join(&parts, &variable.whole_dims(), variable.dtype.n_bytes()))
 }
 
-/// Puts a variable's value on the devices of each replica of this host.
+/// Uploads a variable's value to each replica's device of this host.
 pub(super) fn upload_to_all(
     client: &Client,
     site: &Site,
@@ -498,14 +501,14 @@ pub(super) fn upload_to_all(
     Ok(())
 }
 
-/// A variable's value for a replica, from the first's, which is what checkpoints keep. A layer's random state (three-fry's,
-/// `u64[2]`) has a key and a counter: the counters of all go on together, and each has a key of its own, or all would drop
-/// the same units of different examples. The key that updates are rounded by is that of all, as the updates are.
+/// A variable's value for a replica, from that of the first, which checkpoints hold. A layer's random state
+/// (three-fry's, `u64[2]`) has a key and a counter: all counters advance together, and each replica has its own key, or
+/// all would drop the same units of different examples. The key of stochastic rounding is shared, as the updates are.
 fn of_replica<'a>(variable: &VariableInfo, bytes: &'a [u8], replica: usize) -> Cow<'a, [u8]> {
     match (variable.init, variable.dtype, bytes.first_chunk::<8>()) {
         (Init::RandomBits, DType::U64, Some(key)) if replica > 0 => {
             let mut bytes = bytes.to_vec();
-            // The golden ratio's multiples are far apart in every bit.
+            // Multiples of the golden ratio differ in many bits.
             let key = u64::from_le_bytes(*key) ^ (replica as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             bytes[..8].copy_from_slice(&key.to_le_bytes());
             bytes.into()
@@ -514,7 +517,8 @@ fn of_replica<'a>(variable: &VariableInfo, bytes: &'a [u8], replica: usize) -> C
     }
 }
 
-/// The start of a variable, as of one that is called `name`: floats from its recipe's values, integers from its words.
+/// The initial bytes of a variable, as if it were called `name`: floats from its recipe's values, integers from its
+/// words.
 pub(super) fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> Result<Vec<u8>, TrainError> {
     let VariableInfo { dtype, init, .. } = variable;
     let dims = &variable.whole_dims();
@@ -538,13 +542,13 @@ pub(super) fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> R
     Ok(bytes)
 }
 
-/// A variable of a dtype that nothing can fill.
+/// The error of a variable whose dtype has no initial values.
 fn no_initial_values(name: &str, dtype: DType) -> TrainError {
     let text = format!("variable {name} is {dtype}, which has no initial values");
     TrainError::new(TrainErrorKind::Model, TrainPlace::Nowhere, text).with_help("make it f32")
 }
 
-/// A state read from a checkpoint, on each replica's device.
+/// Uploads a state read from a checkpoint to each replica's device.
 pub(super) fn upload_state(
     client: &Client,
     variables: &[VariableInfo],
@@ -558,7 +562,7 @@ pub(super) fn upload_state(
     Ok(state)
 }
 
-/// Arrays on the first device.
+/// Uploads arrays to the first device.
 pub(super) fn upload(client: &Client, arrays: &[&Array]) -> Result<Vec<Buffer>, TrainError> {
     let upload = |array: &&Array| Ok(client.buffer_from_host(&array.bytes, array.shape.dtype, &array.shape.dims, 0)?);
     arrays.iter().map(upload).collect()
@@ -568,7 +572,7 @@ pub(super) fn upload(client: &Client, arrays: &[&Array]) -> Result<Vec<Buffer>, 
 mod tests {
     use super::*;
 
-    /// No layer of ours makes such a variable.
+    /// No layer of ours has such a variable.
     #[test]
     fn a_variable_that_nothing_fills_is_named() {
         assert_eq!(

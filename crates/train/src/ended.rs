@@ -1,4 +1,4 @@
-//! Why a run ended early, or would come to nothing, and what is left of it.
+//! Errors of runs that end early or would be useless, with the checkpoint that is left.
 
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use bf16scope_model::graph::Precision;
@@ -6,7 +6,7 @@ use bf16scope_model::optim::Average;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The last checkpoint of a run that ended early: its file, and the step it was made after.
+/// The last checkpoint of a run that ended early: its file and its step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept(pub Option<(PathBuf, u64)>);
 
@@ -19,7 +19,7 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Training has diverged at a step of an epoch, both counted from 1. `what` is not finite: `the loss (NaN)`, or a variable.
+/// Training diverged at a step of an epoch, both counted from 1. `what` is not finite: `the loss (NaN)`, or a variable.
 pub(crate) fn diverged(
     step: u64,
     epoch: u64,
@@ -36,7 +36,7 @@ pub(crate) fn diverged(
     })
 }
 
-/// The run was asked to stop, after so many steps, in an epoch counted from 1.
+/// The run was stopped on request after so many steps, in an epoch counted from 1.
 pub(crate) fn interrupted(step: u64, epoch: u64, kept: &Kept) -> TrainError {
     let text = format!("stopped after step {step} (epoch {epoch}), as asked\n{kept}");
     let error = TrainError::new(TrainErrorKind::Interrupted { step, epoch }, TrainPlace::Nowhere, text);
@@ -46,8 +46,8 @@ pub(crate) fn interrupted(step: u64, epoch: u64, kept: &Kept) -> TrainError {
     }
 }
 
-/// Averages that hold more of initial values than of what was learnt: at the end of a run of so many steps `initial_share`,
-/// of 1.
+/// The error of an average in which, after `n_steps` steps, the share `initial_share` (of 1) still comes from initial
+/// values: more than from training.
 pub(crate) fn idle_average(average: &Average, n_steps: u64, initial_share: f64) -> TrainError {
     let text = format!(
         "train.average: after all {n_steps} steps an average of decay {} is still {:.0} % the initial values",
@@ -64,9 +64,9 @@ pub(crate) fn too_long(n_epochs: u64, steps_per_epoch: u64) -> TrainError {
         .with_help("train fewer epochs or use larger batches")
 }
 
-/// What to write instead: the ramp of `num_updates`, unless it is there, and the largest decay that comes to something.
+/// The advice: the ramp of `num_updates`, unless it is set, and the largest decay that is useful.
 fn average_help(average: &Average, n_steps: u64) -> String {
-    // Of so many steps, an average over the last tenth forgets all but 1/20,000 of the initial values.
+    // In so many steps, an average over the last tenth forgets all but 1/20,000 of the initial values.
     let decay = (1.0 - 10.0 / n_steps.max(20) as f64).max(0.5);
     let decay = (decay * 1e4).floor() / 1e4;
     match average.num_updates {

@@ -5,41 +5,42 @@ use std::fmt;
 
 /// The report of an epoch.
 ///
-/// As JSON `train_NAME` and `test_NAME` (or `validation_NAME`) for each value.
+/// It serialises as `train_NAME` and `test_NAME` (or `validation_NAME`) for each value.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EpochReport {
     /// Counted from 1.
     pub epoch: u64,
-    /// Updates made in all.
+    /// Updates made so far in the run.
     pub step: u64,
-    /// The loss and the metrics over the epoch's batches (those since a resumption), each before its update. Where weight
-    /// decay is L2, which the loss leaves out, `total_loss` is the loss and what L2 adds to it at the epoch's end.
+    /// The loss and the metrics over the epoch's batches (since the resumption, if there was one), each measured before its
+    /// update. Where weight decay is L2, which the loss leaves out, `total_loss` is the loss plus the L2 term at the epoch's
+    /// end.
     pub train: Vec<(String, f64)>,
-    /// The same on the test data; their loss is without label smoothing, too.
+    /// The same on the test data, whose loss has no label smoothing either.
     pub test: Vec<(String, f64)>,
     /// Training examples a second, without the evaluation.
     pub examples_per_second: f64,
-    /// The share of that time in which the device waited for data, where they are read from the disk.
+    /// The share of that time in which the device waited for data that are read from disk.
     pub waited_for_data: Option<f64>,
-    /// Steps in all whose update was left out, because a gradient was not finite, where the loss scale is dynamic.
+    /// With a dynamic loss scale: all updates skipped so far because a gradient was not finite.
     pub n_skipped: Option<u64>,
-    /// Whether `test` is of examples for validation ([`RunPlan::is_validated`](super::RunPlan)).
+    /// Whether `test` holds values on validation examples ([`RunPlan::is_validated`](super::RunPlan)).
     pub is_validated: bool,
 }
 
 impl EpochReport {
-    /// The value of this name over the epoch's batches, if it is reported.
+    /// The value of this name over the epoch's batches, if the report has it.
     pub fn train_value(&self, name: &str) -> Option<f64> {
         value_of(&self.train, name)
     }
 
-    /// The value of this name on the test data, if it is reported.
+    /// The value of this name on the test data, if the report has it.
     pub fn test_value(&self, name: &str) -> Option<f64> {
         value_of(&self.test, name)
     }
 
-    /// The part evaluated: `test` or `validation`.
+    /// The evaluated part: `test` or `validation`.
     pub fn evaluated_on(&self) -> &'static str {
         if self.is_validated { "validation" } else { "test" }
     }

@@ -1,7 +1,7 @@
-//! What can go wrong in training: a kind, a place, what was found and what to do about it.
+//! Errors of training: a kind, a place, a sentence and a help.
 //!
-//! The sentence is written where the fault is found. What a program can act on is in the kind and in the place. Errors of the
-//! rooms below are passed on as they are: [`TrainError::cause`] gives them.
+//! The sentence is written where the fault is found. Programs act on the kind and the place. Errors of the crates below
+//! are passed on unchanged: [`TrainError::cause`] returns them.
 
 use super::checkpoint::CheckpointError;
 use super::program::ProgramError;
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why training stopped, or did not start: where, what was found, what was expected, and what to do.
+/// Why training stopped or did not start: the place, the measured and the expected value, and what to do.
 ///
 /// ```
 /// use bf16scope_train::experiment::Experiment;
@@ -34,32 +34,32 @@ struct Parts {
     kind: TrainErrorKind,
     place: TrainPlace,
     text: String,
-    /// Empty where there is nothing to say.
+    /// Empty if there is no advice.
     help: String,
     cause: Option<Box<dyn Error + Send + Sync>>,
-    /// Whether this error says what its cause says, and nothing else.
+    /// Whether this error only repeats its cause.
     is_passed_on: bool,
 }
 
-/// What kind of thing went wrong in training.
+/// The kind of a training error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TrainErrorKind {
-    /// The experiment cannot be read, or asks for what cannot be.
+    /// The experiment cannot be read, or contradicts itself.
     Experiment,
-    /// Data that cannot be read, or are not what the model takes.
+    /// The data cannot be read, or do not fit the model.
     Data,
-    /// A model that cannot be built, differentiated or compiled, or that does not do what is asked of it.
+    /// The model cannot be built, differentiated or compiled, or cannot do what was requested.
     Model,
-    /// A batch that a session does not take, or a session that can make no further step.
+    /// The session does not take the batch, or can make no further step.
     Session,
-    /// A checkpoint or weights that cannot be read or written, or are of another run.
+    /// A checkpoint or a weights file cannot be read or written, or belongs to another run.
     Checkpoint,
-    /// Less memory than training takes.
+    /// The machine has less memory than training needs.
     Memory,
-    /// Devices that are not there, or a plugin that refuses something.
+    /// Devices are missing, or a plugin refuses an operation.
     Device,
-    /// Hosts of a slice that would not make the same steps, or one that ended the run.
+    /// The hosts of a slice would not make the same steps, or one of them ended the run.
     Hosts,
     /// Training has diverged.
     Diverged {
@@ -79,11 +79,11 @@ pub enum TrainErrorKind {
     },
 }
 
-/// Where something went wrong in training.
+/// The place of a training error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TrainPlace {
-    /// Nowhere else than in what was asked for.
+    /// No particular place.
     Nowhere,
     /// A file.
     File(PathBuf),
@@ -96,7 +96,7 @@ pub enum TrainPlace {
     },
     /// A task, by its name.
     Task(String),
-    /// Keys of the experiment, as the ways to them: the first that is written is meant. The sentence names it.
+    /// Keys of the experiment, as paths of keys: the first one that the file has is meant. The sentence names it.
     Keys(Vec<&'static [&'static str]>),
 }
 
@@ -106,18 +106,18 @@ impl TrainError {
         TrainError(Box::new(Parts { kind, place, text, help, cause: None, is_passed_on: false }))
     }
 
-    /// About what is at this key of the experiment.
+    /// An error about this key of the experiment.
     pub(crate) fn of_key(way: &'static [&'static str], text: impl Into<String>) -> TrainError {
         TrainError::new(TrainErrorKind::Experiment, TrainPlace::Keys(vec![way]), text)
     }
 
-    /// The same error, with what to do.
+    /// The same error with advice.
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> TrainError {
         self.0.help = help.into();
         self
     }
 
-    /// The same error, with what caused it.
+    /// The same error with its cause.
     pub(crate) fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> TrainError {
         self.0.cause = Some(cause.into());
         self
@@ -139,25 +139,26 @@ impl TrainError {
         &self.0.place
     }
 
-    /// What was found, and what was expected.
+    /// The sentence: what was measured and what was expected.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// What to do, where there is something to say.
+    /// The advice, if there is any.
     pub fn help(&self) -> Option<&str> {
         Some(self.0.help.as_str()).filter(|help| !help.is_empty())
     }
 
-    /// What caused it, or what it passes on, where that is an `E`: a [`DataError`], a [`ProgramError`], a [`CheckpointError`].
+    /// The cause, or the error that is passed on, if it is an `E`: a [`DataError`], a [`ProgramError`], a
+    /// [`CheckpointError`].
     pub fn cause<E: Error + 'static>(&self) -> Option<&E> {
         self.0.cause.as_ref().and_then(|cause| cause.downcast_ref())
     }
 }
 
-// What many callers say.
+// Errors with several callers.
 impl TrainError {
-    /// A batch that the program does not take, for the step that so many come before. Nothing was done with it.
+    /// A batch that the program does not take, after `step` steps. Nothing was done with it.
     pub(crate) fn batch(step: u64, measured: &str, expected: &str) -> TrainError {
         let place = TrainPlace::Step { step: step + 1, epoch: None };
         TrainError::new(TrainErrorKind::Session, place, format!("the batch has {measured}, expected {expected}"))
@@ -171,7 +172,7 @@ impl TrainError {
             .with_help("start again from its weights, with larger batches")
     }
 
-    /// A loss or a metric that is not a number, over `360 test examples` or `the batch of step 12`.
+    /// A loss or a metric that is NaN or infinite, over `360 test examples` or `the batch of step 12`.
     pub(crate) fn metric(name: &str, value: f64, over: &str) -> TrainError {
         let text = format!("{name} over {over} is {value}, which is not a number");
         TrainError::new(TrainErrorKind::Model, TrainPlace::Nowhere, text).with_help(match value.is_nan() {
@@ -180,13 +181,13 @@ impl TrainError {
         })
     }
 
-    /// A file, as it is now, that the run cannot use.
+    /// A file that the run cannot use in its present state.
     pub(crate) fn of_file(kind: TrainErrorKind, path: &Path, text: impl Into<String>) -> TrainError {
         TrainError::new(kind, TrainPlace::File(path.to_path_buf()), text)
     }
 }
 
-/// Errors of the rooms below, passed on as they are.
+/// Errors of the crates below, passed on unchanged.
 macro_rules! passes_on {
     ($($error:ty => $kind:ident),* $(,)?) => {$(
         impl From<$error> for TrainError {
@@ -207,7 +208,7 @@ passes_on! {
     WeightNameError => Checkpoint,
 }
 
-/// A program that we built does not verify: a bug of ours.
+/// A program that we built does not verify: a bug in bf16scope.
 impl From<VerifyErrors> for TrainError {
     fn from(errors: VerifyErrors) -> TrainError {
         let text = format!("a program of bf16scope's own does not verify, which is a bug: {errors}");

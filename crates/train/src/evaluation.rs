@@ -1,4 +1,4 @@
-//! Evaluating and predicting: programs that read variables and leave them as they are.
+//! Evaluation and prediction: programs that read variables and do not change them.
 
 use super::checkpoint::Checkpoint;
 use super::device::{Loaded, Results, Whole, upload};
@@ -17,14 +17,14 @@ use bf16scope_pjrt::{Buffer, Client};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What an evaluation says.
+/// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Evaluation {
     /// The loss, without label smoothing and without what L2 adds ([`Evaluator::l2`], [`Session::l2`](super::Session::l2)),
     /// and the metrics.
     pub totals: Totals,
-    /// Examples.
+    /// The number of examples.
     pub n_examples: u64,
 }
 
@@ -47,7 +47,7 @@ pub struct Evaluator {
 impl Evaluator {
     /// Builds and compiles the evaluation program.
     ///
-    /// # Errors
+    /// When the program cannot be built or compiled.
     /// Where the program cannot be built or compiled.
     pub fn new(
         client: &Client,
@@ -62,11 +62,11 @@ impl Evaluator {
         Ok(Evaluator { loaded, task: Arc::clone(task), precision: numbers.precision, batch })
     }
 
-    /// Evaluates a checkpoint, read from `path`, by its averages where it has any. Its precision may be another. Where this
-    /// evaluator reads f32 and the checkpoint has bf16, it reads the same numbers.
+    /// Evaluates a checkpoint that was read from `path`, by its averages where it has any. Its precision may differ.
+    /// Where this evaluator reads f32 and the checkpoint has bf16, the same numbers are read.
     ///
     /// # Errors
-    /// A checkpoint of another task; examples that it does not take; a metric that is no number.
+    /// A checkpoint of another task; examples that it does not take; a metric that is not finite.
     pub fn evaluate(
         &self,
         path: &Path,
@@ -79,7 +79,8 @@ impl Evaluator {
         self.run(&buffers.iter().collect::<Vec<_>>(), source)
     }
 
-    /// What L2 adds to the loss of a checkpoint, read from `path`, for a run that updates so; none where it has no L2.
+    /// The L2 term of the loss of a checkpoint that was read from `path`, for a run with this update rule; `None`
+    /// without L2.
     ///
     /// # Errors
     /// A checkpoint of another task.
@@ -89,7 +90,7 @@ impl Evaluator {
         l2(update, &self.loaded.variables, |number| Ok((arrays[number].shape.dtype, &arrays[number].bytes)))
     }
 
-    /// Of a state; on hosts that are not the first, nothing but their part in gathering it.
+    /// Evaluates a state; hosts other than the first only take part in gathering it.
     pub(super) fn of_state(
         &self,
         variables: &[VariableInfo],
@@ -110,7 +111,7 @@ impl Evaluator {
         let features = self.task.features();
         let loader = Loader::new(source, &features, self.precision.compute(), self.batch as usize, 0)?;
         let mut evaluation = Evaluation { totals: self.loaded.no_totals(), n_examples: 0 };
-        // Of a batch all of whose examples are left out, there is nothing to run.
+        // Batches whose examples are all padding are skipped.
         let put = |_, batch: Batch| match batch.n_valid {
             0 => Ok(None),
             _ => self.loaded.put(&batch, 0, true).map(Some),
@@ -153,7 +154,7 @@ pub struct Predictor {
 impl Predictor {
     /// Builds and compiles the prediction program.
     ///
-    /// # Errors
+    /// When the program cannot be built or compiled.
     /// Where the program cannot be built or compiled.
     pub fn new(
         client: &Client,
@@ -169,12 +170,12 @@ impl Predictor {
         Ok(Predictor { loaded, features, precision: numbers.precision, batch })
     }
 
-    /// Predicts all examples of `source` in order, from a checkpoint that was read from `path`, by its averages where it has
-    /// any, and hands `take` the
-    /// predictions for each batch, without padding: `[n, …]` each, in the task's order. Labels need not be there.
+    /// Predicts all examples of `source` in order, from a checkpoint that was read from `path` (its averages, where it
+    /// has any). `take` receives the predictions of each batch without padding: `[n, …]` each, in the task's order.
+    /// Labels may be missing.
     ///
     /// # Errors
-    /// A checkpoint of another task; examples that it does not take; whatever `take` gives.
+    /// A checkpoint of another task; examples that it does not take; any error of `take`.
     pub fn predict<E: From<TrainError>>(
         &self,
         path: &Path,
@@ -210,7 +211,7 @@ impl Predictor {
         let _span = tracing::info_span!("predict").entered();
         let compute = self.precision.compute();
         let loader = Loader::new(source, &self.features, compute, self.batch as usize, 0).map_err(TrainError::from)?;
-        // Rows of predictions are those of the examples: none may be missing.
+        // Each example has a row of predictions, so none may be skipped.
         let loader = loader.strict();
         let put = |_, batch| self.loaded.put(&batch, 0, true);
         loader.put_ahead(loader.asks_in_order(), put, |batches| {

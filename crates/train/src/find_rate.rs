@@ -1,4 +1,4 @@
-//! The learning rate finder: a short training whose rate grows step by step, and the loss at each.
+//! The learning rate finder: a short training whose rate grows step by step, and its losses.
 //!
 //! Source: Smith 2017, "Cyclical learning rates", section 3.3; the smoothing and the end are fastai's `lr_find`.
 
@@ -19,31 +19,31 @@ pub struct RateTrial {
     pub rate: f64,
     /// The loss of its batch, before the update.
     pub loss: f64,
-    /// The mean of losses so far, of which each step takes a twentieth.
+    /// Exponential mean of the losses so far; each step has a weight of one twentieth.
     pub smoothed: f64,
 }
 
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateSearch {
-    /// The steps, until the loss was not finite or four times its best.
+    /// The steps, up to a loss that is not finite or four times the best.
     pub trials: Vec<RateTrial>,
-    /// The rate at which the smoothed loss falls fastest over the logarithm of the rate; none where it never falls.
+    /// The rate where the smoothed loss falls fastest over the logarithm of the rate; `None` if it never falls.
     pub steepest: Option<f64>,
-    /// A tenth of the rate at which the smoothed loss is least.
+    /// A tenth of the rate with the least smoothed loss.
     pub below_least: Option<f64>,
 }
 
 /// The decay of the moving average of losses.
 const KEPT: f64 = 0.95;
-/// The trial ends where the smoothed loss is so many times its best.
+/// The trial ends where the smoothed loss is this many times its best.
 const DIVERGED: f64 = 4.0;
 
-/// Trains from scratch with rates from `rates.0` to `rates.1`, each the same factor above the one before, in `n_steps` steps.
-/// Warm-up, floor and groups of the spec are left out; nothing is kept.
+/// Trains from scratch for `n_steps` steps with rates from `rates.0` to `rates.1`, in geometric progression. Warm-up,
+/// floor and groups of the spec are ignored; nothing is saved.
 ///
 /// # Errors
-/// Rates that do not rise; as of [`Session::new`] and [`Session::train`].
+/// Rates that do not rise; as [`Session::new`] and [`Session::train`].
 pub fn find_rate(
     client: &Client,
     spec: &Spec,
@@ -76,7 +76,7 @@ pub fn find_rate(
         let rate = session.learning_rate();
         let loss = session.train(&loader.steps(epoch, within, 1)?)?.loss().unwrap_or(f64::NAN);
         mean = KEPT * mean + (1.0 - KEPT) * loss;
-        // The mean began at 0.
+        // Corrects the bias of a mean that starts at 0.
         let smoothed = mean / (1.0 - KEPT.powf(step as f64 + 1.0));
         let trial = RateTrial { rate, loss, smoothed };
         observe(&trial);
@@ -91,7 +91,7 @@ pub fn find_rate(
 
 fn judged(trials: Vec<RateTrial>) -> RateSearch {
     let slope = |two: &[RateTrial]| (two[1].smoothed - two[0].smoothed) / (two[1].rate / two[0].rate).ln();
-    // The mean of a few losses says nothing yet.
+    // The mean of a few losses says little.
     let falls = trials
         .windows(2)
         .skip(trials.len() / 10)

@@ -1,4 +1,4 @@
-//! A task called in a graph: its inputs, what it gives, and what of it is reported.
+//! Calls a task in a graph: its inputs, its outputs, and the results that are reported.
 
 use super::program_error::ProgramError;
 use bf16scope_hlo::ops::RuleError;
@@ -12,34 +12,34 @@ use bf16scope_passes::remat::remat;
 use bf16scope_passes::tuning::Tuning;
 use std::collections::BTreeSet;
 
-/// What the host makes of a program's results: of `Σ sum` and `Σ weight` over batches a value.
+/// How the host computes a reported value from `Σ sum` and `Σ weight` over batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reported {
     /// `loss`, or a metric's name.
     pub name: String,
-    /// Which result is the sum, those of the state not counted.
+    /// Index of the result that holds the sum, not counting state.
     pub sum: usize,
-    /// What it is divided by.
+    /// The divisor of the sum.
     pub weight: Weighting,
-    /// What is made of both.
+    /// The function of sum and weight.
     pub value: Value,
 }
 
-/// What a sum is divided by.
+/// The divisor of a sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Weighting {
     /// The same number for every batch.
     Constant(f64),
-    /// A result, those of the state not counted.
+    /// A result, by its index not counting state.
     Result(usize),
-    /// How many examples of the batch are no padding; the result is a mean over them, not a sum.
+    /// The number of examples in the batch that are not padding; the result is a mean over them, not a sum.
     Valid,
 }
 
-/// What a task gave, checked.
+/// A task's checked outputs.
 #[derive(Debug)]
 pub(super) struct Called {
-    /// Gives nothing where the graph has an error.
+    /// `None` if the graph has an error.
     pub loss: Option<Loss>,
     pub metrics: Vec<(String, Metric)>,
     pub predictions: Vec<(String, Tensor)>,
@@ -47,13 +47,13 @@ pub(super) struct Called {
     pub groups: Vec<LossGroup>,
 }
 
-/// The graph of a program with these numbers and this tuning.
+/// A program's graph with these numbers and this tuning.
 pub(super) fn graph_of(graph: Graph, numbers: Numbers, tuning: &Tuning) -> Graph {
     graph.tuned(tuning).computing_in(numbers.precision).storing(numbers.variables)
 }
 
-/// The features that predictions read: all that are no labels, unless some are drawn. Of those a task such as a GAN reads
-/// others in training alone, which nothing that predicts should have to bring.
+/// The features that predictions read: all but labels, unless some features are drawn at random. A task that draws,
+/// such as a GAN, reads the others in training only, and predictions should not require them.
 pub fn predicted_from(task: &dyn Task) -> Vec<Feature> {
     let mut features = task.features();
     features.retain(|feature| !feature.is_label);
@@ -66,14 +66,15 @@ pub fn predicted_from(task: &dyn Task) -> Vec<Feature> {
     features
 }
 
-/// Calls the task for a batch in `graph`, whose precision, mode and tuning are set; inputs end up in the task's order.
+/// Calls the task for a batch in `graph`, whose precision, mode and tuning are set; inputs are declared in the task's
+/// order.
 #[track_caller]
 pub(super) fn call(graph: &Graph, task: &dyn Task, batch: i64, mode: Mode) -> Called {
     let described = task.features();
     called(graph, task, &Features::new(graph, &described, batch, mode), mode)
 }
 
-/// As [`call`], in a training step, which counts steps; also gives the count, `s32[]`.
+/// As [`call`], in a training step, which counts steps; also returns the count, `s32[]`.
 #[track_caller]
 pub fn call_step(graph: &Graph, task: &dyn Task, batch: i64) -> (Called, Tensor) {
     let described = task.features();
@@ -105,7 +106,7 @@ fn called(graph: &Graph, task: &dyn Task, features: &Features<'_>, mode: Mode) -
     Called { loss, metrics, predictions, scalars, groups }
 }
 
-/// Keeps as the graph's error what a task gives and no program can have. Which line of the task that is nobody knows.
+/// Records an error in the graph for outputs that no program can have. It has no source line: outputs do not carry one.
 fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mode) {
     let fail = |operands: &[&Tensor], message: String, help: &str| {
         graph.fail_without_place("task", operands, RuleError::new("task/outputs", message).with_help(help));
@@ -182,20 +183,20 @@ fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mo
     }
 }
 
-/// Tensors that add up over micro-batches, and what the host makes of them.
+/// Tensors that are summed over micro-batches, and how the host reads them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     /// Names and tensors, f32 or s32, scalars but for metrics that are arrays, in the order of the program's results.
     pub tensors: Vec<(String, Tensor)>,
     pub reported: Vec<Reported>,
-    /// Names of scalars and which results they are.
+    /// Scalars by name, with their index in the results.
     pub scalars: Vec<(String, usize)>,
-    /// Which are means, not sums.
+    /// Indices of those that are means, not sums.
     pub means: Vec<usize>,
 }
 
 impl Sums {
-    /// What is reported of one (micro-)batch.
+    /// The sums of one (micro-)batch.
     pub fn of(called: &Called, mode: Mode) -> Sums {
         let mut sums = Sums::default();
         match &called.loss {
@@ -233,7 +234,7 @@ impl Sums {
         self.tensors.len() - 1
     }
 
-    /// The same of `n` micro-batches, whose tensors were added to `totals`.
+    /// The sums of `n` micro-batches whose tensors were added to `totals`.
     pub fn over(mut self, n: u32, totals: &[Tensor]) -> Sums {
         let n = f64::from(n);
         for (number, ((_, tensor), total)) in self.tensors.iter_mut().zip(totals).enumerate() {
@@ -254,13 +255,13 @@ pub(super) fn quotient(sum: &Tensor, weight: &Tensor) -> Tensor {
     sum / safe(weight)
 }
 
-/// The weight, and 1 where it is 0, as is the sum then.
+/// The weight, or 1 where it is 0: the sum is 0 there too.
 pub(super) fn safe(weight: &Tensor) -> Tensor {
     let full = |value| weight.graph().full(DType::F32, &[], value);
     weight.equal(&full(0.0)).select(&full(1.0), weight)
 }
 
-/// Keeps variables whose names no pattern matches as they are: they get no gradient, and so no slots. Of no pattern all train.
+/// Freezes variables whose names match no pattern: they get no gradient and no slots. Without patterns all train.
 pub(super) fn freeze(graph: &Graph, trainable: &[String]) -> Result<(), ProgramError> {
     if trainable.is_empty() {
         return Ok(());
@@ -275,13 +276,13 @@ pub(super) fn freeze(graph: &Graph, trainable: &[String]) -> Result<(), ProgramE
     Ok(())
 }
 
-/// Gradients by the numbers of their variables, and the cotangents of values that are observed.
+/// Gradients by variable number, and the cotangents of the observed values.
 pub(super) type Differentiated = (Vec<(usize, Tensor)>, Vec<Option<InstrId>>);
 
-/// A loss that is differentiated, scaled, and the group of variables that it trains; none, where it trains all.
+/// A scaled loss to differentiate, and the group of variables that it trains; `None` if it trains all.
 pub(super) type Trained<'a> = (Tensor, Option<&'a LossGroup>);
 
-/// The losses of a step, each made of what `scaled` does to a mean over the batch: those of groups, or else `loss`.
+/// The losses of a step, each `scaled` from a mean over the batch: those of groups, or else `loss`.
 pub(super) fn trained<'a>(
     groups: &'a [LossGroup],
     loss: impl FnOnce() -> Tensor,
@@ -293,9 +294,10 @@ pub(super) fn trained<'a>(
     }
 }
 
-/// The gradients of each loss with respect to the variables that it trains, by their numbers, with the rematerialisation that
-/// the graph's tuning asks for: in f32 of variables stored in bf16, in the variable's dtype of others. And the cotangents of
-/// the values that are `observed`: of several losses, of the one whose variables have names most like the value's.
+/// The gradients of each loss with respect to the variables that it trains, by their numbers, with the
+/// rematerialisation that the graph's tuning asks for. Gradients are f32 for variables stored in bf16, and else have
+/// the variable's dtype. Also the cotangents of the `observed` values: with several losses, that of the loss whose
+/// variables' names are most like the value's.
 pub(super) fn differentiate(
     graph: &Graph,
     losses: &[Trained<'_>],
@@ -310,7 +312,7 @@ pub(super) fn differentiate(
         let trainable: Vec<_> =
             (0..).zip(&variables).filter(|(_, variable)| variable.trainable && is_trained(&variable.name)).collect();
         if let (Some(_), []) = (group, &trainable[..]) {
-            // All of it is frozen.
+            // All its variables are frozen.
             continue;
         }
         let wrt: Vec<_> = trainable.iter().map(|(number, _)| graph.differentiable(*number)).collect();
@@ -356,8 +358,8 @@ pub(super) fn differentiate(
     Ok((gradients.collect(), cotangents))
 }
 
-/// The cotangent of each observed value: where several losses have one, that of the loss whose variables share the longest
-/// beginning of a name with it, of equal ones the first.
+/// The cotangent of each observed value: if several losses have one, that of the loss whose variables share the longest
+/// name prefix with it, the first on a tie.
 fn nearest_cotangents(
     graph: &Graph,
     observed: &[InstrId],
@@ -376,13 +378,13 @@ fn nearest_cotangents(
     let nearest = |(number, id): (usize, &InstrId)| {
         let name = name(*id);
         let there = all.iter().filter_map(|(group, of_group)| Some((likeness(*group, &name), of_group[number]?)));
-        // `max_by_key` gives the last of equal ones.
+        // `max_by_key` returns the last of equal elements.
         there.rev().max_by_key(|(likeness, _)| *likeness).map(|(_, cotangent)| cotangent)
     };
     observed.iter().enumerate().map(nearest).collect()
 }
 
-/// Names of the inputs, and of the variables that train, that a value is computed from.
+/// Names of the inputs and of the trainable variables that a value depends on.
 fn read_by(graph: &Graph, value: &Tensor) -> Vec<String> {
     let read = graph.emitter().with_module(|module| {
         let computation = module.comp(graph.emitter().comp());

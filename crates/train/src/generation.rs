@@ -1,7 +1,7 @@
-//! Completing a text: a causal network names the next token, which is put behind the others, again and again.
+//! Completes texts: a causal network predicts the next token, which is appended, again and again.
 //!
-//! The program reads as many tokens as in training and gives the logits of one position. A network that looks at what comes
-//! after a position is found by asking it twice, with other tokens there.
+//! The program reads as many tokens as in training and returns the logits of one position. A network that reads tokens
+//! after the position is detected by running it twice, with different tokens there.
 
 use super::checkpoint::Checkpoint;
 use super::device::{Loaded, upload};
@@ -17,14 +17,14 @@ use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Buffer, Client};
 use std::path::Path;
 
-/// How the next token is chosen.
+/// How the next token is sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by before a token is drawn; 0 takes the most probable one, of equal ones the first.
+    /// Divides the logits before sampling; 0 takes the most probable token, the first on a tie.
     pub temperature: f64,
-    /// Only so many of the most probable ones are drawn from. Default all.
+    /// Samples from this many of the most probable tokens. Default all.
     pub top_k: Option<usize>,
-    /// What is drawn is a function of it and of how many tokens were drawn before.
+    /// The seed: samples are a function of it and of how many tokens were sampled before.
     pub seed: u64,
 }
 
@@ -37,10 +37,10 @@ pub struct Completer {
     vocabulary: i64,
 }
 
-/// The position whose logits are wanted.
+/// The input that selects the position of the logits.
 const POSITION: &str = "completed position";
 
-/// A task whose prediction is of one position.
+/// A task whose prediction is the logits of one position.
 #[derive(Debug)]
 struct OfPosition<'a> {
     task: &'a dyn Task,
@@ -66,7 +66,7 @@ impl Task for OfPosition<'_> {
         let graph = logits.graph();
         let position = features.get(POSITION).broadcast_in_dim(&dims, &[0]);
         let is_wanted = graph.iota(DType::S32, &dims, 1).equal(&position);
-        // One number and zeros: their sum is that number.
+        // All but one summand are zero, so the sum is exact.
         let row = is_wanted.select(logits, &graph.full(logits.dtype(), &dims, 0.0)).sum(&[1]);
         Outputs::new().prediction("logits", &row.cast(DType::F32))
     }
@@ -80,7 +80,8 @@ impl Completer {
     /// Builds and compiles the program.
     ///
     /// # Errors
-    /// A task that names no token at each position of one sequence of them; a program that cannot be built or compiled.
+    /// A task that does not predict a token at each position of one sequence; a program that cannot be built or
+    /// compiled.
     pub fn new(
         client: &Client,
         task: &dyn Task,
@@ -122,17 +123,17 @@ impl Completer {
         Ok(Completer { loaded, name: task.name().to_string(), input, vocabulary })
     }
 
-    /// Ids are below it.
+    /// The size of the vocabulary: ids are below it.
     pub fn vocabulary(&self) -> i64 {
         self.vocabulary
     }
 
-    /// The `n` tokens after `prompt`, from a checkpoint that was read from `path`, by its averages where it has any; `take` is
-    /// given each as it comes. Of a text longer than the network reads, it reads the end.
+    /// The `n` tokens after `prompt`, from a checkpoint that was read from `path` (its averages, where it has any);
+    /// `take` receives each as it comes. If the text is longer than the network's input, only its end is read.
     ///
     /// # Errors
-    /// A checkpoint of another task; a prompt without tokens, or with some that the network does not have; a network that
-    /// is not causal; logits that are no numbers.
+    /// A checkpoint of another task; a prompt without tokens, or with ids beyond the vocabulary; a network that is not
+    /// causal; logits that are NaN.
     pub fn complete(
         &self,
         path: &Path,
@@ -174,7 +175,7 @@ impl Completer {
         Ok(tokens.split_off(prompt.len()))
     }
 
-    /// The logits of the token after `read`, where `filler` fills the rest.
+    /// The logits of the token after `read`, with `filler` in the remaining positions.
     fn logits(&self, variables: &[&Buffer], read: &[u32], filler: i64) -> Result<Vec<f32>, TrainError> {
         let length = self.input.dims[0];
         let filler = filler.min(self.vocabulary - 1) as u32;
@@ -197,7 +198,7 @@ fn same(a: &[f32], b: &[f32]) -> bool {
     a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan())
 }
 
-/// The token that is chosen; `None` where logits are no numbers.
+/// The sampled token; `None` where logits are NaN.
 fn chosen(logits: &[f32], sampling: &Sampling, number: u64) -> Option<u32> {
     if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
         return None;
@@ -218,11 +219,11 @@ fn chosen(logits: &[f32], sampling: &Sampling, number: u64) -> Option<u32> {
             return Some(id as u32);
         }
     }
-    // Rounding may leave a last bit.
+    // Rounding may leave a probability of a last bit.
     order.last().map(|&id| id as u32)
 }
 
-/// A text that a task cannot complete.
+/// The error of a text that a task cannot complete.
 fn not_completed(task: &str, measured: &str, expected: &str) -> TrainError {
     let text = format!("{measured}; a text is completed by {expected}");
     TrainError::new(TrainErrorKind::Model, TrainPlace::Task(task.to_string()), text)
@@ -251,7 +252,7 @@ mod tests {
             let sum: f64 = (0..5).map(weight).sum();
             for (id, &count) in counts.iter().enumerate() {
                 let p = weight(id) / sum;
-                // Five standard deviations of a binomial count: once in 1.7 million times.
+                // Five standard deviations of a binomial count: exceeded once in 1.7 million times.
                 let (mean, deviation) = (n as f64 * p, (n as f64 * p * (1.0 - p)).sqrt());
                 assert!(
                     (f64::from(count) - mean).abs() <= 5.0 * deviation,

@@ -1,10 +1,10 @@
 //! The hosts of a slice: one process runs on each, and all run the same program at the same time.
 //!
-//! Nothing but the devices connects them. Which host this is, and whose the devices are, the plugin says; replicas are numbered
-//! host by host, so that each host reads one stretch of every batch. What one host must know of the others (their losses,
-//! whether one was asked to stop, whether the first could write) goes through the devices too, as an all-gather. Whoever asks
-//! must ask on every host, and in the same order: that is all there is to it, and why every decision of a run that only one
-//! host can make is shared before anybody acts on it.
+//! The hosts are connected only through the devices. The plugin tells which host this is and which devices belong to
+//! which host; replicas are numbered host by host, so each host reads one contiguous part of every batch. What hosts
+//! must know of each other (losses, a request to stop, a failed write on the first) also goes through the devices, as
+//! an all-gather. Every host must gather at the same time and in the same order: therefore every decision that only one
+//! host can make is shared before any host acts on it.
 
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::mesh::Mesh;
@@ -16,32 +16,32 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which replicas run on this host, and on which devices.
+/// The replicas that run on this host, and their devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
-    /// This host, from 0.
+    /// The index of this host.
     pub host: u32,
-    /// Hosts that have replicas.
+    /// The number of hosts that have replicas.
     pub n_hosts: u32,
-    /// Replicas on all of them.
+    /// The number of replicas on all hosts.
     pub n_replicas: u32,
-    /// Those on this one.
+    /// The replicas on this host.
     pub replicas: Range<usize>,
-    /// Devices of each replica.
+    /// The number of devices of each replica.
     pub n_partitions: u32,
-    /// Along which axis a replica's devices split what, by name.
+    /// The axis along which a replica's devices split an array, by the array's name.
     pub split: Arc<BTreeMap<String, usize>>,
-    /// Of each device of this host's replicas, one replica's after the other's, its position among those of the client.
+    /// The position in the client's list of each device of this host's replicas, replica by replica.
     positions: Vec<usize>,
-    /// Ids of the devices of all replicas; none where the plugin chooses, on one host.
+    /// Ids of the devices of all replicas; empty if the plugin chooses, on one host.
     device_ids: Vec<i32>,
 }
 
 impl Site {
-    /// Where the replicas of a mesh run.
+    /// The site of a mesh's replicas on this host.
     ///
     /// # Errors
-    /// More of them than devices, or hosts that cannot have equally many.
+    /// More replicas than devices, or hosts that cannot have equally many.
     pub fn of(client: &Client, mesh: Mesh) -> Result<Site, TrainError> {
         let own: Vec<i32> = client.devices().iter().map(|device| device.description().id).collect();
         match mesh.model.get() {
@@ -50,7 +50,7 @@ impl Site {
         }
     }
 
-    /// Of replicas with several devices each, all of one process.
+    /// The site of replicas with several devices each, all of one process.
     fn split(processes: &Processes, n_here: usize, n_replicas: u32, n_partitions: u32) -> Result<Site, TrainError> {
         let n_devices = n_replicas as usize * n_partitions as usize;
         if processes.rank().1 > 1 {
@@ -76,7 +76,7 @@ impl Site {
         })
     }
 
-    /// The same, from what a client says: of all devices, and the ids of its own in its order.
+    /// The same from a client's description: all devices, and the ids of its own in its order.
     fn among(processes: &Processes, own: &[i32], n: NonZeroU32) -> Result<Site, TrainError> {
         let mut ids_of: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         for device in &processes.devices {
@@ -137,7 +137,7 @@ impl Site {
         })
     }
 
-    /// Where a program of one device runs: on the first of this process, whatever other hosts do.
+    /// The site of a program on one device: the first of this process, independent of other hosts.
     pub fn alone(client: &Client) -> Site {
         let is_one = client.processes().devices.len() == client.devices().len();
         let first = client.devices().first().map(|device| device.description().id);
@@ -146,34 +146,34 @@ impl Site {
         Site { host: 0, n_hosts: 1, n_replicas: 1, replicas: 0..1, n_partitions: 1, split, positions, device_ids }
     }
 
-    /// The client's device of a device of this host, the first of which is 0.
+    /// The position in the client's list of this host's device `number`, counted from 0.
     pub fn device(&self, number: usize) -> usize {
         self.positions[number]
     }
 
-    /// Devices of this host that take part.
+    /// The number of devices of this host's replicas.
     pub fn n_devices_here(&self) -> usize {
         self.positions.len()
     }
 
-    /// How an array of this name and these dims lies over the devices of a replica, if they split it.
+    /// How the devices of a replica split an array of this name and these dims, if they do.
     pub fn part(&self, name: &str, dims: &[i64]) -> Option<VariableShard> {
         let n = NonZeroU32::new(self.n_partitions)?;
         let &axis = self.split.get(name)?;
         Some(VariableShard { axis, whole: *dims.get(axis)?, n })
     }
 
-    /// Replicas on this host.
+    /// The number of replicas on this host.
     pub fn n_here(&self) -> usize {
         self.replicas.len()
     }
 
-    /// Whether this host reports and writes.
+    /// Whether this host reports and writes files.
     pub fn is_first(&self) -> bool {
         self.host == 0
     }
 
-    /// How a program that all replicas run is compiled.
+    /// Compile options of a program that all replicas run.
     pub fn options(&self) -> CompileOptions {
         let (n_replicas, n_partitions) = (self.n_replicas as usize, self.n_partitions as usize);
         let device_ids = self.device_ids.clone();
@@ -181,26 +181,26 @@ impl Site {
     }
 }
 
-/// Dtypes, as XLA numbers them, and dims.
+/// Dtypes as XLA numbers them, and dims.
 type Signature = Vec<(i32, Vec<i64>)>;
 
-/// What lets the hosts of a slice know of each other.
+/// Gathers arrays from the hosts of a slice.
 #[derive(Debug)]
 pub(super) struct Exchange {
     client: Client,
     site: Site,
-    /// By what each replica gives.
+    /// Compiled gathers by what each replica contributes.
     programs: Mutex<BTreeMap<Signature, Arc<Executable>>>,
 }
 
 impl Exchange {
-    /// Of these hosts; nothing where there is one.
+    /// The exchange between these hosts; `None` if there is only one.
     pub fn of(client: &Client, site: &Site) -> Option<Exchange> {
         let new = || Exchange { client: client.clone(), site: site.clone(), programs: Mutex::default() };
         (site.n_hosts > 1).then(new)
     }
 
-    /// The arrays of all replicas on this host, the first replica's first, from those of each of this host's.
+    /// Gathers an array list per replica from all hosts, in the order of replicas, from those of this host.
     pub fn gather(&self, replicas: &[Vec<&Buffer>]) -> Result<Vec<Vec<Vec<u8>>>, TrainError> {
         let of = |buffer: &&Buffer| Ok::<_, TrainError>((buffer.dtype()?.xla(), buffer.dims()?));
         let signature = replicas[0].iter().map(of).collect::<Result<Signature, _>>()?;
@@ -216,7 +216,7 @@ impl Exchange {
         Ok((0..n).map(|replica| arrays.iter().map(|array| part(array, replica)).collect()).collect())
     }
 
-    /// What each host says, the first's first.
+    /// Gathers a few words from each host, in the order of hosts.
     pub fn say<const N: usize>(&self, own: [i32; N]) -> Result<Vec<[i32; N]>, TrainError> {
         let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
         let put = |replica| self.client.buffer_from_host(&bytes, DType::S32, &[N as i64], self.site.device(replica));
@@ -261,7 +261,7 @@ fn device_error(text: String) -> TrainError {
     TrainError::new(TrainErrorKind::Device, TrainPlace::Nowhere, text)
 }
 
-/// A mesh of more replicas than there are devices.
+/// The error of a mesh with more replicas than there are devices.
 fn too_few_devices(n_replicas: usize, n_devices: usize) -> TrainError {
     let there = if n_devices == 1 { "is 1 device".to_string() } else { format!("are {n_devices} devices") };
     device_error(format!("the mesh has {n_replicas} replicas, and there {there}"))
@@ -279,7 +279,7 @@ mod tests {
         DeviceDescription { id, process_idx, kind, debug_name: name.clone(), name, attributes: BTreeMap::new() }
     }
 
-    /// A v3-32, in the order in which libtpu numbers cores: along the rows of chips, over two hosts each.
+    /// A v3-32 in libtpu's order of cores: along the rows of chips, over two hosts each.
     fn slice(own_idx: i32) -> (Processes, Vec<i32>) {
         let host = |id: i32| 2 * (id / 16) + id / 4 % 2;
         let devices: Vec<_> = (0..32).map(|id| device(id, host(id))).collect();
@@ -298,7 +298,7 @@ mod tests {
             assert_eq!(ids, site.device_ids[site.replicas.clone()]);
             assert_eq!(site.device_ids[..16], [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]);
         }
-        // Of each host as many cores, where not all are wanted.
+        // The same number of cores from each host, where not all are used.
         let (processes, own) = slice(1);
         let site = Site::among(&processes, &own, NonZeroU32::new(8).unwrap()).unwrap();
         assert_eq!((site.replicas, site.device_ids), (2..4, vec![0, 1, 4, 5, 16, 17, 20, 21]));

@@ -1,5 +1,5 @@
-//! A checkpoint of a task made from another framework's file: what evaluates, predicts and is packaged as any other; and, where
-//! the optimizer's slots are in the file too, what a training goes on from.
+//! Imports weights of other frameworks as a checkpoint of a task, which can be evaluated, predicted with and packaged;
+//! with the optimizer's slots, training can resume from it.
 
 use super::checkpoint::{Array, Checkpoint, Position};
 use super::device::{initial_bytes, shape_of};
@@ -17,16 +17,16 @@ use std::collections::BTreeMap;
 /// A checkpoint made from a file of weights.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// It: of step 0 without slots, or of the step that the file says with them.
+    /// The checkpoint: of step 0 without slots, or of the step that the file gives with them.
     pub checkpoint: Checkpoint,
-    /// What became of every variable.
+    /// The source of every variable.
     pub mapping: Mapping,
-    /// Whether a training goes on from it: whether all slots of the optimizer are in the file.
+    /// Whether training can resume from it: all slots of the optimizer are in the file.
     pub has_slots: bool,
 }
 
 impl InitializeFrom {
-    /// The checkpoint that a run of `spec` with so many steps in an epoch would have left with these weights, stored in f32.
+    /// The checkpoint that a run of `spec` with `steps_per_epoch` would have written with these weights, stored in f32.
     ///
     /// # Errors
     /// As [`InitializeFrom::read`].
@@ -66,8 +66,8 @@ impl InitializeFrom {
     }
 }
 
-/// Whether a training goes on from slots that are there: all of them, and the number of updates where the optimizer's rule
-/// reads it. Otherwise they start afresh, and the mapping says so.
+/// Whether training can resume from the slots in the file: all are there, and so is the number of updates if the
+/// optimizer's rule reads it. Otherwise slots start afresh, and the mapping records that.
 fn keeps_slots(mapping: &mut Mapping, spec: &Spec, step: Option<u64>) -> bool {
     let optimizer = &spec.objective.update.optimizer;
     let is_slot = |wanted: &Wanted| matches!(wanted.role, Role::Slot { .. });
@@ -121,7 +121,7 @@ fn keeps_slots(mapping: &mut Mapping, spec: &Spec, step: Option<u64>) -> bool {
     false
 }
 
-/// The number of updates: an integer alone, or what PyTorch counts in, a float that is one.
+/// The number of updates: an integer scalar, or a float with an integral value, which is how PyTorch counts.
 fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
     let failed = |source| WeightNameError::Read { file: arrays.name(), theirs: name.to_string(), source };
     let bytes = arrays.read(name).map_err(failed)?;
@@ -140,7 +140,7 @@ fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
     Ok(step.ok_or_else(|| failed("it is not a number of steps from 0 to 2147483647".into()))?)
 }
 
-/// The variables of a run of `spec`, with what each is for: for whoever writes a checkpoint by a family's rules.
+/// The variables of a run of `spec` and their roles, for writing a checkpoint by a family's rules.
 ///
 /// # Errors
 /// A task that cannot be built.

@@ -1,7 +1,7 @@
-//! A run that starts from weights of another: which variables are taken from a file, and what the run remembers of it.
+//! Initializes a run from the weights of another: selects variables from a file, and records their origin.
 //!
-//! Weights are taken, and what the network moves by itself, such as a batch norm's statistics; not an optimizer's slots and no
-//! position: it is a fresh run. A run that goes on from its own checkpoint does not start again.
+//! It takes weights, and state that the network updates itself, such as a batch norm's statistics; not an optimizer's
+//! slots and no position: it is a fresh run. A run that resumes from its own checkpoint is not initialized again.
 
 use super::checkpoint::{Array, Checkpoint};
 use super::device::shape_of;
@@ -25,45 +25,45 @@ use std::path::{Path, PathBuf};
 pub struct InitializeFrom {
     /// A checkpoint of ours, or a file of weights.
     pub file: PathBuf,
-    /// Patterns of variables that start afresh nevertheless: `*` is any text, `?` any character.
+    /// Patterns of variables that keep their initial values: `*` is any text, `?` any character.
     pub except: Vec<String>,
-    /// Rules for its names: a family, or a file. Default the family that fits best.
+    /// Rules for its names: a family, or a file. Default the family that matches best.
     pub rules: Option<PathBuf>,
 }
 
-/// What a run starts with, and what became of every variable.
+/// The initial weights of a run, and the source of every variable.
 #[derive(Clone, Debug)]
 pub struct Initialization {
     file: PathBuf,
     mapping: Mapping,
-    /// As f32 storage would have them.
+    /// In f32 storage.
     values: BTreeMap<String, Array>,
     record: Value,
 }
 
 impl InitializeFrom {
-    /// From this file, whatever its names are.
+    /// Weights from this file, with default rules.
     pub fn new(file: impl Into<PathBuf>) -> InitializeFrom {
         InitializeFrom { file: file.into(), ..InitializeFrom::default() }
     }
 
-    /// What a checkpoint's record says that a run was initialized from.
+    /// The weights that a run was initialized from, according to a checkpoint's record.
     pub(super) fn of_record(record: &Value) -> InitializeFrom {
         let is_family = |name: &str| Rules::all().iter().any(|rules| rules.family == name);
         let except = record["except"].as_array().map(Vec::as_slice).unwrap_or_default();
         InitializeFrom {
             file: record["file"].as_str().unwrap_or_default().into(),
             except: except.iter().filter_map(Value::as_str).map(str::to_string).collect(),
-            // A file of rules is not remembered: then the best are asked for, and the values compared.
+            // A file of rules is not recorded: the best family is used instead, and the values are compared.
             rules: record["rules"].as_str().filter(|name| is_family(name)).map(PathBuf::from),
         }
     }
 
-    /// Reads what a run of `spec` starts with: before anything is compiled.
+    /// Reads the initial weights of a run of `spec`, before anything is compiled.
     ///
     /// # Errors
-    /// A file that is not read; variables that are not there or do not fit; a pattern that is for none; numbers that are not
-    /// finite.
+    /// A file that cannot be read; variables that are missing or do not fit; a pattern without a match; numbers that
+    /// are not finite.
     pub fn read(&self, spec: &Spec) -> Result<Initialization, TrainError> {
         let wanted = weights_of(spec)?;
         let arrays = open(&self.file)?;
@@ -80,10 +80,10 @@ impl InitializeFrom {
         Ok(Initialization { file: self.file.clone(), mapping, values, record })
     }
 
-    /// Which variables start afresh.
+    /// Selects the variables that keep their initial values.
     ///
     /// # Errors
-    /// A pattern that is for none.
+    /// A pattern without a match.
     pub(super) fn excepted(&self, wanted: &[Wanted]) -> Result<impl Fn(&str) -> bool, WeightNameError> {
         let names = || wanted.iter().map(|wanted| wanted.name.as_str());
         if let Some(pattern) = self.except.iter().find(|pattern| !names().any(|name| name_matches(pattern, name))) {
@@ -93,7 +93,7 @@ impl InitializeFrom {
         Ok(|name: &str| self.except.iter().any(|pattern| name_matches(pattern, name)))
     }
 
-    /// What a checkpoint remembers: the hash is of names, shapes and values, whatever becomes of the file.
+    /// The record in a checkpoint. Its hash covers names, shapes and values, so the file may change later.
     pub(super) fn record(&self, mapping: &Mapping, values: &BTreeMap<String, weight_names::Value>) -> Value {
         let mut hash = Sha256::new();
         for (name, (shape, bytes)) in values {
@@ -109,7 +109,7 @@ impl InitializeFrom {
     }
 }
 
-/// By the rules that are asked for, or by those that fit best.
+/// Maps names by these rules, or by those that match best.
 pub(super) fn mapping(
     rules: Option<&Path>,
     wanted: &[Wanted],
@@ -126,28 +126,28 @@ pub(super) fn mapping(
 }
 
 impl Initialization {
-    /// The file.
+    /// The weights file.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// What became of every variable.
+    /// The source of every variable.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// The same, counted.
+    /// The counts of the mapping.
     pub fn summary(&self) -> MappingSummary {
         self.mapping.summary()
     }
 
-    /// What a checkpoint remembers of it.
+    /// The record in a checkpoint.
     pub(super) fn record(&self) -> &Value {
         &self.record
     }
 
-    /// A state with these values in the place of those that a run begins with: stored as `variables` are, averages as what
-    /// they are of.
+    /// The initial state with these values replaced, in the storage that `variables` have; averages get the values of
+    /// their variables.
     pub(super) fn into_state(
         self,
         variables: &[VariableInfo],
@@ -169,7 +169,7 @@ impl Initialization {
     }
 }
 
-/// What of a training program of `spec` is the network's, stored in f32, in the program's order.
+/// The network's own variables in a training program of `spec`, stored in f32, in the program's order.
 fn weights_of(spec: &Spec) -> Result<Vec<Wanted>, TrainError> {
     let all = variables_of(spec)?.into_iter().map(|(_, wanted)| wanted);
     Ok(all.filter(|wanted| matches!(wanted.role, Role::Weight | Role::Own)).collect())
@@ -183,7 +183,7 @@ pub(super) fn variables_of(spec: &Spec) -> Result<Vec<(VariableInfo, Wanted)>, T
     let batch = objective.accumulate.get();
     let program = program::training(&*spec.task, spec.precision, i64::from(batch), &objective)?;
     let tuning = &objective.tuning;
-    // A task that predicts nothing is evaluated.
+    // A task without predictions is built as an evaluation.
     let network = program::prediction(&*spec.task, spec.precision, 1, tuning)
         .or_else(|_| program::evaluation(&*spec.task, spec.precision, 1, tuning));
     let network = network.map(|network| network.program.variables).unwrap_or_default();
@@ -191,7 +191,8 @@ pub(super) fn variables_of(spec: &Spec) -> Result<Vec<(VariableInfo, Wanted)>, T
     Ok(program.program.variables.into_iter().zip(wanted).collect())
 }
 
-/// What each variable of a training program is for: what a program reads that does not train is the network's.
+/// The role of each variable of a training program: a variable that a prediction reads belongs to the network even if
+/// it does not train.
 fn with_roles(variables: &[VariableInfo], network: &[VariableInfo]) -> Vec<Wanted> {
     let names: BTreeSet<&str> = variables.iter().map(|variable| variable.name.as_str()).collect();
     let is_read = |name: &str| network.iter().any(|variable| variable.name == name);
@@ -215,7 +216,7 @@ fn with_roles(variables: &[VariableInfo], network: &[VariableInfo]) -> Vec<Wante
     variables.iter().map(wanted).collect()
 }
 
-/// Opens a file of weights: a checkpoint of ours, which is checked whole, or of another kind.
+/// Opens a weights file: a checkpoint of ours, which is verified, or another format.
 pub(super) fn open(file: &Path) -> Result<Box<dyn Arrays>, TrainError> {
     let opened = weights::open(file).map_err(WeightNameError::from)?;
     if opened.format() != Format::Checkpoint {
@@ -225,7 +226,7 @@ pub(super) fn open(file: &Path) -> Result<Box<dyn Arrays>, TrainError> {
     Ok(Box::new(TrainedArrays { file: file.to_path_buf(), checkpoint }))
 }
 
-/// A checkpoint of ours as a source of weights: by averages where it has any, and bf16 with its remainders.
+/// A checkpoint of ours as a source of weights: its averages, where it has any, and bf16 with its remainders as f32.
 struct TrainedArrays {
     file: PathBuf,
     checkpoint: Checkpoint,
@@ -274,7 +275,7 @@ mod tests {
         spec.objective.trainable = vec!["*/logits/*".to_string()];
         let all: Vec<Wanted> = variables_of(&spec).unwrap().into_iter().map(|(_, wanted)| wanted).collect();
         let role = |end: &str| all.iter().find(|wanted| wanted.name.ends_with(end)).map(|wanted| wanted.role.clone());
-        // Frozen, and still the network's.
+        // Frozen, but still a weight of the network.
         assert_eq!(role("block1/conv/kernel"), Some(Role::Weight));
         let of = all.iter().find(|wanted| wanted.name.ends_with("logits/kernel")).unwrap().name.clone();
         assert_eq!(role("logits/kernel/adam_m"), Some(Role::Slot { of: of.clone(), slot: "adam_m".to_string() }));
@@ -352,18 +353,18 @@ mod tests {
             error.contains("mlp/logits/bias is missing: there is no mlp/logits/bias; did you mean mlp/logits/bais?"),
             "{error}"
         );
-        // The kernel of that layer fits, and is not given away.
+        // The kernel of that layer fits, but is not named in `except`.
         assert!(error.contains("start them afresh: `except: ['mlp/logits/bias']` under `train`"), "{error}");
         // Another model.
         let error = read(&[], &|given| given.name = format!("x.{}", given.dims.len())).unwrap_err();
         assert!(error.contains("it is of another model, or its names are of another family, which has x."), "{error}");
-        // A pattern for nothing.
+        // A pattern without a match.
         assert_eq!(
             read(&["mlp/logit/*"], &|_| ()).unwrap_err(),
             "`mlp/logit/*` under `except` is the name of no variable: did you mean `mlp/logits/bias`?\nhelp: `*` is any text: \
              `*/logits/*` is all of a layer `logits`"
         );
-        // No floats.
+        // Not floats.
         let error = read(&[], &|given| given.dtype = Some(DType::S32)).unwrap_err();
         assert!(error.contains("cannot be made of mlp/") && error.contains("which is s32"), "{error}");
     }

@@ -1,17 +1,17 @@
-//! What L2 regularisation adds to a loss: λ·Σw²/2, as TensorFlow's `l2_loss` has it, on the host and in f64.
+//! The L2 term of a loss: λ·Σw²/2, as in TensorFlow's `l2_loss`, on the host in f64.
 //!
-//! No program computes it: an update adds its gradient. So the loss that programs report is without it, and TensorFlow's total
-//! loss is that loss and this.
+//! No program computes it, because the update adds its gradient. The loss that programs report lacks it, and
+//! TensorFlow's total loss is the sum of both.
 
 use bf16scope_hlo::DType;
 use bf16scope_hlo::element::floats;
 use bf16scope_model::graph::VariableInfo;
 use bf16scope_model::optim::Update;
 
-/// The sum of λ·Σw²/2 over variables that train, whose bytes `bytes_of` gives by their number; none where no variable has it.
+/// The sum of λ·Σw²/2 over trainable variables, whose bytes `bytes_of` returns by number; `None` if no variable has L2.
 ///
 /// # Errors
-/// Those of `bytes_of`.
+/// Errors of `bytes_of`.
 pub fn l2<B: AsRef<[u8]>, E>(
     update: &Update,
     variables: &[VariableInfo],
@@ -26,12 +26,12 @@ pub fn l2<B: AsRef<[u8]>, E>(
     Ok(sum)
 }
 
-/// Of numbers of other dtypes than variables have, 0.
+/// 0 for dtypes that variables do not have.
 fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
     floats(dtype, bytes).map_or(0.0, |numbers| numbers.map(|x| x * x).sum())
 }
 
-/// What is reported, with the total loss at the end where L2 adds something to the loss.
+/// The reported values, followed by the total loss if L2 adds something to the loss.
 pub fn with_total(mut values: Vec<(String, f64)>, l2: Option<f64>) -> Vec<(String, f64)> {
     let loss = values.iter().find(|(name, _)| name == "loss").map(|(_, loss)| *loss);
     if let (Some(loss), Some(l2)) = (loss, l2) {
@@ -40,7 +40,7 @@ pub fn with_total(mut values: Vec<(String, f64)>, l2: Option<f64>) -> Vec<(Strin
     values
 }
 
-/// The loss and what L2 adds to it: TensorFlow's `total_loss`.
+/// The loss plus the L2 term: TensorFlow's `total_loss`.
 pub const TOTAL_LOSS: &str = "total_loss";
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Training: programs, the loop, checkpoints.
+//! Trains tasks: builds their programs, runs them on a device, writes checkpoints.
 //!
-//! [`Trainer`] is the way in: a [`Task`](bf16scope_model::task::Task), options and arrays, and one call trains it. It stands on parts
-//! that can be used alone: a [`Spec`] says what is trained, [`program`] makes its programs, [`Session`] holds it on a device
-//! and makes steps, [`run`](run()) trains it over epochs of a [`Source`](bf16scope_data::Source) and ends well whatever happens,
-//! [`checkpoint`] keeps its state. What a YAML file says becomes a `Spec` in [`experiment`].
+//! Start with [`Trainer`]: a [`Task`](bf16scope_model::task::Task), options and arrays, and one call trains it. Its
+//! parts can be used alone: a [`Spec`] describes what is trained, [`program`] builds its programs, a [`Session`] holds
+//! the state on a device and makes steps, [`run`](run()) trains over epochs of a [`Source`](bf16scope_data::Source) and
+//! handles stops, divergence and failed writes, and [`checkpoint`] stores the state. [`experiment`] turns a YAML file
+//! into a `Spec`.
 //!
-//! Everything is a function of the spec and the data: on one processor the same run gives bitwise the same weights, also
-//! across a stop and a resumption. This room takes values: it reads no file of settings and no environment. It does IO but
-//! prints nothing.
+//! The result is a function of the spec and the data: on one processor the same run gives bitwise the same weights,
+//! also across a stop and a resumption. Settings come in as values: only [`experiment`] reads configuration files, and
+//! nothing reads environment variables. It does IO but prints nothing.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! What memory there is for this process.
+//! The memory available to this process.
 
-/// The machine's memory or the limit of this process's control group, in bytes; none where the system says neither as Linux
-/// does.
+/// The machine's memory or the limit of this process's control group, in bytes; `None` on systems that report neither
+/// the way Linux does.
 pub(super) fn memory_of_machine() -> Option<u128> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
-    // The control group as a container sees it: its own is the root.
+    // The control group as a container sees it: its own group is the root.
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limits = limits.iter().filter_map(|path| std::fs::read_to_string(path).ok());
-    // `max`, where there is no limit, is no number.
+    // `max`, for no limit, does not parse.
     let limits = limits.filter_map(|text| text.trim().parse::<u128>().ok());
     limits.chain(meminfo.as_deref().and_then(total)).min()
 }

@@ -1,9 +1,9 @@
 //! The devices that share a step's work, as axes by name: `mesh: {data: 8}`.
 //!
-//! Along `data` are **replicas**, as TPUEstimator has them: each holds the whole state, takes an equal part of every batch,
-//! and computes the statistics of a batch norm over its own part. The loss of a step is the mean over the whole batch: each
-//! replica scales its own by 1/N, and gradients are summed over replicas in f32, after the cast from bf16. What they share
-//! beside, the other keys say.
+//! Along `data` are **replicas**, as in TPUEstimator: each holds the whole state, takes an equal part of every batch,
+//! and computes batch norm statistics over its own part. The loss of a step is the mean over the whole batch: each
+//! replica scales its own loss by 1/N, and gradients are summed over replicas in f32, after the cast from bf16. The
+//! other keys choose what else replicas share.
 
 use super::program_error::ProgramError;
 use bf16scope_hlo::DType;
@@ -12,7 +12,7 @@ use bf16scope_model::graph::{Replicas, SumOrder, Tensor};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// How many devices there are along each axis, and what they share.
+/// The number of devices along each axis, and what replicas share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mesh {
@@ -22,46 +22,47 @@ pub struct Mesh {
     /// Devices that each replica is split over, as [`Objective::split`](super::Objective::split) says. Default 1.
     #[serde(default = "one", skip_serializing_if = "is_one", deserialize_with = "replicas")]
     pub model: NonZeroU32,
-    /// Over how many replicas batch norms take their statistics. Default each over its own part.
+    /// The number of replicas over which batch norms take their statistics. Default each over its own part.
     #[serde(default, skip_serializing_if = "is_default")]
     pub batch_norm: Statistics,
-    /// What gradients are summed in. Default f32.
+    /// The dtype in which gradients are summed. Default f32.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sum: SumOf,
-    /// Where the state lies. Default whole on each.
+    /// How the state is placed. Default whole on each replica.
     #[serde(default, skip_serializing_if = "is_default")]
     pub state: StateOf,
 }
 
-/// Over what batch norms take their statistics: `batch_norm: {across: 4}`.
+/// The replicas over which batch norms take their statistics: `batch_norm: {across: 4}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Statistics {
-    /// Over groups of so many replicas; a divisor of [`Mesh::data`].
+    /// The number of replicas in a group; a divisor of [`Mesh::data`].
     #[serde(deserialize_with = "replicas")]
     pub across: NonZeroU32,
 }
 
 impl Default for Statistics {
-    /// One replica's part.
+    /// Each replica alone.
     fn default() -> Self {
         Statistics { across: NonZeroU32::MIN }
     }
 }
 
-/// What gradients are summed over replicas in. Each replica's own is computed as it is either way.
+/// The dtype in which gradients are summed over replicas. How a replica computes its own gradient does not depend on
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SumOf {
     /// f32, as TensorFlow's `CrossShardOptimizer`.
     #[default]
     F32,
-    /// bf16, as XLA's partitioner sums gradients of bf16 weights: half the bytes from core to core, and every addition rounds.
-    /// On a CPU, which would sum in more and round once, it is [`SumOf::Bf16Ring`].
+    /// bf16, as XLA's partitioner sums gradients of bf16 weights: half the bytes between cores, and every addition
+    /// rounds. On a CPU, whose all-reduce would sum in f32 and round once, it is [`SumOf::Bf16Ring`].
     Bf16,
-    /// bf16, written out: one after the other by rank. For measuring.
+    /// bf16 with explicit additions, one after the other by rank. For measuring.
     Bf16Ring,
-    /// bf16, written out: in pairs, and pairs of pairs. For measuring.
+    /// bf16 with explicit additions, in a binary tree. For measuring.
     Bf16Tree,
 }
 
@@ -75,19 +76,19 @@ impl SumOf {
     }
 }
 
-/// Where variables that train, and what the optimizer keeps of them, lie.
+/// The placement of trainable variables and of the optimizer's slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateOf {
     /// Whole on each replica.
     #[default]
     Whole,
-    /// Spread over the replicas: each holds a part, and updates it; what the network reads is gathered, cast first where it
-    /// reads casts. What would take as much memory in parts stays whole.
+    /// Sharded over the replicas: each holds a shard, and updates it; values that the network reads are gathered, after
+    /// the cast if it reads casts. Variables whose shards would save no memory stay whole.
     Sharded,
 }
 
-/// The cores of the largest slice, a v3-2048.
+/// The number of cores of the largest slice, a v3-2048.
 pub const MAX_REPLICAS: u32 = 2048;
 
 fn replicas<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
@@ -115,7 +116,7 @@ impl Default for Mesh {
 }
 
 impl Mesh {
-    /// So many replicas, that share nothing but the sums of gradients.
+    /// `n` replicas that share nothing but the sums of gradients.
     pub fn replicas(n: NonZeroU32) -> Mesh {
         Mesh {
             data: n,
@@ -126,23 +127,23 @@ impl Mesh {
         }
     }
 
-    /// Devices: of all replicas, all their parts.
+    /// The number of devices: replicas times the devices of each.
     pub fn n_devices(self) -> u32 {
         self.data.get().saturating_mul(self.model.get())
     }
 
-    /// The same for another number of replicas.
+    /// The same mesh with another number of replicas.
     #[must_use]
     pub fn of_replicas(self, n: NonZeroU32) -> Mesh {
         Mesh { data: n, ..self }
     }
 
-    /// What programs know of the replicas that run them.
+    /// The replicas as programs see them.
     pub(super) fn of_program(self) -> Replicas {
         Replicas { n: self.data, statistics: self.batch_norm.across, in_parts: self.state == StateOf::Sharded }
     }
 
-    /// Whether it is more than one device, along either axis.
+    /// Whether it has more than one device, along either axis.
     pub fn is_parallel(self) -> bool {
         self.n_devices() > 1
     }
@@ -152,11 +153,11 @@ impl Mesh {
         self.data.get() > 1
     }
 
-    /// One replica's part of a batch.
+    /// The size of one replica's part of a batch.
     ///
     /// # Errors
-    /// [`ProgramError::Replicas`] for a batch that does not split evenly, [`ProgramError::Statistics`] for groups of replicas
-    /// that do not.
+    /// [`ProgramError::Replicas`] for a batch that does not split evenly, [`ProgramError::Statistics`] for replicas
+    /// that do not split into groups evenly.
     pub fn part_of(self, batch: i64) -> Result<i64, ProgramError> {
         let (n, across) = (self.data.get(), self.batch_norm.across.get());
         if n % across != 0 {
@@ -176,7 +177,7 @@ impl Mesh {
         }
     }
 
-    /// The mesh, on a device that sums a bf16 `all-reduce` in more.
+    /// The mesh for a device whose bf16 `all-reduce` sums in a wider dtype.
     pub(super) fn written_out(self) -> Mesh {
         match self.sum {
             SumOf::Bf16 => Mesh { sum: SumOf::Bf16Ring, ..self },
@@ -184,7 +185,7 @@ impl Mesh {
         }
     }
 
-    /// The sum of a gradient over replicas, in f32 afterwards.
+    /// The sum of a gradient over replicas, as f32 whatever the dtype of the sum.
     pub(super) fn sum_gradient(self, x: &Tensor) -> Tensor {
         let in_bf16 = |order| x.rounded_sum_over_replicas(order);
         match self.sum {
@@ -196,7 +197,7 @@ impl Mesh {
         }
     }
 
-    /// The sum over replicas, in f32 at least.
+    /// The sum over replicas, at least in f32.
     pub(super) fn sum(self, x: &Tensor) -> Tensor {
         match (self.has_replicas(), x.dtype()) {
             (false, _) => x.clone(),
@@ -210,7 +211,7 @@ impl Mesh {
 mod tests {
     use super::*;
 
-    /// One replica that several devices share was called one device.
+    /// One replica over several devices used to count as one device.
     #[test]
     fn a_mesh_of_one_axis_is_parallel_whichever_it_is() {
         let n = |n| NonZeroU32::new(n).unwrap();

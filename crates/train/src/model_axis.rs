@@ -1,11 +1,11 @@
-//! A training step over the model axis: what the devices of a replica split, and what they add up in.
+//! Partitions a training step over the model axis, the devices of each replica.
 
 use super::mesh::SumOf;
 use bf16scope_hlo::Module;
 use bf16scope_passes::PassError;
 use bf16scope_passes::partition::{self, PartitionReport, Rule};
 
-/// Lays a training step over the `n` devices of each replica, which sum as its replicas do.
+/// Partitions a training step over the `n` devices of each replica, which sum in the dtype of the replicas' sums.
 ///
 /// # Errors
 /// Rules that do not fit the step.

@@ -1,8 +1,9 @@
-//! An interval between two looks of a watched run, made again and looked at step by step: the first step at which something is
-//! wrong, and which setting changed there.
+//! Replays the interval between two records of a watched run and watches every step: finds the first step with an
+//! anomaly, and the setting that changed there.
 //!
-//! A look every fifty steps sees what came of a fault, up to fifty steps late and after it spread. Steps of the interval are
-//! judged beside the step before each, and beside the look at which the interval begins: what grows tenfold over an interval
+//! Watching every fifty steps shows a fault up to fifty steps late, after it has spread. Each step of the interval is
+//! compared with the step before, and with the record at the start of the interval: a value that grows tenfold over an
+//! interval need not grow tenfold in a step.
 //! need not grow tenfold in a step.
 
 use super::batches::{Data, loader_of_host};
@@ -14,26 +15,26 @@ use super::watch::{Anomaly, WatchRecord, anomalies};
 use bf16scope_model::optim::Update;
 use serde::Serialize;
 
-/// What the interval shows, step by step.
+/// The anomalies and changed settings in an interval.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Narrowed {
-    /// The first and the last step that were looked at.
+    /// The first and the last watched step.
     pub steps: [u64; 2],
-    /// What is wrong at the first step at which anything is that was not before.
+    /// The anomalies of the first step that has new ones.
     pub anomalies: Vec<Anomaly>,
     /// Settings that changed in the interval, up to that step: the latest first.
     pub settings: Vec<SettingChange>,
-    /// The looks.
+    /// The records of the watched steps.
     #[serde(skip)]
     pub records: Vec<WatchRecord>,
 }
 
-/// A setting of the run that is another from a step on.
+/// A setting of the run whose value changed at a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SettingChange {
-    /// The first step that has it, counted from 1.
+    /// The first step with the new value, counted from 1.
     pub step: u64,
     /// `learning_rate` or `loss_scale`.
     pub setting: &'static str,
@@ -41,7 +42,7 @@ pub struct SettingChange {
     pub before: f64,
     /// Its value at this step.
     pub now: f64,
-    /// Of a learning rate, the part of the schedule that ends with the step before and the one that begins: `warm_up`,
+    /// For a learning rate, the part of the schedule that ends with the step before and the one that begins: `warm_up`,
     /// `changes[0]`.
     pub phases: Option<[String; 2]>,
 }
@@ -57,18 +58,18 @@ impl std::fmt::Display for SettingChange {
     }
 }
 
-/// A change that is smaller is what a schedule does from step to step.
+/// Smaller changes are normal from step to step of a schedule.
 const LEAST_CHANGE: f64 = 1.1;
 
-/// Makes the steps between two looks again and looks at each: from the look two before the one that `records` first show
-/// something wrong in, as rules of two looks in a row ask for. Nothing where nothing is wrong, or where it is at the first look.
-/// `made_again` is told of each step that is made on the way, and of the last that may be.
+/// Replays the interval before the first anomaly in `records` and watches every step. It starts two records before the
+/// one with the anomaly, because some rules compare two records. `None` if there is no anomaly, or if it is in the
+/// first record. `made_again` receives each step that is made on the way, and the last step of the interval.
 ///
-/// `session` must be of the run's [`Spec`](super::Spec), `records` the run's looks by ascending step, and `from` a place before
-/// the step [`interval_of`] them.
+/// `session` must be of the run's [`Spec`](super::Spec), `records` the run's records by ascending step, and `from` a state
+/// before the step [`interval_of`] them.
 ///
 /// # Errors
-/// A run that cannot be watched or made again; whatever data and plugin say, and `made_again` gives.
+/// A run that cannot be watched or replayed; errors of the data, the plugin and `made_again`.
 pub fn narrow<E: From<TrainError>>(
     session: &mut Session,
     data: Data<'_>,
@@ -104,26 +105,26 @@ pub fn narrow<E: From<TrainError>>(
     Ok(Some(Narrowed { steps: [first, until], anomalies: new, settings, records: looks }))
 }
 
-/// The step, counted from 1, from which on [`narrow`] looks at each; nothing where there is nothing to narrow.
+/// The step, counted from 1, at which [`narrow`] starts to watch; `None` if there is nothing to narrow.
 pub fn interval_of(records: &[WatchRecord]) -> Option<u64> {
     interval(records).map(|interval| interval.first.step)
 }
 
-/// The interval that is looked at.
+/// The interval to watch.
 struct Interval<'a> {
-    /// Its first step was looked at.
+    /// The record at its start.
     first: &'a WatchRecord,
-    /// So was one within, where something is wrong only in what comes after it.
+    /// The record before the anomaly, for rules that compare two records.
     middle: &'a WatchRecord,
     last: &'a WatchRecord,
-    /// What was seen at its beginning.
+    /// The anomalies at its start.
     known: Vec<Anomaly>,
 }
 
-/// The looks around the first of which something is wrong.
+/// The interval before the first anomaly.
 fn interval(records: &[WatchRecord]) -> Option<Interval<'_>> {
     let first = anomalies(records).into_iter().next()?;
-    // A setting may change between two looks.
+    // An anomaly may only be visible in a later record, because it compares two.
     let at = (0..records.len()).find(|&at| anomalies(&records[..=at]).contains(&first))?;
     let middle = at.checked_sub(1)?;
     let begin = middle.saturating_sub(1);
@@ -132,7 +133,7 @@ fn interval(records: &[WatchRecord]) -> Option<Interval<'_>> {
 }
 
 impl Interval<'_> {
-    /// What is wrong at a step and was not when the interval began.
+    /// The anomalies of a step that the interval did not start with.
     fn new_in(&self, looks: &[WatchRecord], now: &WatchRecord) -> Vec<Anomaly> {
         let coarse = if now.step > self.middle.step { self.middle } else { self.first };
         let beside = looks.last().into_iter().chain([coarse]);
@@ -140,7 +141,7 @@ impl Interval<'_> {
         for before in beside {
             for anomaly in anomalies(&[before.clone(), now.clone()]) {
                 let is_same = |other: &Anomaly| (other.rule, &other.layer) == (anomaly.rule, &anomaly.layer);
-                // Of two looks the first is judged as well.
+                // The earlier of the two records is judged as well.
                 if anomaly.step > before.step && !self.known.iter().chain(&all).any(is_same) {
                     all.push(anomaly);
                 }
@@ -150,7 +151,7 @@ impl Interval<'_> {
     }
 }
 
-/// Settings that are not what they were the step before.
+/// The settings that differ from those of the step before.
 fn changes(looks: &[WatchRecord], update: &Update) -> Vec<SettingChange> {
     let mut changes = Vec::new();
     for pair in looks.windows(2).rev() {
@@ -172,18 +173,18 @@ fn changes(looks: &[WatchRecord], update: &Update) -> Vec<SettingChange> {
     changes
 }
 
-/// How steps of a run that is made again are looked at.
+/// How the steps of a replay are watched.
 pub(super) struct Looking<'a> {
     pub observer: &'a Observer,
-    /// The replica whose numbers are looked at.
+    /// The watched replica.
     pub replica: usize,
     /// The last step, counted from 1.
     pub until: u64,
 }
 
-/// Looks at each step of a run that is made again, from the one that `made` is about to make to the last, or while `each` of a
-/// look is true: the session then has the state before the last of them. A rise of the learning rate before the step `before`
-/// is looked for after the step `since(before)`.
+/// Watches each step of a replay, from the one that `made` holds to the last, or while `each` returns true for a
+/// record: the session then has the state before the last watched step. A rise of the learning rate before the step
+/// `before` is searched for after the step `since(before)`.
 pub(super) fn look_at_each<E: From<TrainError>>(
     session: &mut Session,
     Looking { observer, replica, until }: Looking<'_>,

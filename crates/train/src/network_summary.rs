@@ -1,7 +1,7 @@
-//! The summary of a network by layer: shapes, parameters and bytes, without a device.
+//! Summarises a network by layer: shapes, parameters and bytes, without a device.
 //!
-//! Layers are read from the prediction program of one example: what a scope's instructions come to. So a task of one's own
-//! has a summary, too, and activations stand with the layer whose name they carry.
+//! Layers are read from the prediction program of one example, as the instructions of a scope. So a custom task has a
+//! summary too, and an activation belongs to the layer whose name it carries.
 
 use super::objective::Objective;
 use super::program;
@@ -12,18 +12,18 @@ use bf16scope_model::task::Task;
 use bf16scope_passes::tuning::Tuning;
 use serde::Serialize;
 
-/// A layer, or a scope's own ops.
+/// A layer, or the ops directly in a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerSummary {
     /// Its scoped name: `cnn/block1/conv`.
     pub name: String,
-    /// Its kind, as its ops say: `convolution`, `dot`, or the last of them.
+    /// Its kind by its ops: `convolution`, `dot`, or the name of the last op.
     pub op: String,
-    /// Dims of what it gives for one example.
+    /// Dims of its output for one example.
     pub output: Vec<i64>,
-    /// Numbers that train.
+    /// The number of trainable parameters.
     pub n_parameters: u64,
-    /// Numbers that do not: running statistics, frozen weights.
+    /// The number of parameters that do not train: running statistics, frozen weights.
     pub n_fixed: u64,
 }
 
@@ -36,19 +36,19 @@ pub struct NetworkSummary {
     pub inputs: Vec<(String, Vec<i64>)>,
     /// Its layers, in the order in which they begin to compute.
     pub layers: Vec<LayerSummary>,
-    /// Numbers that train.
+    /// The number of trainable parameters.
     pub n_parameters: u64,
-    /// Numbers that do not.
+    /// The number of parameters that do not train.
     pub n_fixed: u64,
-    /// Bytes of what training keeps between steps: variables, slots, averages.
+    /// Bytes of the state between training steps: variables, slots, averages.
     pub n_state_bytes: u64,
 }
 
 impl NetworkSummary {
-    /// Reads what a task is made of, and what training it so keeps.
+    /// Summarises a task and the state of its training.
     ///
     /// # Errors
-    /// A task that cannot be built, or that predicts nothing.
+    /// A task that cannot be built, or has no predictions.
     pub fn new(
         task: &dyn Task,
         numbers: Numbers,
@@ -57,7 +57,7 @@ impl NetworkSummary {
     ) -> Result<NetworkSummary, ProgramError> {
         let predicting = program::prediction(task, numbers, 1, &Tuning::none())?.program;
         let training = program::training(task, numbers, batch, objective)?.program;
-        // A network that only training needs, such as a GAN's discriminator, is in evaluations too.
+        // Evaluations also contain networks that only training needs, such as a GAN's discriminator.
         let judged = program::evaluation(task, numbers, 1, &Tuning::none()).ok().map(|judged| judged.program);
         let is_new = |it: &&VariableInfo| predicting.variables.iter().all(|other| other.name != it.name);
         let others = judged.iter().flat_map(|judged| &judged.variables).filter(is_new);
@@ -94,7 +94,7 @@ impl NetworkSummary {
     }
 }
 
-/// The layers of a program whose names are wanted.
+/// The layers of a program whose names meet a condition.
 fn rows(entry: &Computation, owners: &[&str], is_wanted: impl Fn(&str) -> bool) -> Vec<LayerSummary> {
     let mut layers: Vec<LayerSummary> = Vec::new();
     for instr in &entry.instructions {
@@ -124,16 +124,16 @@ fn rows(entry: &Computation, owners: &[&str], is_wanted: impl Fn(&str) -> bool) 
     layers
 }
 
-/// Ops that say what a layer is; others stand beside them.
+/// Ops that tell the kind of a layer; all others accompany them.
 const TELLING: [&str; 8] =
     ["convolution", "dot", "gather", "while", "reduce-window", "batch-norm-inference", "sort", "concatenate"];
 
-/// A name without its last part.
+/// The scope of a name: all but its last part.
 fn scope_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(scope, _)| scope)
 }
 
-/// The row that a scope's ops belong to: the innermost scope around them that has variables, or the scope itself.
+/// The row of a scope's ops: the innermost enclosing scope that has variables, or else the scope itself.
 fn row_of<'a>(scope: &'a str, owners: &[&'a str]) -> Option<&'a str> {
     let is_around =
         |owner: &&&str| scope == **owner || scope.strip_prefix(**owner).is_some_and(|rest| rest.starts_with('/'));

@@ -1,4 +1,4 @@
-//! What a training program minimises, and how.
+//! The objective of a training program: update rule, loss scale, micro-batches, mesh.
 
 use super::mesh::{Mesh, StateOf};
 use super::program_error::ProgramError;
@@ -7,24 +7,25 @@ use bf16scope_passes::partition::Rule;
 use bf16scope_passes::tuning::Tuning;
 use std::num::NonZeroU32;
 
-/// How a training program minimises the loss of its task.
+/// How a training program minimises its task's loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
-    /// How variables change.
+    /// The update rule of variables.
     pub update: Update,
-    /// How the loss is scaled before it is differentiated; the loss reported is not.
+    /// How the loss is scaled before it is differentiated; the reported loss is unscaled.
     pub loss_scale: LossScale,
-    /// In how many micro-batches a batch is gone through, one after the other, before the update. 1 is all at once.
+    /// The number of micro-batches of a batch, made one after the other before the update.
     pub accumulate: NonZeroU32,
     /// The devices that share a step.
     pub mesh: Mesh,
-    /// What the devices of each replica split, where it has several.
+    /// The parameters that the devices of each replica split, if it has several.
     pub split: Vec<Rule>,
-    /// How variables are averaged over steps; what is learnt does not depend on it.
+    /// The average of variables over steps; training does not depend on it.
     pub average: Option<Average>,
-    /// Patterns of the variables that train (`*` is any text, `?` any character); others are frozen. Of none all train.
+    /// Patterns of the trainable variables (`*` is any text, `?` any character); others are frozen. Without patterns
+    /// all train.
     pub trainable: Vec<String>,
-    /// How the program is made cheaper on its target.
+    /// The optimisations for the target.
     pub tuning: Tuning,
 }
 
@@ -45,7 +46,7 @@ impl Default for Objective {
 }
 
 impl Objective {
-    /// Whether a batch of so many examples can be gone through so. Gives one replica's part of it.
+    /// Checks that a batch splits over replicas and micro-batches. Returns the size of one replica's part.
     ///
     /// # Errors
     /// A batch that does not split in equal parts for the replicas, or theirs in equal micro-batches.

@@ -1,4 +1,4 @@
-//! The compiled observing program of a session: see [`watch`](super::watch).
+//! A session's compiled observing program: see [`watch`](super::watch).
 
 use super::device::{Fed, Loaded};
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
@@ -8,7 +8,7 @@ use super::spec::Spec;
 use super::watch::{Observing, RowOf, WatchRow, observing, read_row, words_of};
 use bf16scope_pjrt::{Buffer, Client};
 
-/// Whether a run of `spec` on so many hosts can be watched: better asked before a minute of compiling.
+/// Checks that a run of `spec` on `n_hosts` hosts can be watched, before a minute of compiling.
 ///
 /// # Errors
 /// A run that cannot be watched.
@@ -37,31 +37,31 @@ fn check_observed(objective: &Objective) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// The key that asks for it.
+/// The key that turns watching on.
 const WATCH: &[&str] = &["train", "watch"];
 
-/// A run that cannot be watched; `way` leads to the key that it does not go with. A flag may ask for it, and the mesh be of
-/// flags.
+/// The error of a run that cannot be watched; `way` leads to the key that conflicts. Flags may set either.
 fn not_watched(way: &'static [&'static str], why: &str, help: &str) -> TrainError {
     let ways = if way == WATCH { vec![WATCH] } else { vec![way, WATCH] };
     let text = format!("the run cannot be watched: {why}");
     TrainError::new(TrainErrorKind::Experiment, TrainPlace::Keys(ways), text).with_help(help)
 }
 
-/// What looks at steps.
+/// Compiled observation of training steps.
 #[derive(Debug)]
 pub(super) struct Observer {
     loaded: Loaded,
     rows: Vec<RowOf>,
-    /// What a step keeps of running statistics that keep more than 0.999.
+    /// Running statistics of which a step keeps more than 0.999, and the share that it keeps.
     pub slow_statistics: Vec<(String, f64)>,
 }
 
-/// What a step keeps of a running statistic is worth a word from here on: its last thousand steps count.
+/// A running statistic is reported as slow if a step keeps more than this share: it then averages over a thousand
+/// steps.
 const SLOW: f64 = 0.999;
 
 impl Observer {
-    /// Compiles the observing program of `spec`, whose objective is as `objective` has it on these devices.
+    /// Compiles the observing program of `spec`, with the objective `objective` on these devices.
     ///
     /// # Errors
     /// A run that cannot be watched; a task that cannot be built or compiled.
@@ -70,12 +70,12 @@ impl Observer {
         let Observing { program, rows, mut statistics } =
             observing(&*spec.task, spec.numbers(), i64::from(spec.batch), objective)?;
         let loaded = Loaded::new(client, program, 0, spec.task.features(), spec.batch, site)?;
-        // As f32 has it.
+        // `kept` has been rounded to f32.
         statistics.retain(|(_, kept)| *kept > SLOW + 1e-6);
         Ok(Observer { loaded, rows, slow_statistics: statistics })
     }
 
-    /// The rows of a replica, of the step that so many come before, with its state and batch, which stay.
+    /// The rows of a replica at the step after `before` steps, with its state and batch, which are not donated.
     pub fn observe(
         &self,
         state: &[Vec<Buffer>],

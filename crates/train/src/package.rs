@@ -1,8 +1,8 @@
-//! Packages: a folder that predicts without its experiment. The program as HLO, what a compiler made of it, the variables,
-//! and a manifest, `package.json`, with the names of everything and a SHA-256 of each file.
+//! Packages: a folder that predicts without its experiment. It holds the program as HLO, the compiled executable, the
+//! variables, and a manifest, `package.json`, with the names of everything and a SHA-256 of each file.
 //!
-//! An executable is of one version of one compiler, and of one kind of processor; the HLO beside it is of all. Whoever runs
-//! a package compares [`Built::compiler`] and [`Built::processor`] with what is there, and compiles the HLO where they
+//! An executable fits one version of one compiler and one kind of processor; the HLO beside it fits all. A program that
+//! runs a package compares [`Built::compiler`] and [`Built::processor`] with its own, and compiles the HLO where they
 //! differ.
 
 use super::checkpoint::{Array, Checkpoint};
@@ -35,49 +35,48 @@ const VARIABLES: &str = "variables.npz";
 const EXECUTABLE: &str = "executable.bin";
 /// The experiment's file in a package.
 pub const EXPERIMENT: &str = "experiment.yaml";
-/// Beside the others until the manifest is written: the names of those that a package need not have, a line each.
+/// Exists until the manifest is written: names, one per line, of the optional files of the unfinished package.
 const UNFINISHED: &str = ".unfinished-package";
-/// Bytes of such names at most.
+/// The most bytes of this file.
 const MAX_NAMES: u64 = 1 << 16;
 
-/// The form of packages that is written and read here.
+/// The version of the package format that is written and read here.
 const FORMAT: u32 = 1;
-/// A manifest's bytes at most: names of a hundred thousand variables.
+/// The most bytes of a manifest: names of a hundred thousand variables.
 const MAX_MANIFEST: u64 = 16 << 20;
-/// Bytes of another file at most.
+/// The most bytes of any other file.
 const MAX_BYTES: u64 = 64 << 30;
 
-/// What is in a package.
+/// The contents of a package.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an object with `format`, `program`, `variables`, `inputs`, `outputs` and more")]
 #[non_exhaustive]
 pub struct Manifest {
-    /// The form of the package: 1.
+    /// The version of the format: 1.
     pub format: u32,
     /// The version of bf16scope that wrote it.
     pub bf16scope: String,
-    /// What the network computes in: `bf16`, `f32`, `f16`.
+    /// The dtype that the network computes in: `bf16`, `f32`, `f16`.
     pub precision: String,
-    /// Steps after which the variables are.
+    /// Steps of training behind the variables.
     pub steps: u64,
-    /// Devices that run the program at once, each on its own batch.
+    /// Devices that run the program at the same time, each on its own batch.
     pub n_devices: usize,
-    /// Whether a TPU's compiler may leave out roundings to bf16 between wider operations, as it was compiled; elsewhere each
-    /// is performed. Packages of before 2026-11-25 do not say so: it may not.
+    /// Whether a TPU's compiler may omit roundings to bf16 between wider operations; other devices perform every
+    /// rounding. Packages from before 2026-11-25 do not have it: no rounding was omitted.
     #[serde(default)]
     pub excess_precision: bool,
-    /// What each device is given, in the order of the program's parameters after the variables.
+    /// The inputs of each device, in the order of the program's parameters after the variables.
     pub inputs: Vec<Signature>,
-    /// What each device gives, in the order of the program's results.
+    /// The outputs of each device, in the order of the program's results.
     pub outputs: Vec<Signature>,
     /// The program: a serialized `HloModuleProto`, whose first parameters are the variables.
     pub program: PackageFile,
-    /// The variables, by their names.
+    /// The variables by name.
     pub variables: PackageFile,
-    /// What a compiler made of the program.
+    /// The compiled executable.
     pub executable: Option<Built>,
-    /// The experiment, whose `data` say what becomes of files that the package is given. Packages of before 2026-11-28 have
-    /// none.
+    /// The experiment, whose `data` describe how files become inputs. Packages from before 2026-11-28 do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment: Option<PackageFile>,
     /// The tokenizer that the experiment names.
@@ -86,12 +85,12 @@ pub struct Manifest {
     /// Statistics and vocabularies that the run learnt for a table's columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learnt: Option<Learnt>,
-    /// Names of the classes of labels, of class 0 first.
+    /// Class names of each label, from class 0 on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, Vec<String>>,
 }
 
-/// An array that goes in or comes out.
+/// An input or output array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an array's `name`, `dtype` and `dims`")]
 pub struct Signature {
@@ -115,26 +114,26 @@ pub struct PackageFile {
     pub sha256: String,
 }
 
-/// An executable, and what can run it.
+/// An executable and the device that it needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an executable's file and its `target`")]
 pub struct Built {
     /// The file.
     #[serde(flatten)]
     pub part: PackageFile,
-    /// What it was compiled for: `cpu`, `tpu-v3:2x2`.
+    /// The target: `cpu`, `tpu-v3:2x2`.
     pub target: String,
-    /// What the compiler says of its version.
+    /// The compiler's version, as it reports it.
     pub compiler: String,
-    /// The processor that it was compiled on and for, where that is a CPU.
+    /// The processor that it was compiled on and for, if that is a CPU.
     pub processor: Option<String>,
 }
 
-/// Why a folder is no package, or cannot become one.
+/// Why a folder is not a package, or cannot become one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackageError {
-    /// There is something already.
+    /// The folder exists and is not empty.
     #[error("{}: is there already, and is not an empty folder\nhelp: name another folder, or remove it", folder.display())]
     Taken {
         /// The folder.
@@ -147,21 +146,21 @@ pub enum PackageError {
         path: PathBuf,
         /// `written` or `read`.
         done: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The variables cannot be written.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The manifest is no manifest.
+    /// The manifest is invalid.
     #[error("{}: no manifest of a package: {what}\nhelp: make one with `bf16scope package`", path.display())]
     Manifest {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
-    /// A file is not the one that the manifest speaks of.
+    /// A file differs from its entry in the manifest.
     #[error(
         "{}: {measured}, expected {expected} as {MANIFEST} says: the file is damaged or not the package's\nhelp: copy the \
          package again",
@@ -170,14 +169,14 @@ pub enum PackageError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The file's size and hash.
         measured: String,
-        /// What it was.
+        /// The size and hash in the manifest.
         expected: String,
     },
 }
 
-/// A prediction program with a checkpoint's variables, to be compiled and written.
+/// A prediction program with a checkpoint's variables, ready to be compiled and written.
 #[derive(Debug)]
 pub struct Unwritten {
     program: Program,
@@ -193,8 +192,8 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// The prediction program of a task for batches of `batch` examples on each device, with the variables of a checkpoint
-    /// that was read from `path`, by its averages where it has any.
+    /// The prediction program of a task for batches of `batch` examples on each device, with the variables of a
+    /// checkpoint that was read from `path` (its averages, where it has any).
     ///
     /// # Errors
     /// A program that cannot be built; a checkpoint of another task.
@@ -207,7 +206,7 @@ impl Unwritten {
         checkpoint: &Checkpoint,
     ) -> Result<Unwritten, TrainError> {
         let numbers = numbers.into();
-        // Who calls it has images as they are.
+        // Callers of a package have images in their usual layout.
         let tuning = tuning.clone().with(|tuning| tuning.transpose_input = false);
         let program = program::prediction(task, numbers, i64::from(batch), &tuning)?.program;
         verify::verify(&program.module)?;
@@ -226,7 +225,7 @@ impl Unwritten {
         Ok(Unwritten { program, bytes, outputs, variables, precision, steps, classes, experiment, tokenizer, learnt })
     }
 
-    /// With the text of the experiment, and the tokenizer that it names, with its name in the package.
+    /// Adds the text of the experiment, and its tokenizer with its file name in the package.
     #[must_use]
     pub fn with_experiment(self, text: String, tokenizer: Option<(String, Vec<u8>)>) -> Unwritten {
         Unwritten { experiment: Some(text), tokenizer, ..self }
@@ -242,8 +241,8 @@ impl Unwritten {
         &self.bytes
     }
 
-    /// Writes the package into a folder that is not there, or is empty. The manifest comes last: a folder without one is no
-    /// package.
+    /// Writes the package into a folder that is empty or does not exist. The manifest is written last: a folder without
+    /// one is not a package.
     ///
     /// # Errors
     /// [`PackageError`].
@@ -257,14 +256,14 @@ impl Unwritten {
         check_folder(folder)?;
         let written = |path: PathBuf| move |source| PackageError::Io { path, done: "written", source };
         fs::create_dir_all(folder).map_err(written(folder.to_path_buf()))?;
-        // Until the manifest is there this says whose the other files are: a package's whose writer did not come to its end.
+        // Until the manifest exists, this file marks the others as an unfinished package.
         let mark = folder.join(UNFINISHED);
         let lock = files::open_lock(&mark).map_err(written(mark.clone()))?;
-        // On a file system without locks two writers are told by the checksums of the manifest.
+        // On a file system without locks, the manifest's checksums detect a second writer.
         if lock.try_lock_exclusive().is_ok_and(|is_ours| !is_ours) {
             return Err(PackageError::Taken { folder: folder.to_path_buf() });
         }
-        // Another writer may have come to its end since.
+        // Another writer may have finished since.
         check_folder(folder)?;
         for name in PARTS.map(String::from).into_iter().chain(marked(folder)) {
             match fs::remove_file(folder.join(&name)) {
@@ -339,14 +338,14 @@ impl Unwritten {
 }
 
 impl Built {
-    /// An executable for `target`, compiled here by a compiler that says this of its version.
+    /// An executable for `target`, compiled on this machine by this version of a compiler.
     pub fn here(target: &str, compiler: String) -> Built {
         let processor = (target == "cpu").then(processor);
         let part = PackageFile { file: EXECUTABLE.to_string(), n_bytes: 0, sha256: String::new() };
         Built { part, target: target.to_string(), compiler, processor }
     }
 
-    /// What speaks against running it on a device whose compiler says this of its version; `None` where nothing does.
+    /// Why it cannot run on a device whose compiler reports this version; `None` if it can.
     pub fn differs(&self, compiler: &str) -> Option<String> {
         if self.compiler != compiler {
             return Some(format!("it was compiled by {:?}, and here is {compiler:?}", self.compiler));
@@ -359,17 +358,17 @@ impl Built {
     }
 }
 
-/// Files of every package, but for its manifest, which comes last.
+/// Files that packages have, except the manifest, which is written last.
 const PARTS: [&str; 4] = [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT];
 
-/// Names of other files that a writer which did not come to its end began to write.
+/// Names of other files that an interrupted writer had begun.
 fn marked(folder: &Path) -> Vec<String> {
     let text = files::read_text(&folder.join(UNFINISHED), MAX_NAMES).unwrap_or_default();
     let names = text.lines().filter(|name| Path::new(name).file_name().is_some_and(|last| last == *name));
     names.filter(|name| *name != MANIFEST).map(String::from).collect()
 }
 
-/// Refuses a folder in which something would be lost: one that holds anything but what a killed writer of a package left.
+/// Refuses a folder with content that writing would lose: anything but the files of an interrupted writer of a package.
 ///
 /// # Errors
 /// [`PackageError::Taken`]; [`PackageError::Io`].
@@ -382,7 +381,7 @@ pub fn check_folder(folder: &Path) -> Result<(), PackageError> {
     match fs::read_dir(folder) {
         Ok(entries) => {
             let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-            // What a writer that was killed left may be replaced, and nothing beside it.
+            // The files of an interrupted writer may be replaced, and no others.
             let marked = marked(folder);
             let is_known = |name: &str, is: fn(&str, &str) -> bool| {
                 PARTS.into_iter().chain(marked.iter().map(String::as_str)).any(|part| is(name, part))
@@ -410,7 +409,7 @@ pub fn check_folder(folder: &Path) -> Result<(), PackageError> {
 }
 
 impl Manifest {
-    /// Reads a package's manifest, and compares every file with it.
+    /// Reads a package's manifest, and verifies every file.
     ///
     /// # Errors
     /// [`PackageError`].
@@ -440,7 +439,7 @@ impl Manifest {
         let executable = manifest.executable.iter().map(|built| &built.part);
         let others = executable.chain(&manifest.experiment).chain(&manifest.tokenizer);
         for part in [&manifest.program, &manifest.variables].into_iter().chain(others) {
-            // What is read lies in the folder.
+            // Only files directly in the folder are read.
             if Path::new(&part.file).file_name().is_none_or(|name| name != part.file.as_str()) {
                 return Err(wrong(format!("{:?} is not the name of a file in the folder", part.file)));
             }
@@ -458,16 +457,16 @@ impl Manifest {
     }
 }
 
-/// What compiles a package's program on each of so many devices: with every rounding performed, unless excess precision is
+/// Compile options of a package's program on `n_devices`: every rounding is performed, unless excess precision is
 /// allowed.
 pub fn options(n_devices: usize, excess_precision: bool) -> CompileOptions {
     CompileOptions { n_replicas: n_devices, allow_excess_precision: excess_precision, ..CompileOptions::default() }
 }
 
-/// The executable as bytes; `None` where the plugin writes none.
+/// The executable as bytes; `None` if the plugin cannot serialise.
 ///
 /// # Errors
-/// What else the plugin says.
+/// Other errors of the plugin.
 pub fn serialized(compiled: &Compiled) -> Result<Option<Vec<u8>>, PjrtError> {
     match compiled.serialize() {
         Ok(bytes) => Ok(Some(bytes)),
@@ -490,7 +489,7 @@ fn digest(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes))
 }
 
-/// This machine's processor: its name, and a hash of what it can do, for which machine code is made.
+/// This machine's processor: its name, and a hash of the features for which machine code is generated.
 fn processor() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -506,7 +505,7 @@ fn processor() -> String {
 mod tests {
     use super::*;
 
-    /// A folder that a killed writer left was refused ever after.
+    /// A folder that an interrupted writer left used to be refused for ever.
     #[test]
     fn what_a_killed_writer_left_is_written_over_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
@@ -519,7 +518,7 @@ mod tests {
             add(name);
             assert!(is_free(), "{name}");
         }
-        // A tokenizer has the name that its user gave it.
+        // A tokenizer keeps the file name that its user chose.
         add("words.json");
         assert!(!is_free());
         fs::write(folder.path().join(UNFINISHED), "words.json\n../package.json\npackage.json\n").unwrap();
@@ -535,7 +534,7 @@ mod tests {
     #[test]
     fn excess_precision_of_a_package_is_what_is_passed_to_the_compiler() {
         assert!(options(2, true).allow_excess_precision && !options(2, false).allow_excess_precision);
-        // A package that does not say so was compiled without.
+        // A package without the key was compiled without excess precision.
         let file = r#"{"file": "a", "n_bytes": 1, "sha256": ""}"#;
         let manifest = format!(
             r#"{{"format": 1, "bf16scope": "0.1.0", "precision": "bf16", "steps": 1, "n_devices": 2, "inputs": [], "outputs": [],

@@ -1,4 +1,4 @@
-//! What a task predicts for a number of examples, as arrays on the host.
+//! A task's predictions as arrays on the host.
 
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use bf16scope_data::NamedArray;
@@ -9,7 +9,7 @@ use bf16scope_hlo::Element;
 pub struct Predictions(Vec<NamedArray>);
 
 impl Predictions {
-    /// Adds those of the next examples.
+    /// Appends the predictions of the next examples.
     pub(super) fn append(&mut self, arrays: Vec<NamedArray>) {
         if self.0.is_empty() {
             self.0 = arrays;
@@ -21,31 +21,31 @@ impl Predictions {
         }
     }
 
-    /// All of them, in the task's order.
+    /// All arrays, in the task's order.
     pub fn arrays(&self) -> &[NamedArray] {
         &self.0
     }
 
-    /// All of them, to keep.
+    /// All arrays, by value.
     pub fn into_arrays(self) -> Vec<NamedArray> {
         self.0
     }
 
-    /// The one of this name.
+    /// The array of this name.
     ///
     /// # Errors
-    /// Where the task predicts none.
+    /// When the task does not predict it.
     pub fn get(&self, name: &str) -> Result<&NamedArray, TrainError> {
         let named = self.0.iter().map(|array| format!("{} {}", array.name, array.dtype));
         let missing = || no_prediction(name, &named.collect::<Vec<_>>().join(", "));
         self.0.iter().find(|array| array.name == name).ok_or_else(missing)
     }
 
-    /// The elements of the one of this name, row-major: `to_vec::<i32>("class")`. As f32, also bf16 and f16, each of which is
-    /// an f32.
+    /// The elements of the array of this name, row-major: `to_vec::<i32>("class")`. bf16 and f16 can be read as f32,
+    /// which is exact.
     ///
     /// # Errors
-    /// Where the task predicts none, or of another dtype.
+    /// When the task does not predict it, or in another dtype.
     pub fn to_vec<T: Element>(&self, name: &str) -> Result<Vec<T>, TrainError> {
         let array = self.get(name)?;
         array
@@ -54,7 +54,7 @@ impl Predictions {
     }
 }
 
-/// A prediction by a name or in a dtype that the task does not give, and what it gives.
+/// The error of a prediction that the task does not have, with those that it has.
 fn no_prediction(wanted: &str, predicted: &str) -> TrainError {
     let text = format!("the task predicts {predicted}, and no `{wanted}`");
     TrainError::new(TrainErrorKind::Model, TrainPlace::Nowhere, text)

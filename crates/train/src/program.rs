@@ -1,9 +1,10 @@
 //! The programs of a task: a training step, an evaluation, a prediction.
 //!
-//! Each is one function from a task and a batch to a [`TaskProgram`]; nothing is compiled here. One code path for every
-//! precision: the host casts features, the task opens the low-precision scope and casts what leaves it, and everything
-//! from there on is f32. Gradients of variables come back f32 through the casts; of variables that are stored in less,
-//! they become f32 here. All programs of a task take the same [`Numbers`], so they read the same state.
+//! Each is a function from a task and a batch to a [`TaskProgram`]; nothing is compiled here. One code path serves
+//! every precision: the host casts features, the task opens the low-precision scope and casts what leaves it, and
+//! everything from there on is f32. Gradients of variables arrive as f32 through the casts; those of variables stored
+//! in a narrower dtype are cast to f32 here. All programs of a task take the same [`Numbers`], so they read the same
+//! state.
 
 use super::accumulation::{Accumulated, MicroBatch, missing_loss};
 pub use super::forward::{Reported, Weighting};
@@ -19,16 +20,16 @@ use bf16scope_passes::{cotangent_remat, pace};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-/// A program of a task, and what its results mean.
+/// A program of a task, and the meaning of its results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskProgram {
     /// The program.
     pub program: Program,
     /// The loss and the metrics, in the task's order.
     pub reported: Vec<Reported>,
-    /// Scalars by name, and which results they are, those of the state not counted.
+    /// Scalars by name, with their index in the results, not counting state.
     pub scalars: Vec<(String, usize)>,
-    /// Steps that a call makes; of more than 1, each result beside the state is an array of all.
+    /// Steps that a call makes; with more than 1, each result beside the state has one element per step.
     pub n_steps: NonZeroU32,
 }
 
@@ -41,9 +42,10 @@ pub struct TaskProgram {
 /// weights of the loss (before the update) and of metrics, and scalars. Result `i` may alias parameter `i`, so a donated
 /// state is updated in place.
 ///
-/// With several replicas ([`Objective::mesh`]) it is the program of each: features and `weight` are `[batch / N, dims…]`,
-/// gradients are summed over replicas as the mesh says, in f32 unless told otherwise, and sums and weights are of the replica's own part. Where the state is sharded
-/// ([`StateOf::Sharded`](super::StateOf)), sharded variables, their slots and averages have a shard's dims.
+/// With several replicas ([`Objective::mesh`]) it is the program of each: features and `weight` are `[batch / N,
+/// dims…]`, gradients are summed over replicas as the mesh says, by default in f32, and sums and weights are of the
+/// replica's own part. Where the state is sharded ([`StateOf::Sharded`](super::StateOf)), sharded variables, their
+/// slots and averages have a shard's dims.
 ///
 /// # Errors
 /// A task that cannot be built or gives no loss; an op without a gradient; a batch that does not split in equal parts for
@@ -57,7 +59,7 @@ pub fn training(
     training_with(task, numbers.into(), batch, objective, false)
 }
 
-/// [`training`], which also gives each variable's gradient where that is asked for: `gradient/mlp/logits/kernel`.
+/// [`training`], optionally with each variable's gradient as a result: `gradient/mlp/logits/kernel`.
 pub(super) fn training_with(
     task: &dyn Task,
     numbers: Numbers,
@@ -84,7 +86,7 @@ pub(super) fn training_with(
     Ok(TaskProgram { program, reported: sums.reported, scalars: sums.scalars, n_steps: NonZeroU32::MIN })
 }
 
-/// How many replicas a module is for, where its text says that.
+/// Sets the number of replicas in the module.
 pub(super) fn say_replicas(module: &mut Module, objective: &Objective) {
     if objective.mesh.has_replicas() {
         let count = ("replica_count".to_string(), objective.mesh.data.to_string());
@@ -92,20 +94,21 @@ pub(super) fn say_replicas(module: &mut Module, objective: &Objective) {
     }
 }
 
-/// A training step in its graph, before there is a program.
+/// The graph of a training step, before it becomes a program.
 pub(super) struct Step {
-    /// All of it; each variable's update is set.
+    /// The graph, in which every trained variable has its update.
     pub graph: Graph,
-    /// What it reports.
+    /// The sums that it reports.
     pub sums: Sums,
-    /// By variable: of the loss, unscaled, summed over replicas, of each replica's part where that is what it updates.
+    /// Gradients of the unscaled loss by variable number, summed over replicas; a shard's part where the replica
+    /// updates a shard.
     pub gradients: Vec<(usize, Tensor)>,
-    /// What was chosen to be observed, with its cotangent: of the scaled loss, and of one replica's.
+    /// The observed values with their cotangents, which are those of the scaled loss on one replica.
     pub observed: Vec<(InstrId, Option<InstrId>)>,
 }
 
-/// Emits a step. `choose` is given the loss (one replica's share), before anything is differentiated, and says which values
-/// of the forward pass are observed; of micro-batches, whose forward pass is inside a loop, it is not asked.
+/// Emits a step. `choose` receives one replica's share of the loss before differentiation, and selects the values of the
+/// forward pass to observe. With micro-batches, whose forward pass is inside a loop, it is not called.
 pub(super) fn emit_step(
     task: &dyn Task,
     numbers: Numbers,
@@ -144,14 +147,14 @@ pub(super) fn emit_step(
     }
     let (numbers, gradients): (Vec<usize>, Vec<Tensor>) = gradients.into_iter().unzip();
     let per_replica = objective.update.clip.filter(|clip| matches!(clip, Clip::GlobalNorm { per_replica: true, .. }));
-    // Each is unscaled and summed before the next, but for a norm over all of them.
+    // Each gradient is unscaled and summed before the next one, unless a norm needs all of them.
     let gradients = match per_replica {
         Some(clip) => clip.of_replica(gradients.iter().map(|gradient| scaling.unscale(gradient)).collect()),
         None => gradients,
     };
     let summed = |(number, gradient): (usize, Tensor)| {
         let unscaled = if per_replica.is_some() { gradient } else { scaling.unscale(&gradient) };
-        // Named after its variable, so that a reader of the collectives knows it.
+        // Collectives carry the variable's name, for readers of the compiled program.
         let sum = graph.scope().within(&graph.variable(number).name, |_| mesh.sum_gradient(&unscaled));
         (number, sum)
     };
@@ -166,7 +169,7 @@ pub(super) fn emit_step(
     Ok(Step { graph, sums, gradients: in_parts, observed })
 }
 
-/// What a replica needs of a gradient to update what it holds of variable `number`.
+/// The part of a gradient that updates what a replica holds of variable `number`.
 fn own_part(graph: &Graph, number: usize, gradient: &Tensor) -> Tensor {
     match graph.variable(number).part {
         Some(part) => graph.scope().within(&graph.variable(number).name, |_| gradient.part(part)),
@@ -174,7 +177,7 @@ fn own_part(graph: &Graph, number: usize, gradient: &Tensor) -> Tensor {
     }
 }
 
-/// The program whose results are the new state and then `others`, with state aliased to state.
+/// The program whose results are the new state, aliased to the old one, and then `others`.
 pub(super) fn finish_with_state(graph: &Graph, others: &[(String, Tensor)]) -> Result<Program, ProgramError> {
     let variables = graph.variables();
     // A variable that nothing assigns keeps its value.
@@ -194,7 +197,7 @@ pub(super) fn finish_with_state(graph: &Graph, others: &[(String, Tensor)]) -> R
     Ok(program)
 }
 
-/// The passes over the whole program that its tuning asks for.
+/// Applies the passes over the whole program that its tuning selects.
 fn rewrite_backward_pass(program: &mut Program, tuning: &Tuning) -> Result<(), ProgramError> {
     if tuning.cotangent_remat {
         let (module, report) = cotangent_remat::run(&program.module, &cotangent_remat::Config)?;
@@ -247,7 +250,7 @@ pub fn evaluation(
 /// Predictions for a batch.
 ///
 /// # Shapes
-/// Parameters: the task's variables (those of [`training`] by name, without slots), the features that are no labels.
+/// Parameters: the task's variables (those of [`training`] by name, without slots), the features that are not labels.
 /// Results: the task's predictions, `[batch, …]` each.
 ///
 /// # Errors
@@ -337,7 +340,7 @@ mod tests {
         }
     }
 
-    /// Its loss forgets the network, or reads its classes, which have no gradient.
+    /// Its loss ignores the network, or reads its classes, which have no gradient.
     #[derive(Debug)]
     struct Forgetful {
         by_class: bool,
@@ -359,7 +362,7 @@ mod tests {
         }
     }
 
-    /// TensorFlow: "No gradients provided for any variable". It trained to nothing without a word.
+    /// TensorFlow: "No gradients provided for any variable". Such a task used to train to nothing without an error.
     #[test]
     fn a_loss_that_no_variable_changes_is_refused() {
         let message = |by_class| {

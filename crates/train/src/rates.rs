@@ -1,4 +1,4 @@
-//! Learning rates as the training program computes them, of any steps.
+//! Learning rates of given steps, as the training program computes them.
 
 use super::device::compile;
 use super::error::TrainError;
@@ -8,11 +8,11 @@ use bf16scope_model::graph::Graph;
 use bf16scope_model::optim::Update;
 use bf16scope_pjrt::{Arg, Client};
 
-/// The learning rate of each of `steps` on the first device of `client`: the instructions that a training program has for it,
-/// compiled alone.
+/// The learning rate of each of `steps`, computed on the first device of `client` by the instructions that a training
+/// program has for it, compiled alone.
 ///
 /// # Errors
-/// Whatever the plugin says.
+/// Errors of the plugin.
 pub fn rates(client: &Client, update: &Update, steps: &[u32]) -> Result<Vec<f32>, TrainError> {
     let graph = Graph::training("learning_rate");
     let step = graph.input("step", DType::S32, []);

@@ -1,11 +1,11 @@
-//! A run made again up to one of its steps: the state before the step's update, and its batch.
+//! Replays a run up to one of its steps: the state before the step's update, and its batch.
 //!
-//! A batch is a function of seed, epoch and step, and a run that goes on from a checkpoint has the bits of one that did not
-//! stop. So any step of a run can be made again, from its newest checkpoint before that step or from its beginning. Nothing is
-//! evaluated or written on the way: neither changes a bit.
+//! A batch is a function of seed, epoch and step, and a resumed run has the bits of one that did not stop. So any step
+//! of a run can be replayed, from its newest checkpoint before that step or from the start. Evaluations and checkpoints
+//! are skipped on the way: they change no bit.
 //!
-//! Steps are made in calls as the run makes them ([`Spec::steps_per_call`](super::Spec)); those of the last call before the
-//! step are made one by one. Where calls are loops, these may differ in the last bits ([`StepsPerCall::While`]).
+//! The replay uses the run's calls ([`Spec::steps_per_call`](super::Spec)), but makes the steps of the last call one by
+//! one. Where calls are loops, these may differ in the last bits ([`StepsPerCall::While`]).
 
 use super::batches::{Data, asks, loader_of_host};
 use super::checkpoint::Checkpoint;
@@ -17,16 +17,16 @@ use super::totals::Totals;
 use bf16scope_data::{Ask, Batch};
 use std::path::{Path, PathBuf};
 
-/// What a run is made again from.
+/// The start of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayFrom {
-    /// Its beginning: initial values of its seed, or the weights that it was initialized from.
+    /// The start of the run: initial values of its seed, or the weights that it was initialized from.
     Start,
-    /// A checkpoint of it, after a step before the one that is asked for.
+    /// A checkpoint of it, of a step before the requested one.
     Checkpoint(PathBuf),
 }
 
-/// A step that is about to be made again: the session has the state before its update.
+/// A step that is ready to be replayed: the session has the state before its update.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepToMake {
@@ -34,24 +34,27 @@ pub struct StepToMake {
     pub step: u64,
     /// Its epoch, counted from 1.
     pub epoch: u64,
-    /// Its batch, of one step.
+    /// Its batch, for one step.
     pub batch: Batch,
-    /// Steps of the run that what it was made again from has.
+    /// The step at which the replay started.
     pub from_step: u64,
-    /// Whether the state has the bits of the run. False where calls are loops and the step is not the first of its call.
+    /// Whether the state has the bits of the run. False where calls are loops and the step is not the first of its
+    /// call.
     pub is_exact: bool,
 }
 
-/// Puts `session` into the state that its run on `data` had before the update of `step`, counted from 1, and gives the step's
-/// batch; [`Session::train`] then makes the step. `observe` is told of each step that is made on the way: its number, counted
-/// from 1, and what it reports. Evaluations and checkpoints of the run are left out, which changes no bit.
+/// Replays the run of `session` on `data` up to `step`, counted from 1: the session gets the state before that step's
+/// update, and the step's batch is returned; [`Session::train`] then makes the step. `observe` receives each step that
+/// is made on the way: its number, counted from 1, and its report. Evaluations and checkpoints of the run are skipped,
+/// which changes no bit.
 ///
-/// The session must be of the run's [`Spec`](super::Spec). On a slice of several hosts, all call it together.
+/// The session must be of the run's [`Spec`](super::Spec). On a slice of several hosts, every host must call it at the
+/// same time.
 ///
 /// # Errors
-/// A step before the first, or at or before the checkpoint's (which cannot be made again); a checkpoint of another run, or
-/// other data; weights that the run was initialized from, where they have changed; whatever data and plugin say, and `observe`
-/// gives. Where the plugin fails, the state is lost.
+/// A step below 1, or not after the checkpoint's (it cannot be replayed from there); a checkpoint of another run, or
+/// other data; weights that the run was initialized from, if they have changed; errors of the data, the plugin and
+/// `observe`. After an error of the plugin, the state is lost.
 pub fn state_at<E: From<TrainError>>(
     session: &mut Session,
     data: Data<'_>,
@@ -118,10 +121,10 @@ pub fn state_at<E: From<TrainError>>(
     Ok(StepToMake { step, epoch: epoch + 1, batch, from_step, is_exact })
 }
 
-/// What to make the run again from, whose checkpoints are at `place`, to have the state before the update of `step`, counted
-/// from 1: the newest of those there, after a step before it, with its step; the beginning, with 0, where there is none. Older
-/// checkpoints lie beside the place as `NAME-STEP.safetensors`. What is no checkpoint is passed over; whether one is of this
-/// run [`state_at`] asks.
+/// The start of a replay of the run whose checkpoints are at `place`, up to the update of `step`, counted from 1: the
+/// newest checkpoint of an earlier step, with that step, or else the start of the run, with 0. Older checkpoints are
+/// beside the place, as `NAME-STEP.safetensors`. Other files are ignored; [`state_at`] checks that a checkpoint is of
+/// this run.
 pub fn newest_before(place: &Path, step: u64) -> (ReplayFrom, u64) {
     let beside = older_beside(place);
     let found = [place.to_path_buf()].into_iter().chain(beside).filter_map(|path| {
@@ -150,8 +153,8 @@ fn older_beside(place: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A step, counted from 1, before which an epoch ends whose report may have lowered the learning rate: evaluations are left
-/// out where steps are made again.
+/// The error of a replay across the end of an epoch whose report may have lowered the learning rate, before `step`,
+/// counted from 1: replays skip evaluations.
 fn over_a_reduction(step: u64, from: &ReplayFrom, from_step: u64) -> TrainError {
     let from = match from {
         ReplayFrom::Start => "the beginning of the run".to_string(),
@@ -164,7 +167,7 @@ fn over_a_reduction(step: u64, from: &ReplayFrom, from_step: u64) -> TrainError 
     error.with_help("make it again from a checkpoint of its own epoch: `keep_checkpoint_max` keeps more of them")
 }
 
-/// A step, counted from 1, that cannot be made again from there, which is after `from_step` steps.
+/// The error of a step, counted from 1, that cannot be replayed from `from`, which is after `from_step` steps.
 fn not_made_again(step: u64, from: &ReplayFrom, from_step: u64) -> TrainError {
     let from = match from {
         ReplayFrom::Start => "from the beginning of the run: steps are counted from 1".to_string(),

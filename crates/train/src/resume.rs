@@ -1,14 +1,14 @@
-//! Whether a run may go on from a checkpoint: what must be as it was, and what may have changed.
+//! Checks whether a run may resume from a checkpoint: which settings must be equal, and which may change.
 //!
-//! What decides what is learnt, from what and in which order, must be as it was: the task, the precision, the batch, the
-//! seed, the optimizer's kind, and the data. Else the run would be another one from here on, or test examples would have
-//! been trained on. How it is learnt may change, as one lowers a learning rate that was too high, and so may how it is
-//! computed, which changes at most the order of sums: the variables are the same under every
-//! [`Tuning`]. So may what variables and slots are stored in: they are converted. Every such change is said, of one of the
-//! tuning whether bits stay, of one of the storage what becomes of the numbers.
+//! Settings that decide what is learnt, from which data and in which order, must be equal: the task, the precision, the
+//! batch, the seed, the optimizer's kind, and the data. Otherwise the run would become another one, or test examples
+//! would have been trained on. Settings of how it is learnt may change, such as a learning rate that was too high. So
+//! may settings of how it is computed, which change at most the order of sums: the variables are the same under every
+//! [`Tuning`]. The storage of variables and slots may change too: they are converted. Every change is reported: for the
+//! tuning, whether the bits stay the same; for the storage, how the numbers are converted.
 //!
-//! A task says by its [`Identity`] what it is. What it does not say, such as a closure that computes
-//! something else now, shows in a hash of its prediction module.
+//! A task describes itself by its [`Identity`]. A change that the identity does not show, such as another closure,
+//! shows in a hash of its prediction module.
 
 use super::change::{Change, NOT_SET};
 use super::checkpoint::{Checkpoint, DataIdentity, FunctionHash, Settings};
@@ -29,9 +29,9 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What may change beside what the task lets change: keys, and beginnings of keys that end in a dot.
+/// Settings that may change beside those that the task allows: keys, and prefixes of keys that end in a dot.
 const MAY_CHANGE: &[&str] = &[
-    // How it is learnt, and what is averaged of it.
+    // How it is learnt, and the averages.
     "train.average",
     "train.average.",
     "train.clip",
@@ -56,21 +56,21 @@ const MAY_CHANGE: &[&str] = &[
     "tune.",
 ];
 
-/// The settings of a run, as an experiment has them: what a checkpoint keeps of them.
+/// The settings of a run by the keys of an experiment, as a checkpoint stores them.
 pub fn settings(spec: &Spec) -> Settings {
     Settings(as_json(spec))
 }
 
 fn as_json(spec: &Spec) -> Value {
     let mut settings = whatever_the_calls(spec);
-    // Steps that are unrolled have the bits of single ones.
+    // Unrolled steps have the bits of single ones, so they are no setting.
     if let StepsPerCall::While(_) = spec.steps_per_call {
         settings["train"]["steps_per_call"] = json!(spec.steps_per_call.to_string());
     }
     settings
 }
 
-/// The settings of a task, as a checkpoint keeps them.
+/// The settings of a task, as a checkpoint stores them.
 fn settings_of(identity: &Identity) -> Value {
     serde_json::to_value(identity).expect("settings are numbers, texts and lists")["settings"].take()
 }
@@ -90,7 +90,7 @@ fn whatever_the_calls(spec: &Spec) -> Value {
         },
         "tune": json(serde_json::to_value(&objective.tuning)),
     });
-    // Not there where there is none, as in checkpoints from before there was the key.
+    // Absent if there is no clipping, as in checkpoints that are older than the key.
     if let Some(clip) = objective.update.clip {
         settings["train"]["clip"] = kind_first(json(serde_json::to_value(clip)));
     }
@@ -123,23 +123,23 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     settings
 }
 
-/// The key of what a run began with, where that is not what it begins with by itself.
+/// The key of the weights that a run was initialized from, if it was.
 pub(super) const INITIALIZED: &str = "initialize_from";
 
-/// What variables and slots are stored in where nothing says it.
+/// The storage of variables and slots where the settings have none.
 const DEFAULT_STORAGE: &str = "f32";
 
-/// What a run's variables and slots are stored in, by its settings.
+/// The storage of a run's variables and slots, from its settings.
 fn storage_of(settings: &Value) -> [&str; 2] {
     ["variables", "slots"].map(|key| settings["train"][key].as_str().unwrap_or(DEFAULT_STORAGE))
 }
 
-/// Whether the state of a checkpoint is stored in another way than that of a run of `spec`.
+/// Whether the storage in a checkpoint differs from that of a run of `spec`.
 pub(super) fn stores_otherwise(checkpoint: &Checkpoint, spec: &Spec) -> bool {
     storage_of(&checkpoint.settings.0) != storage_of(&whatever_the_calls(spec))
 }
 
-/// serde's `{"sgd": {…}}` as experiments have it: `{"kind": "sgd", …}`.
+/// Converts serde's `{"sgd": {…}}` to the form of experiments: `{"kind": "sgd", …}`.
 fn kind_first(value: Value) -> Value {
     let Value::Object(object) = value else { return value };
     let mut kinds = object.into_iter();
@@ -153,8 +153,8 @@ fn kind_first(value: Value) -> Value {
     }
 }
 
-/// What tells the function of a task from others: a hash of its prediction module in f32, for one example, not tuned, without
-/// names and places in source. Nothing of a task that predicts nothing.
+/// The fingerprint of a task's function: a hash of its prediction module in f32, for one example, not tuned, without
+/// names and source locations. `None` for a task without predictions.
 pub fn function_of(task: &dyn Task) -> Option<FunctionHash> {
     let program = program::prediction(task, Precision::F32, 1, &Tuning::none()).ok()?;
     let text = print(&without_names(program.program.module), &PrintOptions::default());
@@ -162,7 +162,7 @@ pub fn function_of(task: &dyn Task) -> Option<FunctionHash> {
     Some(FunctionHash { sha256, version: env!("CARGO_PKG_VERSION").to_string() })
 }
 
-/// The module with instructions named by their numbers.
+/// The module with its instructions renamed to their numbers.
 fn without_names(mut module: Module) -> Module {
     module.name = "function".to_string();
     for (number, computation) in module.computations.iter_mut().enumerate() {
@@ -175,18 +175,18 @@ fn without_names(mut module: Module) -> Module {
     module
 }
 
-/// How strictly a checkpoint must be of the task that goes on from it.
+/// How strictly a checkpoint must match the task that resumes from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resumption {
-    /// Whether it may be of a task with other settings, or another function, as long as the variables fit.
+    /// Whether the task's settings or its function may differ, as long as the variables fit.
     pub other_function: bool,
 }
 
 impl Resumption {
-    /// What has changed and may, for a run of `spec` that goes on from `checkpoint`, read from `path`.
+    /// The allowed changes of a run of `spec` that resumes from `checkpoint`, read from `path`.
     ///
     /// # Errors
-    /// A checkpoint of another run, with whatever has changed and may not.
+    /// A checkpoint of another run, with the changes that are not allowed.
     pub fn check(self, path: &Path, checkpoint: &Checkpoint, spec: &Spec) -> Result<Vec<Change>, TrainError> {
         let position = &checkpoint.position;
         let of_position = json!({
@@ -195,11 +195,11 @@ impl Resumption {
         let of_spec = json!({"batch": spec.batch, "seed": spec.seed, "precision": spec.precision.to_string()});
         let mut changes = Vec::new();
         compare("", &of_position, &of_spec, &mut changes);
-        // Between epochs another order is as good as the one before; within one, examples would come twice.
+        // Between epochs any order is as good as another; within an epoch, examples would be repeated.
         if position.order != ORDER_VERSION && !position.step.is_multiple_of(position.steps_per_epoch) {
             changes.push(Change::new("data.order", position.order.to_string(), ORDER_VERSION.to_string()));
         }
-        // Older draws go on as they began; those of a later build are not known here.
+        // Older draws continue as they began; draws of a later build are unknown here.
         if DrawVersion::from_number(position.draws).is_none() {
             changes.push(Change::new("data.draws", position.draws.to_string(), DRAW_VERSION.to_string()));
         }
@@ -210,7 +210,7 @@ impl Resumption {
             if let Some(train) = settings.get_mut("train").and_then(Value::as_object_mut) {
                 train.insert("variables".to_string(), variables);
                 train.insert("slots".to_string(), slots);
-                // What the run began with: it does not begin again.
+                // A resumed run is not initialized again.
                 train.remove(INITIALIZED);
             }
         }
@@ -229,10 +229,10 @@ impl Resumption {
         Ok(changes)
     }
 
-    /// What has changed in the task and may, for whoever evaluates or predicts with `checkpoint`, read from `path`.
+    /// The allowed changes of a task for an evaluation or a prediction with `checkpoint`, read from `path`.
     ///
     /// # Errors
-    /// A checkpoint of another function, with whatever has changed and may not.
+    /// A checkpoint of another function, with the changes that are not allowed.
     pub fn check_task(self, path: &Path, checkpoint: &Checkpoint, task: &dyn Task) -> Result<Vec<Change>, TrainError> {
         let (allowed, refused) = self.task_changes(checkpoint, task);
         match refused.is_empty() {
@@ -245,7 +245,7 @@ impl Resumption {
         }
     }
 
-    /// Changes of the task that are allowed, and those that are not.
+    /// The task's allowed and refused changes.
     fn task_changes(self, checkpoint: &Checkpoint, task: &dyn Task) -> (Vec<Change>, Vec<Change>) {
         let identity = task.identity();
         let mut changes = Vec::new();
@@ -256,12 +256,12 @@ impl Resumption {
             setting.is_some_and(|setting| identity.may_change(setting))
         };
         let (mut allowed, mut refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_changeable);
-        // A setting that differs explains another function.
+        // A changed setting already explains another function.
         let functions = checkpoint.function.as_ref().filter(|_| refused.is_empty()).zip(function_of(task));
         if let Some((before, now)) = functions.filter(|(before, now)| before.sha256 != now.sha256) {
             let short = |function: &FunctionHash| function.sha256.get(..12).unwrap_or_default().to_string();
             let change = Change::new("function", short(before), short(&now));
-            // Another version may emit the same function in another way.
+            // Another version may emit the same function differently.
             if before.version == now.version { &mut refused } else { &mut allowed }.push(change);
         }
         if self.other_function {
@@ -275,10 +275,10 @@ fn may_change(change: &Change) -> bool {
     MAY_CHANGE.iter().any(|key| change.key == *key || (key.ends_with('.') && change.key.starts_with(key)))
 }
 
-/// Whether data are those that a checkpoint was made with.
+/// Checks that data are those of a checkpoint.
 ///
 /// # Errors
-/// Other data, with what differs.
+/// Other data, with the differences.
 pub fn check_data(path: &Path, before: &DataIdentity, now: &DataIdentity) -> Result<(), TrainError> {
     let changes = data_changes(before, now);
     match changes.is_empty() {
@@ -287,17 +287,17 @@ pub fn check_data(path: &Path, before: &DataIdentity, now: &DataIdentity) -> Res
     }
 }
 
-/// How data differ.
+/// The differences between two data sets.
 pub fn data_changes(before: &DataIdentity, now: &DataIdentity) -> Vec<Change> {
     let mut changes = Vec::new();
     for (name, before, now) in [("training", &before.training, &now.training), ("test", &before.test, &now.test)] {
-        // What is hashed differs where the number does: one line says it.
+        // If the number of examples differs, so do the hashes: one line is enough.
         if before.n_examples != now.n_examples {
             let (before, now) = (before.n_examples.to_string(), now.n_examples.to_string());
             changes.push(Change::new(&format!("data.{name}.examples"), before, now));
             continue;
         }
-        // Of a hash, what is enough to compare.
+        // A prefix of the hash is enough to compare.
         let start = |arrays: &BTreeMap<String, String>, array: &String| {
             let hash = arrays.get(array).map_or("not there", String::as_str);
             hash.get(..12).map_or(hash.to_string(), |start| format!("{start}…"))
@@ -311,7 +311,7 @@ pub fn data_changes(before: &DataIdentity, now: &DataIdentity) -> Vec<Change> {
     changes
 }
 
-/// Adds what differs, key by key. Of two kinds, the whole is what differs: their keys have nothing in common.
+/// Adds the differences key by key. Objects of two kinds differ as wholes: they have no keys in common.
 fn compare(key: &str, before: &Value, now: &Value, changes: &mut Vec<Change>) {
     match (before, now) {
         (Value::Object(left), Value::Object(right))
@@ -332,8 +332,7 @@ fn compare(key: &str, before: &Value, now: &Value, changes: &mut Vec<Change>) {
     }
 }
 
-/// Compares lists of layers and the like: what begins and ends alike is left out, so that one that was put in between is one
-/// line.
+/// Compares lists, such as layers. Equal elements at both ends are skipped, so an inserted element is one line.
 fn compare_lists(key: &str, before: &[Value], now: &[Value], changes: &mut Vec<Change>) {
     let n_same = before.iter().zip(now).take_while(|(before, now)| before == now).count();
     let ends = before[n_same..].iter().rev().zip(now[n_same..].iter().rev());
@@ -346,7 +345,7 @@ fn compare_lists(key: &str, before: &[Value], now: &[Value], changes: &mut Vec<C
     }
 }
 
-/// Whether two objects are of one kind, where a key with options under it says which: `{dense: {…}, name: a}`.
+/// Whether two objects are of one kind, if a key with its options tells the kind: `{dense: {…}, name: a}`.
 fn are_alike(left: &Map<String, Value>, right: &Map<String, Value>) -> bool {
     let has_other = |own: &Map<String, Value>, other: &Map<String, Value>| {
         own.iter().any(|(key, value)| value.is_object() && !other.contains_key(key))
@@ -354,7 +353,7 @@ fn are_alike(left: &Map<String, Value>, right: &Map<String, Value>) -> bool {
     !(has_other(left, right) && has_other(right, left))
 }
 
-/// Characters of a value that are shown at most.
+/// The most characters of a value that are shown.
 const MAX_SHOWN: usize = 120;
 
 fn shown(value: &Value) -> String {
@@ -369,7 +368,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A checkpoint of a run with other settings or other data, which could not go on as it began.
+/// The error of a checkpoint whose run had other settings or other data and cannot be resumed.
 pub(crate) fn other_run(path: &Path, changes: &[Change]) -> TrainError {
     let text = format!("the checkpoint is of another run:{}", lines(changes));
     TrainError::of_file(TrainErrorKind::Checkpoint, path, text)
@@ -380,7 +379,7 @@ fn lines(changes: &[Change]) -> String {
     changes.iter().map(|change| format!("\n  {change}")).collect()
 }
 
-/// How to have a run as it was.
+/// The advice on how to resume with the old settings.
 fn resume_help(changes: &[Change]) -> String {
     let flag = |change: &Change| ["batch", "seed", "precision"].contains(&change.key.as_str());
     let flags: Vec<String> = changes
@@ -417,7 +416,7 @@ mod tests {
         changes.iter().map(Change::to_string).collect()
     }
 
-    /// Earlier, layers that differed in one number were two lines of JSON of all of them.
+    /// Layers that differed in one number used to be two lines of JSON with all layers.
     #[test]
     fn of_lists_of_layers_the_keys_that_differ_are_shown() {
         let dense = |units: u32| json!({"dense": {"units": units, "activation": "relu"}});
@@ -441,7 +440,7 @@ mod tests {
             ["model.layers[2] was {dense: {activation: relu, units: 9}}, is {dropout: {rate: 0.5}} now"]
         );
         assert_eq!(changes(before.clone(), before), [""; 0]);
-        // A list of numbers is a value.
+        // A list of numbers is compared as one value.
         assert_eq!(changes(json!({"hidden": [8, 8]}), json!({"hidden": [9]})), ["model.hidden was [8, 8], is [9] now"]);
         let long = "x".repeat(200);
         assert_eq!(changes(json!(long), json!(1)), [format!("model was {}…, is 1 now", "x".repeat(119))]);

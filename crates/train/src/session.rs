@@ -1,7 +1,7 @@
-//! A task on a device: its compiled training program, and its state, which stays there between steps.
+//! A session: a task's compiled training program, and its state, which stays on the device between steps.
 //!
 //! A step donates the state and gets the new state back in its place; only the loss and metrics come to the host. This
-//! file knows one step and one evaluation; epochs, checkpoints on disk and stopping are [`run`](super::run)'s.
+//! file implements single steps and evaluations; [`run`](super::run) adds epochs, checkpoints on disk and stopping.
 
 mod checkpoints;
 mod hosts;
@@ -29,49 +29,49 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A task on a device.
+/// A task on a device, ready to train.
 #[derive(Debug)]
 pub struct Session {
     spec: Spec,
     client: Client,
-    /// The program of a call.
+    /// The program of a call, which may make several steps.
     training: Arc<Loaded>,
-    /// The program of one step, where a call makes several; compiled when it is needed.
+    /// The program of one step, if a call makes several; compiled on demand.
     single: Option<Arc<Loaded>>,
     state: State,
-    /// What the last call gave beside the state; nothing before the first.
+    /// The results of the last call beside the state; `None` before the first.
     last: Option<Results>,
     last_was_single: bool,
     step: u64,
-    /// The factor of a reducible learning rate: its variable's value.
+    /// The value of the variable that scales a reducible learning rate.
     reduced: Option<f32>,
-    /// The counters of callbacks in the checkpoint that it goes on from.
+    /// The callbacks' counters in the checkpoint that it resumed from.
     callbacks: Option<CallbackState>,
-    /// Those that the run began with.
+    /// The version of random draws with which the run began.
     draws: DrawVersion,
     resumed: Option<Resumed>,
-    /// What the run began with, where that is not what it begins with by itself.
+    /// The record of the weights that the run was initialized from, if it was.
     initialized: Option<serde_json::Value>,
     function: Option<FunctionHash>,
     site: Site,
-    /// Where there are several hosts.
+    /// The exchange between hosts, if there are several.
     exchange: Option<Exchange>,
 }
 
-/// What one host of a slice wants before the next step.
+/// The requests of a host of a slice before the next step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wish {
-    /// To save and end the run: it was asked to.
+    /// Save and end the run, because it was asked to.
     pub stop: bool,
-    /// To save: it is time.
+    /// Save, because it is time.
     pub save: bool,
-    /// To lower the learning rate.
+    /// Lower the learning rate.
     pub reduce: bool,
-    /// It cannot go on.
+    /// It has failed and cannot continue.
     pub failed: bool,
 }
 
-/// What the data of a run that goes on must be.
+/// The data and the state that a resumed run must match.
 #[derive(Clone, Debug)]
 struct Resumed {
     path: PathBuf,
@@ -81,17 +81,18 @@ struct Resumed {
     state: [u8; 32],
 }
 
-/// The variables on the device of each replica of this host, in the program's order: whole, or its part of them. Of what is whole the first's are those that are kept, evaluated and used:
-/// others differ from them in what is of a replica's own, a batch norm's statistics and random states.
+/// The variables on the device of each replica of this host, in the program's order, whole or sharded. Replica 0's copy
+/// of whole variables is saved, evaluated and used: other replicas differ from it in their own batch norm statistics
+/// and random states.
 #[derive(Debug)]
 enum State {
     Held(Vec<Vec<Buffer>>),
-    /// Given to an execution that failed: which, and why.
+    /// An execution that failed had the state: which one, and why.
     Lost(String),
 }
 
 impl State {
-    /// Each replica's.
+    /// Each replica's buffers.
     fn buffers(&self) -> Result<&[Vec<Buffer>], TrainError> {
         match self {
             State::Held(replicas) => Ok(replicas),
@@ -111,17 +112,17 @@ pub(super) struct Feeder {
     single: Option<Arc<Loaded>>,
 }
 
-/// A batch on the devices, and the program that it is for.
+/// A batch on the devices, and the program that reads it.
 #[derive(Debug)]
 pub(super) struct Call {
     program: Arc<Loaded>,
     fed: Fed,
-    /// Whether it is of one step, where calls make several.
+    /// Whether it is for one step, while calls make several.
     is_single: bool,
 }
 
 impl Feeder {
-    /// The batch of `n` steps, the first of which is `step`.
+    /// Uploads the batch of `n` steps, starting with `step`.
     pub fn put(&self, batch: &Batch, step: u64, n: u32) -> Result<Call, TrainError> {
         let single = self.single.as_ref().filter(|_| n == 1);
         let program = Arc::clone(single.unwrap_or(&self.training));
@@ -131,10 +132,10 @@ impl Feeder {
 }
 
 impl Session {
-    /// Builds and compiles the training program, and puts the initial state on the devices of its mesh.
+    /// Builds and compiles the training program, and uploads the initial state to the devices of its mesh.
     ///
     /// # Errors
-    /// Where the task cannot be built, compiled or held.
+    /// When the task cannot be built or compiled, or does not fit in memory.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
         let mut site = Site::of(client, spec.objective.mesh)?;
         let program = several_steps(program_of_a_step(client, &spec)?, spec.steps_per_call)?;
@@ -142,7 +143,7 @@ impl Session {
         site.split = Arc::new(split);
         check_memory(&spec, &site, &program.program.variables, 0)?;
         let training = load(client, program, &spec, &site)?;
-        // A client that does not say has been asked for what is sure.
+        // Clients without memory statistics: only the known part was checked.
         let temporaries = training.executable.compiled().memory_stats().map_or(0, |stats| stats.temporaries.max(0));
         check_memory(&spec, &site, &training.variables, temporaries as u128)?;
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
@@ -171,9 +172,9 @@ impl Session {
         })
     }
 
-    /// Which host of a slice this is, from 0, and how many there are: `(0, 1)` where all devices are of this process. Of
-    /// several, each has a session of its own, and all must ask the same of theirs, in the same order; the first evaluates and
-    /// writes.
+    /// The index of this host in its slice, from 0, and the number of hosts: `(0, 1)` if all devices belong to this
+    /// process. With several hosts, each has its own session, and all must make the same calls in the same order; the
+    /// first evaluates and writes.
     pub fn host(&self) -> (u32, u32) {
         (self.site.host, self.site.n_hosts)
     }
@@ -182,20 +183,20 @@ impl Session {
         (&self.site, self.exchange.as_ref())
     }
 
-    /// The program of a call as the compiler of its devices made it: a serialized `HloModuleProto`.
+    /// The optimised program of a call, from its devices' compiler: a serialized `HloModuleProto`.
     ///
     /// # Errors
-    /// Where the plugin fails, or gives none.
+    /// When the plugin fails, or does not provide it.
     pub fn optimized_program(&self) -> Result<Vec<u8>, TrainError> {
         Ok(self.training.executable.compiled().optimized_program()?)
     }
 
-    /// The replicas whose devices are of this host, numbered from 0 over all hosts.
+    /// The replicas on this host, numbered from 0 over all hosts.
     pub fn replicas(&self) -> std::ops::Range<usize> {
         self.site.replicas.clone()
     }
 
-    /// What it trains.
+    /// The spec that it trains.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -205,12 +206,12 @@ impl Session {
         self.variables().iter().filter(|variable| variable.trainable).map(|variable| variable.name.as_str()).collect()
     }
 
-    /// How many numbers the optimizer updates.
+    /// The number of parameters that the optimizer updates.
     pub fn n_parameters(&self) -> u128 {
         self.variables().iter().filter(|variable| variable.trainable).map(n_elements).sum()
     }
 
-    /// How many numbers would be updated, but that they are frozen ([`Objective::trainable`]).
+    /// The number of frozen parameters ([`Objective::trainable`]).
     pub fn n_frozen(&self) -> u128 {
         self.variables().iter().filter(|variable| variable.is_frozen).map(n_elements).sum()
     }
@@ -224,7 +225,7 @@ impl Session {
         &self.training.variables
     }
 
-    /// Updates made.
+    /// Updates so far.
     pub fn step(&self) -> u64 {
         self.step
     }
@@ -234,14 +235,14 @@ impl Session {
         self.learning_rate_of(self.step)
     }
 
-    /// The learning rate of the step that so many come before.
+    /// The learning rate of the step after `step` steps.
     pub(super) fn learning_rate_of(&self, step: u64) -> f64 {
         let (update, step) = (&self.spec.objective.update, u32::try_from(step).unwrap_or(u32::MAX));
         self.reduced.map_or_else(|| update.rate_at(step), |reduced| update.reduced_rate_at(step, reduced))
     }
 
-    /// What the variable of a reducible learning rate is ([`Update::REDUCED`](bf16scope_model::optim::Update::REDUCED));
-    /// nothing of another rate.
+    /// The value of a reducible learning rate's variable
+    /// ([`Update::REDUCED`](bf16scope_model::optim::Update::REDUCED)); `None` if the rate is not reducible.
     pub fn reduced(&self) -> Option<f32> {
         self.reduced
     }
@@ -249,7 +250,7 @@ impl Session {
     /// Sets the variable of a reducible learning rate, from the next step on.
     ///
     /// # Errors
-    /// A rate that is not reducible; where the plugin fails.
+    /// A rate that is not reducible; a failure of the plugin.
     pub fn set_reduced(&mut self, reduced: f32) -> Result<(), TrainError> {
         let Some(number) = self.variables().iter().position(|variable| variable.name == Update::REDUCED) else {
             let text = "the learning rate of this session is no state of its program";
@@ -267,26 +268,26 @@ impl Session {
         Ok(())
     }
 
-    /// The counters of callbacks that the checkpoint has which it goes on from.
+    /// The callbacks' counters in the checkpoint that it resumed from.
     pub(super) fn callbacks(&self) -> Option<&CallbackState> {
         self.callbacks.as_ref()
     }
 
-    /// One update. Gives the loss and the metrics of the batch, before the update.
+    /// Makes one update. Returns the loss and the metrics of the batch, before the update.
     ///
     /// # Errors
-    /// Where the batch is not what the program takes (size, names, dims, dtypes, an integer out of
-    /// its range): the session is then as it was, as it is where a session whose calls make several steps cannot compile
-    /// the program of one. Where the plugin fails, the state is lost, and the session says so from then on.
+    /// A batch that does not fit the program (size, names, dims, dtypes, an integer out of its range), or, if calls
+    /// make several steps, a failure to compile the program of one: the session is then unchanged. After a failure of
+    /// the plugin the state is lost, and every later use reports it.
     pub fn train(&mut self, batch: &Batch) -> Result<Totals, TrainError> {
         self.load_single_step()?;
         let fed = self.feeder().put(batch, self.step, 1)?;
         Ok(self.advance(fed)?.remove(0))
     }
 
-    /// As many updates as a call makes ([`Spec::steps_per_call`]), in one call of the device, with as many batches as one:
-    /// the first step's examples first, as [`Loader::steps`](bf16scope_data::Loader::steps) gives them. Gives the loss and the
-    /// metrics of each batch, before its update.
+    /// Makes as many updates as a call has steps ([`Spec::steps_per_call`]), in one call of the device, with that many
+    /// batches in one: the first step's examples first, as in [`Loader::steps`](bf16scope_data::Loader::steps). Returns
+    /// the loss and the metrics of each batch, before its update.
     ///
     /// # Errors
     /// As [`Session::train`].
@@ -295,12 +296,12 @@ impl Session {
         self.advance(fed)
     }
 
-    /// What puts batches on the devices of this session: from another thread too, while a step is made.
+    /// A feeder that uploads batches for this session, from another thread too, while a step is running.
     pub(super) fn feeder(&self) -> Feeder {
         Feeder { training: Arc::clone(&self.training), single: self.single.clone() }
     }
 
-    /// Compiles the program of one step, where there is none yet.
+    /// Compiles the program of one step, unless it is there already.
     pub(super) fn load_single_step(&mut self) -> Result<(), TrainError> {
         if self.single.is_none() && self.spec.steps_per_call.n().get() > 1 {
             let (program, _) = over_partitions(program_of_a_step(&self.client, &self.spec)?, &self.spec)?;
@@ -309,19 +310,19 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::train_call`], with what a feeder put on the devices: of one step or of several.
+    /// As [`Session::train_call`], with a call that a feeder uploaded: one step or several.
     pub(super) fn advance(&mut self, call: Call) -> Result<Vec<Totals>, TrainError> {
         let Call { program, fed, is_single } = call;
         let n_steps = if is_single { 1 } else { u64::from(self.spec.steps_per_call.n().get()) };
         let _span = tracing::debug_span!("step", step = self.step, n_steps).entered();
         self.state.buffers()?;
-        // The step after the last of these is counted too.
+        // The count of the step after the last one must fit as well.
         let count = i32::try_from(self.step + n_steps).ok().map(|_| self.step as i32);
         let count = count.ok_or_else(|| TrainError::counted(self.step))?;
         let Fed { parts, n_valid } = fed;
         let inputs = parts.into_iter().enumerate().map(|(replica, part)| program.inputs(part, count, replica));
         let inputs = inputs.collect::<Result<Vec<_>, TrainError>>()?;
-        // From here on the state belongs to the execution, and comes back only if that succeeds.
+        // From here on the execution owns the state, and returns it only if it succeeds.
         let lost = State::Lost(format!("step {} was interrupted", self.step + 1));
         let State::Held(state) = std::mem::replace(&mut self.state, lost) else {
             unreachable!("it was just looked at")
@@ -333,7 +334,7 @@ impl Session {
             error
         })?;
         let last = results.iter_mut().map(|results| results.split_off(program.variables.len()));
-        // What all devices of a replica have is its first's.
+        // All devices of a replica have equal results: the first device's are used.
         let last: Vec<_> = last.collect::<Vec<_>>().into_iter().step_by(self.site.n_partitions as usize).collect();
         self.last_was_single = is_single;
         self.state = State::Held(results);
@@ -353,13 +354,13 @@ impl Session {
         Ok(totals)
     }
 
-    /// What looks at steps of this session.
+    /// Compiles the program that watches steps of this session.
     pub(super) fn observer(&self) -> Result<Observer, TrainError> {
         Observer::new(&self.client, &self.spec, &objective_on(&self.client, &self.spec)?, self.site.clone())
     }
 
-    /// Looks at what a replica has of the step that is about to be made with a batch of one step, which stays. A rise of
-    /// the learning rate is looked for after the step `last`, counted from 1.
+    /// Watches the next step on a replica, with its batch, which is not donated. A rise of the learning rate is
+    /// searched for after the step `last`, counted from 1.
     pub(super) fn observe(
         &self,
         observer: &Observer,
@@ -398,7 +399,7 @@ impl Session {
         })
     }
 
-    /// Scalars that the task named, of the last step: only now they come to the host. Nothing before the first step.
+    /// Scalars that the task named, of the last step; this call copies them to the host. Empty before the first step.
     ///
     /// # Errors
     /// Where the plugin fails.
@@ -410,8 +411,8 @@ impl Session {
         }
     }
 
-    /// Steps whose update was left out, because a gradient was not finite; only of a dynamic loss scale, which tries again
-    /// with a smaller one.
+    /// Updates skipped because a gradient was not finite; `None` unless the loss scale is dynamic. A skipped step
+    /// lowers the loss scale.
     ///
     /// # Errors
     /// Where the plugin fails.
@@ -423,8 +424,8 @@ impl Session {
         Ok(Some(u64::from(u32::from_le_bytes(word))))
     }
 
-    /// The replicas, numbered from 0, on which the loss of a step of the last call, counted from 0, was not finite; nothing
-    /// of one replica.
+    /// The replicas, numbered from 0, on which the loss of a step of the last call, counted from 0, was not finite;
+    /// empty if there is one replica.
     ///
     /// # Errors
     /// Where the plugin fails.
@@ -444,13 +445,13 @@ impl Session {
         Ok(found)
     }
 
-    /// Totals of no step, to merge those of steps into.
+    /// Empty totals, to merge those of steps into.
     pub fn no_totals(&self) -> Totals {
         self.training.no_totals()
     }
 }
 
-/// The platform of a plugin that sums a bf16 `all-reduce` in more.
+/// The platform whose bf16 `all-reduce` sums in a wider dtype.
 const CPU: &str = "cpu";
 
 fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainError> {
@@ -466,7 +467,7 @@ fn objective_on(client: &Client, spec: &Spec) -> Result<Objective, TrainError> {
     Ok(objective)
 }
 
-/// The program over the devices of each replica, which sum as the replicas do, and what they split along which axis.
+/// The program partitioned over the devices of each replica, and the axis along which each parameter is split.
 fn over_partitions(program: TaskProgram, spec: &Spec) -> Result<(TaskProgram, BTreeMap<String, usize>), TrainError> {
     let Objective { mesh, split, .. } = &spec.objective;
     if mesh.model.get() == 1 {
@@ -518,7 +519,7 @@ mod tests {
         };
         let source = Arrays::new(Path::new("two.npz"), vec![of_source(&images), of_source(&labels)]).unwrap();
         let batch = Batch { arrays: vec![images, labels], n_valid: 2 };
-        // The program of another model stands in for an execution that fails: it has the state by then.
+        // The program of another model causes a failure after the state was donated.
         let mut program = new(5).training;
         std::mem::swap(&mut session.training, &mut program);
         let failure = session.train(&batch).unwrap_err().to_string();

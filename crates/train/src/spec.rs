@@ -1,4 +1,4 @@
-//! What a session trains, and how.
+//! The spec of a session: what it trains, and how.
 
 use super::objective::Objective;
 use super::steps_per_call::StepsPerCall;
@@ -7,20 +7,20 @@ use bf16scope_model::graph::{Numbers, Precision, Storage};
 use bf16scope_model::task::Task;
 use std::sync::Arc;
 
-/// What a session trains, and how: everything its numbers depend on but the data.
+/// Everything that a training's numbers depend on except the data.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What is learnt.
+    /// The task to train.
     pub task: Arc<dyn Task>,
-    /// What it computes in.
+    /// The dtype that it computes in.
     pub precision: Precision,
-    /// What its variables are stored in.
+    /// The storage of its variables.
     pub variables: Storage,
     /// Examples in a batch.
     pub batch: u32,
-    /// Of initial values and of the order of examples.
+    /// The seed of initial values and of the order of examples.
     pub seed: u64,
-    /// How many pixels training images are shifted by at most, at random.
+    /// The number of pixels by which training images are shifted at most, at random.
     pub shift: u32,
     /// How the loss is minimised.
     pub objective: Objective,
@@ -36,12 +36,12 @@ impl Spec {
         Spec { task: Arc::new(task), precision, variables, batch: 32, seed: 0, shift: 0, objective, steps_per_call }
     }
 
-    /// What it computes in and what its variables are stored in.
+    /// The precision and the storage.
     pub fn numbers(&self) -> Numbers {
         Numbers { precision: self.precision, variables: self.variables }
     }
 
-    /// Examples that go up for one call.
+    /// Examples uploaded for one call.
     pub(super) fn examples_per_call(&self) -> u64 {
         u64::from(self.batch) * u64::from(self.steps_per_call.n().get())
     }

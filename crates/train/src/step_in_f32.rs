@@ -1,8 +1,8 @@
-//! A step of a run as a module in f32, with the state and the batch that the run has there: what an audit takes.
+//! A step of a run as an f32 module, with the run's state and batch: the input of an audit.
 //!
-//! The module is the step of one device on the whole batch, in one piece: no replicas, no micro-batches, no loss scale (f32
-//! needs none), nothing tuned. Its function is that of the run's step but for what such parts compute by themselves: a batch
-//! norm's statistics, and what each replica draws.
+//! The module is the step of one device on the whole batch: no replicas, no micro-batches, no loss scale (f32 needs
+//! none), no tuning. It computes the same function as the run's step, except for values that each part of a batch
+//! computes by itself: batch norm statistics, and random numbers of each replica.
 
 use super::batches::{Data, loader_of_host};
 use super::error::TrainError;
@@ -19,29 +19,30 @@ use bf16scope_passes::tuning::Tuning;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-/// A step in f32, and what it takes.
+/// A training step in f32, with its arguments.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepInF32 {
-    /// The step. Parameters and results are those of [`program::training`], all in f32, in whatever the run stores them.
+    /// The step. Its parameters and results are those of [`program::training`], all in f32, whatever the run's storage
+    /// is.
     pub module: Module,
-    /// What its parameters are, in order: the state before the step, then the batch.
+    /// The arguments in order: the state before the step, then the batch.
     pub inputs: Vec<Literal>,
-    /// Names of its results, in order: variables, then the loss, metrics and scalars, then gradients where they were asked for.
+    /// Names of its results, in order: variables, then the loss, metrics and scalars, then gradients if requested.
     pub results: Vec<String>,
 }
 
-/// The step that `session` is about to make on `data`. The session stays as it is. What is stored in bf16 goes in as it is,
-/// with the remainder that bf16_compensated keeps; features go in as the data have them, not rounded.
+/// The step that `session` would make next on `data`. The session does not change. Variables stored in bf16 are widened
+/// exactly, with the remainder of bf16_compensated; features are passed as the data have them, not rounded.
 ///
 /// # Errors
-/// A task that cannot be built; data that it does not take; where the plugin fails.
+/// A task that cannot be built; data that do not fit it; a failure of the plugin.
 pub fn step_in_f32(session: &Session, data: Data<'_>) -> Result<StepInF32, TrainError> {
     step_with(session, data, false)
 }
 
-/// The same step, which also gives the gradient of each variable, as `gradient/` before the variable's name. An audit has the
-/// cosine between f32's and a lowered form's.
+/// The same step with the gradient of each variable, as `gradient/` before the variable's name: an audit reports the
+/// cosine between f32 gradients and those of a lowered form.
 ///
 /// # Errors
 /// As [`step_in_f32`].
@@ -49,7 +50,7 @@ pub fn step_with_gradients_in_f32(session: &Session, data: Data<'_>) -> Result<S
     step_with(session, data, true)
 }
 
-/// What errors call the state, which is in no file.
+/// The name of the state in errors: it comes from no file.
 const STATE_OF_RUN: &str = "the state of the run";
 
 fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result<StepInF32, TrainError> {
@@ -61,7 +62,7 @@ fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result
     let batch = loader.steps(step / steps_per_epoch, step % steps_per_epoch, 1).map_err(TrainError::from)?;
     let state = session.checkpoint(steps_per_epoch)?;
     let state = state.stored_as(Path::new(STATE_OF_RUN), &program.variables, spec.seed)?;
-    // Steps that a loss scale left out do not count.
+    // Steps that a loss scale skipped do not count.
     let n_skipped = session.n_skipped()?.unwrap_or_default();
     let count = i32::try_from(step - n_skipped.min(step)).map_err(|_| TrainError::counted(step))?;
     let unfit = |expected: String, measured: &str| TrainError::batch(step, measured, &expected);
@@ -89,7 +90,7 @@ fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result
     Ok(StepInF32 { module: program.module, inputs, results: program.outputs })
 }
 
-/// A run's spec for one device, in f32 throughout.
+/// A run's spec for one device, all in f32.
 fn in_f32(spec: &Spec) -> Spec {
     let objective = Objective {
         update: Update { slots: SlotStorage::F32, ..spec.objective.update.clone() },

@@ -1,5 +1,5 @@
-//! Several steps of training in one call of the device, as TPUEstimator's `iterations_per_loop`: the batches of all go up
-//! together, and what each step reports comes back together.
+//! Several training steps in one call of the device, like TPUEstimator's `iterations_per_loop`: all batches are
+//! uploaded together, and the reports of all steps are returned together.
 
 use super::accumulation::declare_variables;
 use super::program::{TaskProgram, finish_with_state};
@@ -11,13 +11,13 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// How many steps a call of the training program makes, and how it is written.
+/// The number of steps in a call of the training program, and how they are emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepsPerCall {
-    /// One step's program after the other: the bits of as many calls of one step each, and as many times its size.
+    /// Steps one after the other: the bits of as many calls of one step, at as many times the program's size.
     Unrolled(NonZeroU32),
-    /// A `while` loop, which compiles as fast for any number of steps. A compiler may fuse a loop's body in another way
-    /// than one step's program, so the last bits may be others: a run goes on as it began.
+    /// A `while` loop, whose compile time does not depend on the number of steps. A compiler may fuse a loop's body
+    /// differently from a single step's program, so the last bits may differ: a resumed run must keep the setting.
     While(NonZeroU32),
 }
 
@@ -28,7 +28,7 @@ impl Default for StepsPerCall {
 }
 
 impl StepsPerCall {
-    /// Steps.
+    /// The number of steps.
     pub fn n(self) -> NonZeroU32 {
         match self {
             StepsPerCall::Unrolled(n) | StepsPerCall::While(n) => n,
@@ -36,14 +36,14 @@ impl StepsPerCall {
     }
 }
 
-/// The program that makes so many steps of `step`, a training program of one.
+/// The program that makes several steps of `step`, a training program of one step.
 ///
 /// # Shapes
-/// Parameters and results as [`training`](super::program::training) has them, but each feature is `[n · batch, dims…]`,
-/// the first step's batch first; `step` counts up from what it is; and each sum, weight and scalar is an array `[n]`.
+/// Parameters and results as in [`training`](super::program::training), but each feature is `[n · batch, dims…]`, the
+/// first step's batch first; `step` counts up from its value; and each sum, weight and scalar is an array `[n]`.
 ///
 /// # Errors
-/// More steps than there is a program for; batches that are too large together.
+/// More steps than the program can count; batches that are too large together.
 pub fn several_steps(step: TaskProgram, calls: StepsPerCall) -> Result<TaskProgram, ProgramError> {
     if calls == StepsPerCall::default() {
         return Ok(step);
@@ -81,7 +81,7 @@ pub fn several_steps(step: TaskProgram, calls: StepsPerCall) -> Result<TaskProgr
 
 const EXPECTED: &str = "a whole number from 1 up, or `while:N`";
 
-/// A text that is no [`StepsPerCall`].
+/// A text that is not a [`StepsPerCall`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not how many steps a call makes, expected {EXPECTED}")]
 pub struct UnknownStepsPerCall(String);
@@ -120,7 +120,7 @@ impl Serialize for StepsPerCall {
     }
 }
 
-/// Refused inside the visitor, so that the error points at the value and not at its block.
+/// Rejected inside the visitor, so that the error points at the value and not at its block.
 impl<'de> Deserialize<'de> for StepsPerCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<StepsPerCall, D::Error> {
         struct Calls;

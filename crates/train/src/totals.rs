@@ -1,4 +1,4 @@
-//! What steps and evaluations report: sums and weights, by name.
+//! The reports of steps and evaluations: sums and weights, by name.
 
 use bf16scope_model::task::Value;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub struct Totals {
     sums: Vec<Sum>,
 }
 
-/// `Σ sum` and `Σ weight` of a name, row-major: in f64, which counts to 2^53.
+/// `Σ sum` and `Σ weight` of a name, row-major: in f64, which counts exactly to 2^53.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sum {
     pub sums: Vec<f64>,
@@ -29,7 +29,7 @@ impl Sum {
 }
 
 impl Totals {
-    /// Nothing yet, of these names, and what the value of each is.
+    /// Zero totals with these names, and the function that makes each value.
     pub(super) fn new(names: Arc<[(String, Value)]>) -> Totals {
         let sums = vec![Sum::default(); names.len()];
         Totals { names, sums }
@@ -45,12 +45,12 @@ impl Totals {
         self.named().map(|(name, _, sum)| (name, sum))
     }
 
-    /// Adds another's.
+    /// Adds the sums and weights of `other`.
     pub fn merge(&mut self, other: &Totals) {
         self.add(other.sums.iter().cloned());
     }
 
-    /// Names and values, the loss first where there is one. What no example counted for is NaN.
+    /// Names and values, the loss first if there is one. A value without any weight is NaN.
     pub fn values(&self) -> impl Iterator<Item = (&str, f64)> {
         self.named().map(|(name, value, sum)| (name, value.of(&sum.sums, &sum.weights)))
     }
@@ -69,20 +69,19 @@ impl Totals {
         self.value("loss")
     }
 
-    /// Names and values, kept.
+    /// Names and values, by value.
     pub fn to_values(&self) -> Vec<(String, f64)> {
         self.values().map(|(name, value)| (name.to_string(), value)).collect()
     }
 
-    /// The first that is not a number, and its value. A metric for which nothing counted, as the precision of a network that
-    /// never said yes, has no value, which is nothing wrong; nor is a perplexity that f64 does not hold, of a loss that it
-    /// does.
+    /// The first value that is not finite. Two cases are legitimate: a metric without any weight, such as the precision
+    /// of a network that never predicts true, and a perplexity that overflows f64 while its loss does not.
     pub fn not_finite(&self) -> Option<(&str, f64)> {
         self.named().find_map(|(name, value, sum)| {
             let value = if value == Value::Exponential { Value::Quotient } else { value };
             let found = value.of(&sum.sums, &sum.weights);
             let is_right = sum.sums.iter().chain(&sum.weights).all(|number| number.is_finite());
-            // Of sums that are finite, a NaN is 0/0.
+            // If the sums are finite, a NaN is 0/0.
             let is_empty = name != "loss" && is_right && found.is_nan();
             (!found.is_finite() && !is_empty).then_some((name, found))
         })

@@ -1,10 +1,12 @@
 //! Training in one call: a task, options and arrays in, a trained model out.
 //!
-//! [`Trainer`] says what is trained and for how long, [`Trainer::fit`] does it, and [`Trained`] evaluates and predicts. It is
-//! a thin layer over [`Session`] and [`run`](super::run()): for a loop of your own, or a session that stays on the device between runs, take those.
+//! [`Trainer`] describes what is trained and for how long, [`Trainer::fit`] trains, and [`Trained`] evaluates and
+//! predicts. It is a thin layer over [`Session`] and [`run`](super::run()): use those for a custom loop, or for a
+//! session that stays on the device between runs.
 //!
-//! Errors name options as the program has them: `--resume` is [`Trainer::resume`], `--checkpoint` is [`Trainer::checkpoint`],
-//! `--batch` is [`Trainer::batch`], `--other-function` and the like are [`Trainer::resumption`].
+//! Errors use the program's names of options: `--resume` is [`Trainer::resume`], `--checkpoint` is
+//! [`Trainer::checkpoint`], `--batch` is [`Trainer::batch`], `--other-function` and the like are
+//! [`Trainer::resumption`].
 
 use super::batches::Data;
 use super::callbacks::Callbacks;
@@ -34,8 +36,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A task that is to be trained, and how: one epoch in bf16, in batches of 32, with the default [`Objective`], on the CPU,
-/// unless its methods say otherwise.
+/// A task and its training options. Defaults: one epoch in bf16, in batches of 32, with the default [`Objective`], on
+/// the CPU.
 ///
 /// ```
 /// use bf16scope_data::Arrays;
@@ -100,7 +102,7 @@ pub struct Trainer<'a> {
     stop: Option<&'a AtomicBool>,
     observe: Box<dyn FnMut(Event<'_>) + 'a>,
     is_enough: Box<dyn FnMut(&EpochReport) -> bool + 'a>,
-    /// What was asked for and cannot be: `fit` says so.
+    /// An invalid option, which `fit` reports.
     impossible: Option<ProgramError>,
 }
 
@@ -126,7 +128,7 @@ impl<'a> Trainer<'a> {
         Trainer::of(Spec::new(task))
     }
 
-    /// What a [`Spec`] says, such as that of an experiment.
+    /// The training of a [`Spec`], such as that of an experiment.
     pub fn of(spec: Spec) -> Trainer<'a> {
         Trainer {
             spec,
@@ -144,7 +146,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Passes over the training examples, those before a resumption included; of none, the checkpoint is of the initial
+    /// Passes over the training examples, including those before a resumption; with 0, the checkpoint holds the initial
     /// state. Default 1.
     pub fn epochs(self, n: u64) -> Trainer<'a> {
         Trainer { n_epochs: n, ..self }
@@ -156,31 +158,31 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// The seed of initial values, of the order of examples and of all that is drawn. Default 0.
+    /// The seed of initial values, of the order of examples and of all random draws. Default 0.
     pub fn seed(mut self, seed: u64) -> Trainer<'a> {
         self.spec.seed = seed;
         self
     }
 
-    /// What the network computes in. Default bf16.
+    /// The dtype that the network computes in. Default bf16.
     pub fn precision(mut self, precision: Precision) -> Trainer<'a> {
         self.spec.precision = precision;
         self
     }
 
-    /// What variables are stored in. Default f32.
+    /// The storage of variables. Default f32.
     pub fn variables(mut self, storage: Storage) -> Trainer<'a> {
         self.spec.variables = storage;
         self
     }
 
-    /// How many pixels training images are shifted by at most, at random. Default 0.
+    /// The number of pixels by which training images are shifted at most, at random. Default 0.
     pub fn shift(mut self, n_pixels: u32) -> Trainer<'a> {
         self.spec.shift = n_pixels;
         self
     }
 
-    /// The rule by which variables change, such as `Momentum { momentum: 0.9, ..Momentum::default() }`.
+    /// The optimizer, such as `Momentum { momentum: 0.9, ..Momentum::default() }`.
     pub fn optimizer(mut self, optimizer: impl Into<Optimizer>) -> Trainer<'a> {
         self.spec.objective.update.optimizer = optimizer.into();
         self
@@ -192,13 +194,13 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// What is added to gradients, or subtracted from variables: a [`WeightDecay`], or its factor.
+    /// Weight decay, added to gradients or subtracted from variables: a [`WeightDecay`], or its factor.
     pub fn weight_decay(mut self, weight_decay: impl Into<WeightDecay>) -> Trainer<'a> {
         self.spec.objective.update.weight_decay = weight_decay.into();
         self
     }
 
-    /// Devices that share every batch in equal parts: [`Mesh::replicas`]. Default 1.
+    /// The number of devices that share every batch in equal parts: [`Mesh::replicas`]. Default 1.
     pub fn replicas(self, n: u32) -> Trainer<'a> {
         match NonZeroU32::new(n) {
             Some(n) => self.mesh(Mesh::replicas(n)),
@@ -206,14 +208,14 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// The devices that share a step, and what they share. Default one device.
+    /// The mesh of devices that share a step. Default one device.
     pub fn mesh(mut self, mesh: Mesh) -> Trainer<'a> {
         self.spec.objective.mesh = mesh;
         self
     }
 
-    /// All that says how the loss is minimised: clipping, the loss scale, micro-batches, averages of variables and tuning, too.
-    /// It replaces what was said of optimizer, learning rate, weight decay and devices.
+    /// The whole objective: also clipping, the loss scale, micro-batches, averages of variables and tuning. It replaces
+    /// earlier settings of optimizer, learning rate, weight decay and devices.
     pub fn objective(mut self, objective: Objective) -> Trainer<'a> {
         self.spec.objective = objective;
         self
@@ -224,36 +226,37 @@ impl<'a> Trainer<'a> {
         Trainer { client: Some(client.clone()), ..self }
     }
 
-    /// A file for checkpoints: one is written after each epoch, and when it is asked to stop. Default none.
+    /// The file of checkpoints: one is written after each epoch, and when the run is asked to stop. Default none.
     pub fn checkpoint(self, path: impl Into<PathBuf>) -> Trainer<'a> {
         Trainer { checkpoint: Some(path.into()), ..self }
     }
 
-    /// Goes on from this checkpoint, to the bit as if the run that wrote it had not stopped. It may be the file that
-    /// [`checkpoint`](Trainer::checkpoint) names.
+    /// Resumes from this checkpoint, with the same bits as if the run that wrote it had not stopped. It may be the file
+    /// of [`checkpoint`](Trainer::checkpoint).
     pub fn resume(self, path: impl Into<PathBuf>) -> Trainer<'a> {
         Trainer { resume: Some(path.into()), ..self }
     }
 
-    /// Starts from these weights instead of its own: of another run, or of another framework. Where it
-    /// [goes on](Trainer::resume) from a checkpoint, it does not start again.
+    /// Starts from weights of another run or another framework. A run that [resumes](Trainer::resume) from a checkpoint
+    /// is not initialized again.
     pub fn initialize_from(self, weights: InitializeFrom) -> Trainer<'a> {
         Trainer { initialize_from: Some(weights), ..self }
     }
 
-    /// How strictly a checkpoint must be of this task.
+    /// How strictly a checkpoint must match this task.
     pub fn resumption(self, resumption: Resumption) -> Trainer<'a> {
         Trainer { resumption, ..self }
     }
 
-    /// Ends the run after the step, or the epoch, in which this becomes true, with a checkpoint where there is a place for it. Then
-    /// [`fit`](Trainer::fit) gives [`TrainErrorKind::Interrupted`](crate::TrainErrorKind::Interrupted); [`stop_when`](Trainer::stop_when) ends it as a success.
+    /// A flag that ends the run after the current step or epoch, with a checkpoint if there is a place for it.
+    /// [`fit`](Trainer::fit) then returns [`TrainErrorKind::Interrupted`](crate::TrainErrorKind::Interrupted);
+    /// [`stop_when`](Trainer::stop_when) ends it as a success.
     pub fn stop(self, stop: &'a AtomicBool) -> Trainer<'a> {
         Trainer { stop: Some(stop), ..self }
     }
 
-    /// Early stopping: the epoch for whose report this is true is the last, and the training ends as after its last epoch. A
-    /// checkpoint of it goes on where it is [resumed](Trainer::resume).
+    /// Early stopping: the epoch whose report makes this true is the last, and the training ends as after its last
+    /// epoch. Its checkpoint can be [resumed](Trainer::resume).
     ///
     /// ```no_run
     /// # use bf16scope_train::Trainer;
@@ -275,7 +278,7 @@ impl<'a> Trainer<'a> {
         Trainer { is_enough: Box::new(is_enough), ..self }
     }
 
-    /// What is done about the report of each epoch: early stopping, a learning rate that is lowered on a plateau, the best
+    /// Callbacks for the report of each epoch: early stopping, a learning rate that is lowered on a plateau, the best
     /// checkpoint kept beside the last.
     ///
     /// ```no_run
@@ -293,7 +296,8 @@ impl<'a> Trainer<'a> {
         Trainer { callbacks, ..self }
     }
 
-    /// Who is told of each epoch; its report can be printed. This or [`on_event`](Trainer::on_event): the last one said.
+    /// Callback for each epoch's report, which can be printed. It replaces [`on_event`](Trainer::on_event), and vice
+    /// versa.
     pub fn on_epoch(self, mut observe: impl FnMut(&EpochReport) + 'a) -> Trainer<'a> {
         self.on_event(move |event| {
             if let Event::Epoch(report) = event {
@@ -302,27 +306,28 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Who is told of each step, epoch and checkpoint.
+    /// Callback for each step, epoch and checkpoint.
     pub fn on_event(self, observe: impl FnMut(Event<'_>) + 'a) -> Trainer<'a> {
         Trainer { observe: Box::new(observe), ..self }
     }
 
-    /// Trains on `training`, and evaluates on `test` after each epoch. Whatever can be judged is, before anything is
+    /// Trains on `training`, and evaluates on `test` after each epoch. Checks as much as possible before anything is
     /// compiled.
     ///
     /// # Errors
-    /// As [`run`](super::run()), [`Session::new`] and [`Session::restore`]: a task that cannot be built, examples that it does not take, a
-    /// checkpoint of another run, a loss that is not finite, a run that was asked to stop; whatever plugin and disk say.
+    /// As [`run`](super::run()), [`Session::new`] and [`Session::restore`]: a task that cannot be built, examples that
+    /// do not fit it, a checkpoint of another run, a loss that is not finite, a run that was asked to stop; errors of
+    /// the plugin and the disk.
     pub fn fit(mut self, training: &dyn Source, test: &dyn Source) -> Result<Trained, TrainError> {
         if let Some(error) = self.impossible.take() {
             return Err(error.into());
         }
         self.spec.objective.update.reducible |= self.callbacks.reduce_on_plateau.is_some();
         let data = Data { training, test };
-        // Of a slice's hosts the first writes.
+        // On a slice, only the first host writes.
         let is_first = self.client.as_ref().is_none_or(|client| client.processes().rank().0 == 0);
         let path = self.checkpoint.as_deref().filter(|_| is_first);
-        // Before anything is read from there: another run could still be replacing it.
+        // Locked before anything is read from there: another run could still be replacing the file.
         let place = path.map(Place::claim).transpose()?;
         let resumed = self.resume.as_ref().map(|path| Ok::<_, TrainError>((path, Checkpoint::read(path)?)));
         let resumed = resumed.transpose()?;
@@ -368,10 +373,11 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Evaluates and predicts with the variables of this checkpoint, without training: with its averages where it has any.
+    /// A model that evaluates and predicts with the variables of this checkpoint, or its averages if it has any,
+    /// without training.
     ///
     /// # Errors
-    /// A file that is no checkpoint, or one of another task; a plugin that cannot be had.
+    /// A file that is not a checkpoint of this task; a plugin that is not available.
     pub fn load(self, path: impl AsRef<Path>) -> Result<Trained, TrainError> {
         let path = path.as_ref();
         let checkpoint = Checkpoint::read(path)?;
@@ -387,7 +393,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// A trained task: what [`Trainer::fit`] and [`Trainer::load`] give.
+/// A trained task: the result of [`Trainer::fit`] and [`Trainer::load`].
 #[derive(Debug)]
 pub struct Trained {
     summary: Summary,
@@ -397,10 +403,10 @@ pub struct Trained {
     predictors: ByBatch<Predictor>,
 }
 
-/// Where its variables are.
+/// The place of its variables.
 #[derive(Debug)]
 enum State {
-    /// On the devices that it was trained on.
+    /// On the devices where it was trained.
     Session(Box<Session>),
     /// In a checkpoint.
     Checkpoint(Box<Loaded>),
@@ -414,10 +420,10 @@ struct Loaded {
     checkpoint: Checkpoint,
 }
 
-/// Programs that were compiled, by the examples in their batches.
+/// Compiled programs by the size of their batches.
 type ByBatch<T> = Mutex<BTreeMap<u32, Arc<T>>>;
 
-/// The program for batches of `batch`, compiled the first time it is asked for.
+/// The program for batches of `batch`, compiled on first use.
 fn compiled<T>(
     all: &ByBatch<T>,
     batch: u32,
@@ -433,18 +439,18 @@ fn compiled<T>(
 }
 
 impl Trained {
-    /// What came of the run: its epochs, and the loss and the metrics on the test examples at its end. Of a checkpoint that
-    /// was loaded, how many steps it has; nothing was evaluated.
+    /// The run's epochs, and the loss and the metrics on the test examples at its end. For a loaded checkpoint, only
+    /// its number of steps: nothing was evaluated.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Settings that have changed since the checkpoint that it went on from, or was loaded from, and may.
+    /// Allowed changes of settings since the checkpoint that it resumed from or was loaded from.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// The session that it was trained in; none of a checkpoint that was loaded.
+    /// The session that trained it; `None` for a loaded checkpoint.
     pub fn session(&self) -> Option<&Session> {
         match &self.state {
             State::Session(session) => Some(session),
@@ -452,7 +458,7 @@ impl Trained {
         }
     }
 
-    /// The session that it was trained in, to go on with by hand; none of a checkpoint that was loaded.
+    /// The session that trained it, to continue by hand; `None` for a loaded checkpoint.
     pub fn into_session(self) -> Option<Session> {
         match self.state {
             State::Session(session) => Some(*session),
@@ -470,7 +476,8 @@ impl Trained {
     /// The loss and the metrics over all examples of a source.
     ///
     /// # Errors
-    /// Examples that the task does not take; a metric that is no number; where the program cannot be compiled, or the plugin fails.
+    /// Examples that do not fit the task; a metric that is not finite; a program that cannot be compiled; a failure of
+    /// the plugin.
     pub fn evaluate(&self, source: &dyn Source) -> Result<Evaluation, TrainError> {
         let batch = evaluation_batch(self.spec(), source);
         match &self.state {
@@ -488,10 +495,11 @@ impl Trained {
         }
     }
 
-    /// What the task predicts for each example of a source, in order. Labels need not be there.
+    /// The task's predictions for each example of a source, in order. Labels may be missing.
     ///
     /// # Errors
-    /// A task that predicts nothing; examples that it does not take; where the program cannot be compiled, or the plugin fails.
+    /// A task without predictions; examples that do not fit it; a program that cannot be compiled; a failure of the
+    /// plugin.
     pub fn predict(&self, source: &dyn Source) -> Result<Predictions, TrainError> {
         let batch = evaluation_batch(self.spec(), source);
         let mut predictions = Predictions::default();

@@ -1,9 +1,8 @@
 //! A training run: epochs over the data, evaluations, checkpoints, and every way to end.
 //!
-//! The loss is looked at after every step: it is on the host then anyway, and one more look costs nothing. A step whose
-//! loss is not finite ends the run; so does a state that is not finite when it is to be saved. A checkpoint therefore
-//! never holds a NaN, and the one before stays. Nothing is printed here: who wants to show progress is told of
-//! [`Event`]s.
+//! The loss is checked after every step: it is on the host anyway, so the check is free. A step whose loss is not
+//! finite ends the run, and so does a state that is not finite when it is saved. A checkpoint therefore never holds a
+//! NaN, and the previous one stays. Nothing is printed here: callers show progress through [`Event`]s.
 
 mod callbacks;
 
@@ -29,31 +28,31 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a run is, and what it leaves.
+/// The length of a run, and what it saves.
 #[derive(Debug)]
 pub struct RunPlan {
-    /// Epochs in all, those before a resumption included. Of none, the checkpoint is of the initial state.
+    /// Epochs in all, including those before a resumption. With 0, the checkpoint holds the initial state.
     pub n_epochs: u64,
-    /// Where the checkpoint goes, after each epoch and when the run is stopped. No other run saves there meanwhile.
+    /// The place of checkpoints, after each epoch and when the run is stopped. No other run can save there meanwhile.
     pub checkpoint: Option<Place>,
-    /// A checkpoint also after every so many steps.
+    /// Also saves a checkpoint every so many steps.
     pub save_checkpoints_steps: Option<NonZeroU32>,
-    /// A checkpoint also after the step at whose end so many seconds have passed since the last one.
+    /// Also saves a checkpoint after the step that ends this many seconds after the last one.
     pub save_checkpoints_secs: Option<NonZeroU32>,
-    /// How many checkpoints stay: the newest at its place, older ones beside it as `NAME-STEP.safetensors`. What this run,
-    /// or the one it goes on from, has not written is neither replaced nor removed.
+    /// The number of checkpoints to keep: the newest at its place, older ones beside it as `NAME-STEP.safetensors`.
+    /// Files that were not written by this run, or the one it resumed from, are neither replaced nor removed.
     pub keep_checkpoint_max: NonZeroU32,
-    /// When the numbers of each layer are looked at; none is never.
+    /// When the numbers of each layer are watched; `None` is never.
     pub watch: Option<Watch>,
     /// Its callbacks. Default none.
     pub callbacks: Callbacks,
-    /// Whether what epochs are evaluated on is for validation, and so called: testing comes when training is over. Default
-    /// false.
+    /// Whether epochs are evaluated on validation examples, and reported as such: testing follows when training is
+    /// over. Default false.
     pub is_validated: bool,
 }
 
 impl RunPlan {
-    /// So many epochs; one checkpoint stays, of the last epoch or of where the run was stopped.
+    /// A plan for `n_epochs`; one checkpoint is kept, of the last epoch or of the step where the run was stopped.
     pub fn new(n_epochs: u64, checkpoint: Option<Place>) -> RunPlan {
         RunPlan {
             n_epochs,
@@ -68,13 +67,13 @@ impl RunPlan {
     }
 }
 
-/// What happens in a run.
+/// An event of a run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A step was made.
     Step {
-        /// After the step; where a call makes several, after all of them.
+        /// The session after the step; if a call makes several, after all of them.
         session: &'a Session,
         /// The epoch, counted from 1.
         epoch: u64,
@@ -89,14 +88,14 @@ pub enum Event<'a> {
         /// Training examples a second, in this epoch so far.
         examples_per_second: f64,
     },
-    /// A step was looked at, before it was made. Where a loss is not finite, the last steps before it are made again and looked
-    /// at too: those may come before steps that were looked at.
+    /// A step was watched, before it was made. If a loss is not finite, the last steps before it are replayed and
+    /// watched too: those may precede steps that were watched earlier.
     Watched(&'a WatchRecord),
-    /// A step was made again, after the loss of a later one was not finite: to find where that began.
+    /// A step was replayed to find the origin of a loss that is not finite.
     MadeAgain {
         /// The step, counted from 1.
         step: u64,
-        /// Steps that what it is made again from has.
+        /// Steps of the state at which the replay started.
         from_step: u64,
         /// The step whose loss is not finite.
         until: u64,
@@ -107,14 +106,14 @@ pub enum Event<'a> {
     Saved {
         /// The path.
         path: &'a Path,
-        /// After which step.
+        /// The step of its state.
         step: u64,
     },
     /// The checkpoint of the best epoch so far was written (`keep_best`).
     Best {
         /// The path.
         path: &'a Path,
-        /// After which step.
+        /// The step of its state.
         step: u64,
         /// The monitored metric.
         monitor: &'a str,
@@ -134,43 +133,43 @@ pub enum Event<'a> {
         epoch: u64,
         /// The monitored metric.
         monitor: &'a str,
-        /// Its best value, if it had any.
+        /// Its best value, if there is one.
         best: Option<f64>,
-        /// Updates made when that was measured.
+        /// The step of the best value.
         best_step: u64,
         /// Whether the state after that step is restored.
         is_restored: bool,
     },
 }
 
-/// What came of a run.
+/// The result of a run.
 ///
-/// As JSON `test_NAME` for each value.
+/// It serialises as `test_NAME` for each value.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Its epochs, those before a resumption not included.
+    /// The reports of its epochs, without those before a resumption.
     pub epochs: Vec<EpochReport>,
-    /// The loss and the metrics of the state at the end, on the test data.
+    /// The loss and the metrics of the final state on the test data.
     pub test: Vec<(String, f64)>,
-    /// Updates made in all.
+    /// Updates made so far.
     pub steps: u64,
-    /// The last checkpoint: where nothing was left to train, the one that was resumed.
+    /// The last checkpoint; if there was nothing left to train, the one that was resumed.
     pub checkpoint: Option<PathBuf>,
-    /// The checkpoint of the best epoch (`keep_best`), and the value by which it is.
+    /// The checkpoint of the best epoch (`keep_best`), and its monitored value.
     pub best: Option<(PathBuf, f64)>,
     /// The epoch, counted from 1, after which early stopping ended the run.
     pub stopped: Option<u64>,
 }
 
 impl Summary {
-    /// Of a checkpoint, read from `path`, that nothing was done with.
+    /// The summary of a loaded checkpoint, read from `path`, that was not evaluated.
     pub(super) fn of_checkpoint(path: &Path, checkpoint: &Checkpoint) -> Summary {
         let (steps, checkpoint) = (checkpoint.position.step, Some(path.to_path_buf()));
         Summary { epochs: Vec::new(), test: Vec::new(), steps, checkpoint, best: None, stopped: None }
     }
 
-    /// The test data's value of this name, if it is reported.
+    /// The value of this name on the test data, if it is reported.
     pub fn value(&self, name: &str) -> Option<f64> {
         value_of(&self.test, name)
     }
@@ -194,13 +193,12 @@ impl Serialize for Summary {
     }
 }
 
-/// Whether `data` are what a session of `spec` can be trained on: better asked before a minute of compiling. Every example is
-/// read once.
+/// Checks that a session of `spec` can be trained on `data`, before a minute of compiling. Every example is read once.
 ///
 /// # Errors
-/// Features that the data lack, or have in other dims or dtypes; fewer examples than a batch, or a batch that does not split
-/// in equal micro-batches; calls of more steps than an epoch has; integers out of their range; a feature that the cast to bf16 or f16 makes infinite; a shift
-/// where there are no images.
+/// Features that the data lack, or have in other dims or dtypes; fewer examples than a batch, or a batch that does not
+/// split into equal micro-batches; more steps per call than an epoch has; integers out of their range; a feature that
+/// the cast to bf16 or f16 makes infinite; a shift without images.
 pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
     spec.objective.check_batch(spec.batch.into())?;
     let (features, compute) = (spec.task.features(), spec.precision.compute());
@@ -215,11 +213,11 @@ pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
     Ok(Loader::new(data.test, &features, compute, 1, 0)?.check()?)
 }
 
-/// Whether averages of variables, where `spec` has any, come to something in so many epochs: half of an average at the end is
-/// of the steps, not of initial values.
+/// Checks that averages of variables, if `spec` has any, are useful after `n_epochs`: at least half of an average must
+/// come from training steps, not from initial values.
 ///
 /// # Errors
-/// Averages that hold more of initial values.
+/// Averages dominated by initial values.
 pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), TrainError> {
     let Some(average) = spec.objective.average.filter(|_| n_epochs > 0) else { return Ok(()) };
     let n_steps = n_epochs.saturating_mul(loader(spec, data.training)?.n_steps());
@@ -235,9 +233,10 @@ pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), T
 /// goes on exactly as one that never stopped.
 ///
 /// # Errors
-/// [`TrainErrorKind::Diverged`](crate::TrainErrorKind::Diverged) (the session then has the state before that step, if it could be made again),
-/// [`TrainErrorKind::Interrupted`](crate::TrainErrorKind::Interrupted) (a checkpoint was written first, where there is a place for it), averages that nothing comes
-/// of or that are never used, and whatever data, plugin and disk say.
+/// [`TrainErrorKind::Diverged`](crate::TrainErrorKind::Diverged) (the session then has the state before that step, if
+/// it could be replayed), [`TrainErrorKind::Interrupted`](crate::TrainErrorKind::Interrupted) (a checkpoint is written
+/// first, if there is a place for it), averages that are useless or never used, and errors of the data, the plugin and
+/// the disk.
 pub fn run(
     session: &mut Session,
     data: Data<'_>,
@@ -248,7 +247,7 @@ pub fn run(
     run_until(session, data, plan, stop, observe, &mut |_| false)
 }
 
-/// As [`run()`], and the epoch for whose report `is_enough` is true is the last.
+/// As [`run()`]; the epoch whose report makes `is_enough` true is the last.
 pub(super) fn run_until(
     session: &mut Session,
     data: Data<'_>,
@@ -271,7 +270,7 @@ pub(super) fn run_until(
         return Err(too_long(plan.n_epochs, steps_per_epoch));
     }
     let per_call = u64::from(spec.steps_per_call.n().get());
-    // Before hours of training, not after its first epoch.
+    // Checked before hours of training, not after the first epoch.
     if !steps_per_epoch.is_multiple_of(per_call) || !(session.step() % steps_per_epoch).is_multiple_of(per_call) {
         session.load_single_step()?;
     }
@@ -304,7 +303,7 @@ pub(super) fn run_until(
     run.summary(epochs, &evaluator)
 }
 
-/// What `plan` asks for and cannot be, whatever is known of the session.
+/// Checks what a plan requests, as far as that does not depend on the session.
 fn check_plan(spec: &Spec, data: Data<'_>, plan: &RunPlan, n_hosts: u32) -> Result<(), TrainError> {
     check(spec, data)?;
     check_average(spec, data, plan.n_epochs)?;
@@ -319,59 +318,59 @@ fn check_plan(spec: &Spec, data: Data<'_>, plan: &RunPlan, n_hosts: u32) -> Resu
     Ok(())
 }
 
-/// Examples in a batch of an evaluation: as in training, or all there are.
+/// The batch size of an evaluation: that of training, or all examples if there are fewer.
 pub(super) fn evaluation_batch(spec: &Spec, test: &dyn Source) -> u32 {
     u32::try_from(test.n_examples()).map_or(spec.batch, |n| spec.batch.min(n))
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run<'a> {
     session: &'a mut Session,
     data: Data<'a>,
-    /// What looks at steps, where the run is watched.
+    /// The program that watches steps, if the run is watched.
     observer: Option<Observer>,
     plan: &'a RunPlan,
     series: Option<Series<'a>>,
     last_save: LastSave,
-    /// When it last saved, or began.
+    /// The time of the last checkpoint, or of the start.
     saved: Instant,
     steps_per_epoch: u64,
     identity: DataIdentity,
     kept: Kept,
-    /// The counters of callbacks.
+    /// The callbacks' counters.
     callbacks: CallbackState,
-    /// Whether the checkpoint that it went on from had counters.
+    /// Whether the checkpoint that it resumed from had counters.
     has_counters: bool,
-    /// Totals of the epoch's batches so far.
+    /// Totals over the epoch's batches so far.
     totals: Totals,
-    /// The state that an early end restores, where no checkpoint is written.
+    /// The state that an early end restores, if checkpoints are not written.
     to_restore: Option<Checkpoint>,
-    /// The checkpoint that it went on from.
+    /// The checkpoint that it resumed from.
     resumed: Option<PathBuf>,
     observe: &'a mut dyn FnMut(Event<'_>),
 }
 
-/// When a run wrote its last checkpoint, on this host or on the first of several.
+/// The last checkpoint of the run, on this host or on the first of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastSave {
-    /// It writes none.
+    /// The run writes none.
     Never,
-    /// It has not written one.
+    /// It has not written one yet.
     NotYet,
-    /// After this step.
+    /// It was of this step.
     After(u64),
 }
 
-/// An epoch's training.
+/// The training of an epoch.
 struct Trained {
     totals: Totals,
     examples_per_second: f64,
-    /// The share of the time in which the device had nothing to do but wait for data.
+    /// The share of the time in which the device was idle, waiting for data.
     waited: f64,
 }
 
 impl Run<'_> {
-    /// Trains the rest of an epoch, which a resumption may have begun in its middle.
+    /// Trains the rest of an epoch: a resumption may start in its middle.
     fn epoch(&mut self, epoch: u64, loader: &Loader<'_>, stop: &AtomicBool) -> Result<Trained, TrainError> {
         let _span = tracing::info_span!("epoch", epoch = epoch + 1).entered();
         let before = epoch * self.steps_per_epoch;
@@ -385,7 +384,7 @@ impl Run<'_> {
         loader.put_ahead(asks, put, |calls| self.steps(epoch, before, calls, stop))
     }
 
-    /// Makes the steps of an epoch, whose first one is `before`, for as many batches as there are.
+    /// Makes the steps of an epoch, starting after the step `before`, for as many batches as there are.
     fn steps(
         &mut self,
         epoch: u64,
@@ -397,7 +396,7 @@ impl Run<'_> {
         let began = Instant::now();
         let mut n_steps = 0.0;
         self.totals = self.session.no_totals();
-        // Those before a resumption in the middle of an epoch.
+        // The epoch's batches before a resumption in its middle.
         if self.session.step() != before {
             self.callbacks.recall(&mut self.totals);
         }
@@ -440,7 +439,7 @@ impl Run<'_> {
                     examples_per_second,
                 });
             }
-            // Several hosts make a step together or not at all: whether each has its batch is known before it.
+            // Several hosts make a step together or not at all: all know that each has its batch before it starts.
             let ahead = (!is_one).then(|| calls.next());
             let own = Wish {
                 stop: stop.load(Ordering::Relaxed),
@@ -463,7 +462,7 @@ impl Run<'_> {
         Ok(Trained { totals, examples_per_second: n_steps * batch_size / seconds, waited: waited / seconds })
     }
 
-    /// Trains epoch after epoch, until the plan is done or `is_enough` is true of a report.
+    /// Trains epoch after epoch, until the plan is done or `is_enough` is true for a report.
     fn epochs(
         &mut self,
         loader: &Loader<'_>,
@@ -483,12 +482,12 @@ impl Run<'_> {
         }
         for epoch in self.session.step() / self.steps_per_epoch..self.plan.n_epochs {
             let training = self.epoch(epoch, loader, stop)?;
-            // Before the evaluation: whatever it meets, this is not lost.
+            // Saved before the evaluation, so that its errors lose nothing.
             self.save()?;
             let report = self.report(epoch, &training, evaluator)?;
             (self.observe)(Event::Epoch(&report));
             let stops = self.call_back(&report)?;
-            // Whatever one host says holds for all.
+            // Any host's answer holds for all.
             let is_last = self.session.agree(Wish { stop: stops || is_enough(&report), ..Wish::default() })?.stop;
             epochs.push(report);
             if is_last {
@@ -501,7 +500,7 @@ impl Run<'_> {
         Ok(epochs)
     }
 
-    /// Evaluates after an epoch, counted from 0, and says what came of both.
+    /// Evaluates after an epoch, counted from 0, and reports its training and its evaluation.
     fn report(&self, epoch: u64, training: &Trained, evaluator: &Evaluator) -> Result<EpochReport, TrainError> {
         let test = self.session.together(self.session.evaluate(evaluator, self.data.test))?;
         let l2 = self.session.l2()?;
@@ -517,10 +516,10 @@ impl Run<'_> {
         })
     }
 
-    /// What came of the run. Resumed at its end, there was nothing to train, but there is something to say.
+    /// The summary of the run. A run that was resumed at its end had nothing to train, but it still has an evaluation.
     fn summary(self, epochs: Vec<EpochReport>, evaluator: &Evaluator) -> Result<Summary, TrainError> {
         let test = match epochs.last() {
-            // What an early end has restored is of another epoch.
+            // A state that an early end restored belongs to another epoch.
             Some(report) if report.step == self.session.step() => report.test.clone(),
             Some(_) | None => {
                 let end = self.session.together(self.session.evaluate(evaluator, self.data.test))?;
@@ -528,14 +527,14 @@ impl Run<'_> {
             }
         };
         let steps = self.session.step();
-        // Resumed at the end, it is the one that it came from.
+        // If resumed at its end, the last checkpoint is the one that it resumed from.
         let checkpoint = self.kept.0.map(|(path, _)| path).or(self.resumed);
         let followed = self.callbacks.keep_best.as_ref().filter(|followed| followed.best.is_some());
         let best = followed.and_then(|followed| Some((best_of(self.plan.checkpoint.as_ref()?.path()), followed.best?)));
         Ok(Summary { epochs, test, steps, checkpoint, best, stopped: self.callbacks.stopped })
     }
 
-    /// Ends between two epochs, after this one, if that was asked for on any host: what there is is saved.
+    /// Ends the run after this epoch if any host was asked to stop; the state is saved.
     fn end_if_asked(&self, epoch: u64, stop: &AtomicBool) -> Result<(), TrainError> {
         let own = Wish { stop: stop.load(Ordering::Relaxed), ..Wish::default() };
         if self.session.agree(own)?.stop { Err(self.interrupted(epoch)) } else { Ok(()) }
@@ -545,12 +544,12 @@ impl Run<'_> {
         interrupted(self.session.step(), epoch + 1, &self.kept)
     }
 
-    /// Looks at the step that is about to be made, if it is time to.
+    /// Watches the next step, if it is due.
     fn watch(&mut self, call: &Call) -> Result<(), TrainError> {
         if let (Some(observer), Some(watch)) = (&self.observer, self.plan.watch)
             && watch.is_due(self.session.step())
         {
-            // What changed at the step of a look is seen at the next one.
+            // A change of settings at a watched step only shows in the next record.
             let last = (self.session.step() + 1).saturating_sub(2 * u64::from(watch.every.get()));
             let record = self.session.observe(observer, call, 0, last)?;
             (self.observe)(Event::Watched(&record));
@@ -558,8 +557,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Where what is not finite began in a step, counted from 1, in words: the step is made again from the last checkpoint,
-    /// or from the beginning, and looked at. Nothing where that cannot be: an error is on its way that says more.
+    /// Describes where a non-finite loss of a step, counted from 1, began: the step is replayed from the last
+    /// checkpoint, or from the start, and watched. Empty if that is impossible: the caller's error is more important.
     fn beginning(&mut self, step: u64, replica: usize, stop: &AtomicBool) -> String {
         if self.session.host().1 > 1 {
             return String::new();
@@ -598,7 +597,7 @@ impl Run<'_> {
         })
     }
 
-    /// Whether the steps since `before`, or time since the last checkpoint, ask for one, within an epoch.
+    /// Whether a checkpoint is due within an epoch, by the steps since `before` or by the time since the last one.
     fn is_time_to_save(&self, before: u64) -> bool {
         let RunPlan { save_checkpoints_steps, save_checkpoints_secs, .. } = self.plan;
         let passed = |n: NonZeroU32| self.session.step() / u64::from(n.get()) > before / u64::from(n.get());
@@ -607,7 +606,7 @@ impl Run<'_> {
         of_steps || save_checkpoints_secs.is_some_and(has_passed)
     }
 
-    /// Writes a checkpoint of a state that is good, unless the last one is of this step.
+    /// Writes a checkpoint of a valid state, unless the last one is of this step.
     fn save(&mut self) -> Result<(), TrainError> {
         let step = self.session.step();
         if [LastSave::Never, LastSave::After(step)].contains(&self.last_save) {
@@ -625,7 +624,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes it, on the first host.
+    /// Writes the checkpoint, on the first host.
     fn write(&mut self) -> Result<(), TrainError> {
         if !self.plan.callbacks.is_empty() {
             self.callbacks.remember(&self.totals);
@@ -638,7 +637,7 @@ impl Run<'_> {
         Ok(self.series.iter_mut().try_for_each(|series| series.write(&checkpoint))?)
     }
 
-    /// The state of this moment, on the first host.
+    /// The present state, on the first host.
     fn checkpoint(&self) -> Result<Option<Checkpoint>, TrainError> {
         let Some(mut checkpoint) = self.session.checkpoint_of_first(self.steps_per_epoch)? else { return Ok(None) };
         checkpoint.data = Some(self.identity.clone());
@@ -646,7 +645,7 @@ impl Run<'_> {
         Ok(Some(checkpoint))
     }
 
-    /// Which replicas' loss was not finite in a step of the last call, where there are several.
+    /// The replicas whose loss was not finite in a step of the last call, if there are several.
     fn place_of_loss(&self, step: usize) -> Result<String, TrainError> {
         let n = self.session.spec().objective.mesh.data.get();
         let replicas = self.session.not_finite_on(step)?;

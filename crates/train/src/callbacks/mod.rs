@@ -1,7 +1,7 @@
-//! Callbacks at the end of an epoch: the run ends early, lowers the learning rate, keeps the best checkpoint.
+//! Callbacks at the end of an epoch: early stopping, learning rate reduction, keeping the best checkpoint.
 //!
 //! The arithmetic is that of Keras 2.15's `EarlyStopping` and `ReduceLROnPlateau`, in f64. The counters are in every
-//! checkpoint ([`CallbackState`]), so a run that goes on decides as one that never stopped.
+//! checkpoint ([`CallbackState`]), so a resumed run decides like one that never stopped.
 
 mod state;
 
@@ -24,19 +24,19 @@ pub struct EarlyStopping {
     /// batches. Default `test_loss`.
     #[serde(deserialize_with = "name")]
     pub monitor: String,
-    /// Epochs without improvement after which the run ends. Default 0: the first.
+    /// Epochs without improvement after which the run ends. Default 0: the first such epoch ends it.
     pub patience: u32,
     /// Which way it improves.
     pub mode: Mode,
     /// A change that is not larger than this is no improvement. Default 0.
     #[serde(deserialize_with = "not_negative")]
     pub min_delta: f64,
-    /// Patience counts on until the value is better than this, too. Default none.
+    /// While the value is not better than this, patience keeps counting. Default none.
     #[serde(deserialize_with = "some_number")]
     pub baseline: Option<f64>,
-    /// Epochs at the beginning that are not looked at. Default 0.
+    /// Epochs at the beginning that are ignored. Default 0.
     pub start_from_epoch: u32,
-    /// Whether a run that ends early ends with the state after its best epoch. Default false: with the last.
+    /// Whether a run that ends early restores the state after its best epoch. Default false: it keeps the last.
     #[serde(alias = "restore_best_weights")]
     pub restore_best: bool,
 }
@@ -59,22 +59,22 @@ impl Default for EarlyStopping {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReduceOnPlateau {
-    /// As of [`EarlyStopping::monitor`].
+    /// As in [`EarlyStopping::monitor`].
     #[serde(deserialize_with = "name")]
     pub monitor: String,
     /// The factor of the learning rate. Default 0.1.
     #[serde(deserialize_with = "inner_fraction")]
     pub factor: f64,
-    /// Epochs without improvement after which it is. Default 10.
+    /// Epochs without improvement after which the rate is lowered. Default 10.
     pub patience: u32,
     /// Which way the value improves.
     pub mode: Mode,
     /// A change that is not larger than this is no improvement. Default 1e-4.
     #[serde(deserialize_with = "not_negative")]
     pub min_delta: f64,
-    /// Epochs after a reduction that do not count. Default 0.
+    /// Epochs after a reduction that are not counted. Default 0.
     pub cooldown: u32,
-    /// The rate is not lowered below this. Default 0.
+    /// The lowest rate that a reduction leads to. Default 0.
     #[serde(alias = "min_lr", deserialize_with = "not_negative")]
     pub min_rate: f64,
 }
@@ -98,7 +98,7 @@ impl Default for ReduceOnPlateau {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeepBest {
-    /// As of [`EarlyStopping::monitor`].
+    /// As in [`EarlyStopping::monitor`].
     #[serde(deserialize_with = "name")]
     pub monitor: String,
     /// Which way the value improves.
@@ -109,9 +109,9 @@ pub struct KeepBest {
 /// The callbacks of a run, called with each epoch's report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
-    /// When it ends early.
+    /// Ends the run early.
     pub early_stopping: Option<EarlyStopping>,
-    /// When it lowers the learning rate; [`Update::reducible`](bf16scope_model::optim::Update::reducible) must be set.
+    /// Lowers the learning rate; [`Update::reducible`](bf16scope_model::optim::Update::reducible) must be set.
     pub reduce_on_plateau: Option<ReduceOnPlateau>,
     /// The metric that picks the checkpoint to keep.
     pub keep_best: Option<KeepBest>,
@@ -124,7 +124,7 @@ const DEFAULT_MONITOR: &str = "test_loss";
 type Monitored<'a> = (&'static [&'static str], &'a str, Mode);
 
 impl Callbacks {
-    /// Whether the run does nothing about reports.
+    /// Whether there are no callbacks.
     pub fn is_empty(&self) -> bool {
         *self == Callbacks::default()
     }
@@ -137,11 +137,12 @@ impl Callbacks {
         [stopping, reducing, keeping].into_iter().flatten().collect()
     }
 
-    /// Whether a run of `spec` can do so: whether what is monitored is reported, and which way it improves is known.
+    /// Checks that a run of `spec` can have these callbacks: every monitored value is reported, and the direction in
+    /// which it improves is known.
     ///
     /// # Errors
-    /// A name that no report has; a mode that must be said; a learning rate that is not reducible; a checkpoint to keep or
-    /// restore over several hosts.
+    /// A name that no report has; a mode that must be given; a learning rate that is not reducible; a best checkpoint
+    /// to keep or restore with several hosts.
     pub fn check(&self, spec: &Spec, n_hosts: u32) -> Result<(), TrainError> {
         let monitored = self.monitored();
         if monitored.is_empty() {
@@ -188,7 +189,8 @@ fn list(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a monitor is of the epoch's batches, and the name in the report. `val_` is Keras' word for `validation_`.
+/// Whether a monitor is measured on the epoch's batches, and its name in the report. `val_` is Keras' word for
+/// `validation_`.
 fn split(monitor: &str) -> (bool, &str) {
     let of_evaluation = ["test_", "validation_", "val_"].iter().find_map(|prefix| monitor.strip_prefix(prefix));
     match (monitor.strip_prefix("train_"), of_evaluation) {
@@ -198,18 +200,18 @@ fn split(monitor: &str) -> (bool, &str) {
     }
 }
 
-/// Parts of names of which more is better, and of which less is.
+/// Parts of the names of metrics that should rise, and of those that should fall.
 const RISING: [&str; 9] =
     ["accuracy", "auc", "precision", "recall", "iou", "f1", "r2", "similarity", "explained_variance"];
 const FALLING: [&str; 4] = ["loss", "error", "perplexity", "distance"];
 
-/// Whether more of a value is better; nothing where neither mode nor name says it.
+/// Whether a higher value is better; `None` where neither mode nor name says.
 pub(crate) fn is_maximised(name: &str, mode: Mode) -> Option<bool> {
     match mode {
         Mode::Min => Some(false),
         Mode::Max => Some(true),
         Mode::Auto => {
-            // The last word counts: `huber_loss` falls, whatever stands before.
+            // The last word decides: `huber_loss` falls, whatever precedes `loss`.
             let last = |parts: &[&str]| parts.iter().filter_map(|part| name.rfind(part)).max();
             match (last(&RISING), last(&FALLING)) {
                 (None, None) => None,
@@ -238,7 +240,7 @@ fn some_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>
     document::number(deserializer, f64::is_finite, "a finite number").map(Some)
 }
 
-/// `keep_best: accuracy`, or its keys.
+/// `keep_best: accuracy`, or a map of its keys.
 pub(crate) fn keep_best<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<KeepBest>, D::Error> {
     const EXPECTED: &str = "the name of a loss or metric, such as `accuracy`, or `{monitor: accuracy, mode: max}`";
     Node::read(deserializer, |node| match &node.value {
@@ -250,7 +252,7 @@ pub(crate) fn keep_best<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     })
 }
 
-/// `early_stopping: {patience: 3}`; with nothing after the colon, the defaults.
+/// `early_stopping: {patience: 3}`; an empty value gives the defaults.
 pub(crate) fn early_stopping<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<EarlyStopping>, D::Error> {
     Node::read(deserializer, |node| match &node.value {
         Value::Map(_) => EarlyStopping::deserialize(node).map(Some),

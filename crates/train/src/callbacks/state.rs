@@ -1,20 +1,20 @@
-//! Decisions of callbacks at the end of an epoch, from their counters.
+//! The decisions of callbacks at the end of an epoch, from their counters.
 
 use super::{Callbacks, EarlyStopping, ReduceOnPlateau, is_maximised, split};
 use crate::callback_state::{CallbackState, Followed, Mode};
 use crate::epoch_report::EpochReport;
 use bf16scope_model::optim::Update;
 
-/// The decisions about a report.
+/// The callbacks' decisions about an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// The run ends.
+    /// Whether the run ends.
     pub stop: bool,
-    /// The learning rate is lowered.
+    /// Whether the learning rate is lowered.
     pub reduce: bool,
-    /// The state is the best so far, for `keep_best`.
+    /// Whether the state is the best so far, for `keep_best`.
     pub is_best: bool,
-    /// The state is what an early end would restore.
+    /// Whether an early end would restore this state.
     pub is_to_restore: bool,
 }
 
@@ -27,23 +27,23 @@ impl Followed {
         is_maximised(split(&self.monitor).1, self.mode).unwrap_or(false)
     }
 
-    /// The value in a report.
+    /// The monitored value in a report.
     fn value(&self, report: &EpochReport) -> Option<f64> {
         let (is_train, name) = split(&self.monitor);
         if is_train { report.train_value(name) } else { report.test_value(name) }
     }
 
-    /// The best value, which is infinitely bad before there is one.
+    /// The best value, or infinitely bad before there is one.
     fn best_or_worst(&self) -> f64 {
         self.best.unwrap_or(if self.is_maximised() { f64::NEG_INFINITY } else { f64::INFINITY })
     }
 
-    /// Keras' `EarlyStopping._is_improvement`, whose `min_delta` is on the side of the value.
+    /// Keras' `EarlyStopping._is_improvement`, which subtracts `min_delta` from the value.
     fn is_better(&self, value: f64, reference: f64, min_delta: f64) -> bool {
         if self.is_maximised() { value - min_delta > reference } else { value + min_delta < reference }
     }
 
-    /// Keras' `ReduceLROnPlateau.monitor_op`, whose `min_delta` is on the side of the best.
+    /// Keras' `ReduceLROnPlateau.monitor_op`, which subtracts `min_delta` from the best.
     fn is_off_plateau(&self, value: f64, min_delta: f64) -> bool {
         let best = self.best_or_worst();
         if self.is_maximised() { value > best + min_delta } else { value < best - min_delta }
@@ -53,13 +53,13 @@ impl Followed {
         (self.best, self.best_step) = (Some(value), step);
     }
 
-    /// Whether the epoch, counted from 0, is one after which the run ends; and whether it is the best.
+    /// Whether the run ends after this epoch, and whether the epoch is the best so far.
     fn stops(&mut self, config: &EarlyStopping, report: &EpochReport, value: f64) -> (bool, bool) {
         let epoch = report.epoch - 1;
         if epoch < u64::from(config.start_from_epoch) {
             return (false, false);
         }
-        // Where nothing ever improves, as of a NaN, the first state is what is restored.
+        // If no value ever improves, because it is NaN for example, the first state is restored.
         let is_first = self.best_step == 0;
         self.wait += 1;
         if self.is_better(value, self.best_or_worst(), config.min_delta) {
@@ -75,7 +75,7 @@ impl Followed {
         (self.wait >= config.patience && epoch > 0, is_first)
     }
 
-    /// Whether the epoch is one after which the rate is lowered; `is_above_floor` says whether it can be.
+    /// Whether the rate is lowered after this epoch; `is_above_floor` says whether it can be.
     fn reduces(&mut self, config: &ReduceOnPlateau, report: &EpochReport, value: f64, is_above_floor: bool) -> bool {
         if self.cooldown > 0 {
             self.cooldown -= 1;
@@ -99,8 +99,8 @@ impl Followed {
 }
 
 impl CallbackState {
-    /// Counters that go on from those of a checkpoint whose run had made `n_epochs` whole epochs, or fresh ones. One that
-    /// follows another value now is fresh.
+    /// Counters that continue those of a checkpoint after `n_epochs` whole epochs, or fresh ones. A counter whose
+    /// monitor changed starts afresh.
     pub(crate) fn begin(callbacks: &Callbacks, before: Option<&CallbackState>, n_epochs: u64) -> CallbackState {
         let goes_on = |before: Option<&Followed>, monitor: &str, mode: Mode| {
             let same = before.filter(|before| before.monitor == monitor && before.mode == mode);
@@ -122,13 +122,13 @@ impl CallbackState {
             stopped: before.and_then(|before| before.stopped),
             sums: before.map(|before| before.sums.clone()).unwrap_or_default(),
         };
-        // A run that was stopped stays so, until it is asked for more patience.
+        // A run that ended early stays ended until its patience is raised.
         let waits = state.early_stopping.as_ref().map(|followed| followed.wait);
         let patience = early_stopping.as_ref().map(|config| config.patience);
         if waits.is_none_or(|waits| waits < patience.unwrap_or(0)) {
             state.stopped = None;
         }
-        // A state that was restored is of an earlier epoch than the counters.
+        // A restored state is of an earlier epoch than the counters.
         if state.stopped.is_none() && state.n_epochs > n_epochs {
             state.n_epochs = n_epochs;
             state.early_stopping.iter_mut().for_each(|followed| followed.wait = 0);
@@ -136,7 +136,7 @@ impl CallbackState {
         state
     }
 
-    /// Decides about the report of an epoch; `is_above_floor` says whether the learning rate can be lowered.
+    /// Decides after an epoch, from its report; `is_above_floor` says whether the learning rate can be lowered.
     pub(crate) fn look(&mut self, callbacks: &Callbacks, report: &EpochReport, is_above_floor: bool) -> Verdict {
         let mut verdict = Verdict::default();
         self.n_epochs = report.epoch;
@@ -167,15 +167,15 @@ impl CallbackState {
     }
 }
 
-/// The reducible rate after a reduction, from what it is; nothing where the rate of the next step is at its floor. In f64,
-/// and rounded to f32 once, as Keras sets its variable.
+/// The factor of the rate after a reduction, from the present factor `reduced`; `None` where the rate of the next step
+/// is at its floor. Computed in f64 and rounded to f32 once, as Keras sets its variable.
 pub(crate) fn lowered(config: &ReduceOnPlateau, update: &Update, reduced: f32, step: u32) -> Option<f32> {
     let rate = update.reduced_rate_at(step, reduced);
     if rate as f32 <= config.min_rate as f32 {
         return None;
     }
     let lowered = (rate * config.factor).max(config.min_rate);
-    // A schedule goes on under the factor that the rate has fallen by.
+    // A schedule continues, scaled by the factor that the rate has fallen by.
     Some(if update.is_constant() { lowered as f32 } else { (f64::from(reduced) * (lowered / rate)) as f32 })
 }
 
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Over all cases, with a resumption after every epoch: the counters go through JSON each time.
+    /// All cases, with a resumption after every epoch: the counters go through JSON each time.
     #[test]
     fn decisions_are_those_of_keras_across_resumptions() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/callbacks/keras.json");

@@ -1,4 +1,4 @@
-//! Averages of variables in a checkpoint: which arrays they are, and what stands in for what.
+//! Averages of variables in a checkpoint: which arrays are averages, and where they replace their variables.
 
 use super::{Array, Checkpoint, CheckpointError};
 use bf16scope_hlo::ArrayShape;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 
 impl Checkpoint {
-    /// Whether it holds averages of its variables (`train: {average: …}`): they are what is evaluated and predicted with.
+    /// Whether it holds averages of its variables (`train: {average: …}`), which evaluations and predictions then use.
     pub fn has_averages(&self) -> bool {
         self.settings.0.get("train").and_then(|train| train.get("average")).is_some_and(Value::is_object)
     }
@@ -17,7 +17,8 @@ impl Checkpoint {
         self.has_averages() && Average::variable_of(name).is_some_and(|of| self.variables.contains_key(of))
     }
 
-    /// The same without averages: what is then evaluated and predicted with are the variables as the last step left them.
+    /// The same checkpoint without averages: evaluations and predictions then use the variables as the last step left
+    /// them.
     #[must_use]
     pub fn without_averages(mut self) -> Checkpoint {
         let averages: Vec<String> = self.variables.keys().filter(|name| self.is_average(name)).cloned().collect();
@@ -28,10 +29,10 @@ impl Checkpoint {
         self
     }
 
-    /// The variables called for, each by its average where there is one, in that order.
+    /// The requested variables in the requested order, each replaced by its average if there is one.
     ///
     /// # Errors
-    /// As [`Checkpoint::select`], of which the rest is left out.
+    /// As [`Checkpoint::select`] with `exactly` false.
     pub(crate) fn exported<'a>(
         &'a self,
         path: &Path,
@@ -44,11 +45,11 @@ impl Checkpoint {
         self.select(path, wanted, false)
     }
 
-    /// All variables of a run that goes on, in its order. An average that is not there, because the run had none so far,
-    /// starts from its variable; one that the run has no longer is left out.
+    /// All variables of a resumed run, in its order. An average that the checkpoint does not have starts from its
+    /// variable; one that the run no longer takes is left out.
     ///
     /// # Errors
-    /// As [`Checkpoint::select`], exactly.
+    /// As [`Checkpoint::select`] with `exactly` true.
     pub(crate) fn resumed(
         &self,
         path: &Path,

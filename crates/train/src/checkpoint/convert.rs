@@ -1,4 +1,4 @@
-//! A state in another storage: what a checkpoint holds, as another run stores it.
+//! Converts the state in a checkpoint to the storage that another run uses.
 
 use super::{Array, Checkpoint, CheckpointError, Fault};
 use bf16scope_hlo::{ArrayShape, DType};
@@ -14,10 +14,10 @@ impl Checkpoint {
     /// rounded to nearest where that run stores bf16, the remainder in `<variable>/low` where it keeps one; bf16 arrays
     /// exactly in f32, with their remainder; and a key of stochastic rounding, from `seed`, where it needs one.
     ///
-    /// Whatever else differs, [`Checkpoint::select`] finds.
+    /// [`Checkpoint::select`] reports every other difference.
     ///
     /// # Errors
-    /// [`CheckpointError::Converted`] for a finite f32 that no finite bf16 is near to.
+    /// [`CheckpointError::Converted`] for a finite f32 that rounds to an infinite bf16.
     pub(crate) fn stored_as(
         &self,
         path: &Path,
@@ -68,7 +68,7 @@ impl Checkpoint {
         Ok(self.holding(variables))
     }
 
-    /// A variable as it is evaluated: by its average where there is one, bf16 with its remainder in f32.
+    /// A variable as evaluations use it: its average if there is one; bf16 with its remainder as f32.
     pub(crate) fn as_trained(&self, name: &str) -> Option<Cow<'_, Array>> {
         let average = self.variables.get(&Average::name_of(name)).filter(|_| self.has_averages());
         let array = average.or_else(|| self.variables.get(name))?;
@@ -79,7 +79,7 @@ impl Checkpoint {
         })
     }
 
-    /// This checkpoint, for a program that reads some of its bf16 arrays as the same numbers in f32.
+    /// This checkpoint for a program that reads some of its bf16 arrays as f32 with the same values.
     pub(crate) fn read_as<'a>(&self, wanted: impl Iterator<Item = (&'a str, ArrayShape)>) -> Cow<'_, Checkpoint> {
         let is_narrow = |(name, shape): &(&str, ArrayShape)| {
             let found = self.variables.get(*name).map(|array| array.shape.dtype);
@@ -94,7 +94,7 @@ impl Checkpoint {
             let read = if is_narrow(&(*name, shape.clone())) { widened(array, None) } else { array.clone() };
             Some((name.to_string(), read))
         };
-        // Averages are f32 already, and stand in for their variables later.
+        // Averages are f32 already, and replace their variables later.
         let average = |(name, _): &(&str, ArrayShape)| {
             let (name, array) = self.variables.get_key_value(&Average::name_of(name))?;
             Some((name.clone(), array.clone()))
@@ -103,7 +103,7 @@ impl Checkpoint {
         Cow::Owned(self.holding(variables))
     }
 
-    /// The same checkpoint with other variables.
+    /// The same checkpoint with `variables` instead of its own.
     pub(crate) fn holding(&self, variables: BTreeMap<String, Array>) -> Checkpoint {
         let Checkpoint { position, settings, function, data, callbacks, variables: _ } = self;
         let (position, settings) = (position.clone(), settings.clone());
@@ -125,7 +125,8 @@ fn shape_of(variable: &VariableInfo) -> ArrayShape {
     ArrayShape::new(variable.dtype, variable.whole_dims())
 }
 
-/// The bf16 nearest to each f32, and the bf16 nearest to what it lacks; or the first that is too large, and its number.
+/// The bf16 nearest to each f32, and the bf16 nearest to the remainder; or the first number that is too large, with its
+/// index.
 fn split(array: &Array) -> Result<(Array, Array), (usize, f32)> {
     let shape = ArrayShape::new(DType::BF16, array.shape.dims.clone());
     let (mut high, mut low) = (Vec::new(), Vec::new());
@@ -141,7 +142,7 @@ fn split(array: &Array) -> Result<(Array, Array), (usize, f32)> {
     Ok((Array { shape: shape.clone(), bytes: high }, Array { shape, bytes: low }))
 }
 
-/// Each bf16 as an f32, with what it lacks if that is known.
+/// Each bf16 as an f32, plus its remainder if that is stored.
 fn widened(array: &Array, low: Option<&Array>) -> Array {
     let of = |array: &Array, idx: usize| {
         array.bytes.as_chunks::<2>().0.get(idx).map_or(0.0, |bytes| bf16::from_le_bytes(*bytes).to_f32())

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint, or with the place it should go.
+//! Errors of checkpoints and of the places where they are saved.
 
 use super::VERSION;
 use bf16scope_hlo::DType;
@@ -6,25 +6,25 @@ use half::bf16;
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// What is wrong with a checkpoint, or with the place it should go.
+/// Why a checkpoint cannot be used, or cannot be saved in its place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// There is none.
+    /// There is no file.
     #[error("{}: no such checkpoint\nhelp: train first, or name one with --checkpoint", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// The system does not give it.
+    /// The file cannot be read.
     #[error("{}: cannot read the checkpoint", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// More bytes than the machine can hold.
+    /// The file is larger than the machine's memory.
     #[error("{}: cannot read the checkpoint: it is {n_bytes} bytes, and this machine has {available} bytes of memory\nhelp: name a checkpoint that `bf16scope train` wrote", path.display())]
     TooLarge {
         /// The file.
@@ -34,59 +34,59 @@ pub enum CheckpointError {
         /// The machine's memory.
         available: u128,
     },
-    /// Its end is missing.
+    /// The file is truncated.
     #[error("{}: the checkpoint is cut off: {n_bytes} bytes, {expected}\nhelp: copy it again, or go on from an earlier one; this file is left as it is", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes there are.
+        /// Bytes of the file.
         n_bytes: u64,
-        /// What was expected.
+        /// The expected length.
         expected: String,
     },
-    /// Another kind of file.
+    /// The file has another format.
     #[error("{}: not a safetensors file: {why}\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights", path.display())]
     NotSafetensors {
         /// The file.
         path: PathBuf,
-        /// What the safetensors reader says.
+        /// The message of the safetensors reader.
         why: String,
     },
-    /// Arrays, but not of a run of ours.
+    /// A safetensors file without the metadata of a checkpoint.
     #[error("{}: not a bf16scope checkpoint: {why}\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is wrong with its metadata.
+        /// The fault in its metadata.
         why: String,
     },
-    /// Its bytes are not those that were written.
+    /// The bytes differ from those that were written.
     #[error("{}: the checkpoint is damaged: its sha256 is {measured}, it was written with {expected}\nhelp: copy it again, or go on from an earlier one; this file is left as it is", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
         /// The hash of its bytes.
         measured: String,
-        /// The hash that it holds.
+        /// The hash that the file holds.
         expected: String,
     },
-    /// As it was written, but no run has such a state.
+    /// The file is intact, but no run has such a state.
     #[error("{}: not the checkpoint of a run: {fault}\nhelp: go on from an earlier one; this file is left as it is", path.display())]
     Unsound {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fault: Fault,
     },
-    /// In the storage that is asked for, it would be another state.
+    /// The state cannot be converted to the requested storage.
     #[error("{}: cannot be converted: {fault}\nhelp: go on with `variables` and `slots` as they were", path.display())]
     Converted {
         /// The file.
         path: PathBuf,
-        /// What is in the way.
+        /// The number that prevents it.
         fault: Fault,
     },
-    /// Of another build.
+    /// A checkpoint of another format version.
     #[error("{}: checkpoint format {found}, this build reads format {VERSION}\nhelp: {}", path.display(), version_help(*found))]
     Version {
         /// The file.
@@ -94,7 +94,7 @@ pub enum CheckpointError {
         /// Its version.
         found: u32,
     },
-    /// Of another model.
+    /// A checkpoint of another model.
     #[error(
         "{}: the checkpoint is of another model{}:{mismatch}\nhelp: name the experiment it was made with, or {}",
         path.display(),
@@ -106,18 +106,18 @@ pub enum CheckpointError {
         path: PathBuf,
         /// How its variables differ.
         mismatch: Mismatch,
-        /// Whether a training was to go on from it.
+        /// Whether training was to resume from it.
         is_resumed: bool,
     },
-    /// A state that is not worth keeping in the place of the one before.
+    /// A state too broken to replace the previous checkpoint.
     #[error("{}: the checkpoint is not saved: {fault}\nhelp: what was there before is unchanged: go on from it", path.display())]
     Unsaved {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fault: Fault,
     },
-    /// A checkpoint that a run has put aside, and that is another one now.
+    /// The file of the best checkpoint has been replaced by another checkpoint.
     #[error(
         "{}: the checkpoint is of step {step}, and the best epoch of this run ended with step {expected}\n\
          help: another run has written there: leave `restore_best` out, and go on from the last checkpoint",
@@ -131,7 +131,7 @@ pub enum CheckpointError {
         /// The step of the best epoch.
         expected: u64,
     },
-    /// An array of a dtype that safetensors has not.
+    /// An array whose dtype safetensors does not have.
     #[error("{}: cannot save {name}: safetensors has no {dtype}", path.display())]
     Unsaveable {
         /// The file.
@@ -146,7 +146,7 @@ pub enum CheckpointError {
     InUse {
         /// The file.
         path: PathBuf,
-        /// The other run's process, where its lock says so.
+        /// The other run's process, if its lock says so.
         holder: Option<u32>,
     },
     /// The disk is full, the directory is not writable, …
@@ -154,22 +154,22 @@ pub enum CheckpointError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What failed.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What no checkpoint of a run holds.
+/// A fault in a state that no checkpoint may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
     /// A number out of its range.
     Range {
-        /// The number that is out of range.
+        /// The name of the number.
         what: &'static str,
-        /// It.
+        /// Its value.
         measured: u64,
         /// The least it may be.
         least: u64,
@@ -178,12 +178,12 @@ pub enum Fault {
     NotFinite {
         /// The variable.
         name: String,
-        /// Which element, row-major.
+        /// Index of the element, row-major.
         idx: usize,
-        /// What it is, as text.
+        /// Its value as text.
         value: String,
     },
-    /// A variable whose bytes are not those of its shape.
+    /// A variable whose byte count does not match its shape.
     Bytes {
         /// The variable.
         name: String,
@@ -192,18 +192,18 @@ pub enum Fault {
         /// The bytes of its shape.
         expected: u128,
     },
-    /// A number that bf16 has no finite one near to.
+    /// A number that has no finite bf16 near it.
     TooLarge {
         /// The variable.
         name: String,
-        /// Which element, row-major.
+        /// Index of the element, row-major.
         idx: usize,
-        /// What it is, as text.
+        /// Its value as text.
         value: String,
     },
-    /// A name that the format has for itself.
+    /// A variable's name that the format reserves.
     Name,
-    /// Names and settings that are longer than a reader takes.
+    /// Names and settings that exceed a reader's limit.
     Header {
         /// Their bytes.
         measured: usize,
@@ -237,7 +237,7 @@ fn holder_name(holder: Option<u32>) -> String {
     holder.map_or("another run".to_string(), |process| format!("another run (process {process})"))
 }
 
-/// Format 1 had no hash, no settings and no fingerprint of the data; format 2 no task.
+/// Format 1 had no hash, no settings and no fingerprint of the data; format 2 had no task.
 fn version_help(found: u32) -> &'static str {
     match found < VERSION {
         true => {
@@ -252,9 +252,9 @@ fn version_help(found: u32) -> &'static str {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mismatch {
-    /// The program has them, the checkpoint has not.
+    /// Variables that the program has and the checkpoint does not.
     pub missing: Vec<String>,
-    /// The checkpoint has them, the program has not.
+    /// Variables that the checkpoint has and the program does not.
     pub unexpected: Vec<String>,
     /// Name, shape in the checkpoint, shape in the program.
     pub different: Vec<(String, String, String)>,
@@ -270,7 +270,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Up to this many variables of a kind are named in an error.
+/// An error names up to this many variables of a kind.
 const N_NAMED: usize = 4;
 
 fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: Vec<String>) -> fmt::Result {

@@ -1,14 +1,15 @@
 //! The bytes of a checkpoint: a safetensors file with a hash over all of it.
 //!
-//! The file is 8 bytes of header length, a JSON header padded with spaces, and the arrays. Our own data are one JSON text
-//! under the key `bf16scope` of the header's `__metadata__`, so other tools can read the arrays. That text begins with the
-//! SHA-256 of the whole file, in which these 64 digits count as `0`: length, header, padding and arrays are all covered.
+//! The file is 8 bytes of header length, a JSON header padded with spaces, and the arrays. Our own data are one JSON
+//! text under the key `bf16scope` of the header's `__metadata__`, so other tools can read the arrays. That text begins
+//! with the SHA-256 of the whole file, computed with these 64 digits as `0`: it covers length, header, padding and
+//! arrays.
 //!
-//! Neither side holds the file in memory beside the arrays: they are hashed and written, or read and hashed, one after
-//! the other. What a reader takes is bounded by the length of the file, whatever its header says.
+//! Neither reader nor writer holds the file in memory beside the arrays: arrays are hashed and written, or read and
+//! hashed, one after the other. A reader allocates no more than the length of the file, whatever its header says.
 //!
-//! SHA-256, because the crate is a dependency already, because CPUs have instructions for it, so that a disk is slower, and
-//! because anyone can check it with `sha256sum`.
+//! The hash is SHA-256 because the crate is a dependency already, because CPUs have instructions that make it faster
+//! than a disk, and because anyone can check it with `sha256sum`.
 
 use super::{Array, Checkpoint, CheckpointError, DataIdentity, Fault, FunctionHash, Position, Settings, VERSION};
 use crate::callback_state::CallbackState;
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// The JSON text under [`OURS`]. The hash comes first: so it is found before anything that a user named.
+/// The JSON text under [`OURS`]. The hash comes first, so a reader finds it before any text that a user chose.
 #[derive(Serialize, Deserialize)]
 struct OurHeader {
     sha256: String,
@@ -35,7 +36,7 @@ struct OurHeader {
     callbacks: Option<CallbackState>,
 }
 
-/// What decides how the rest is read.
+/// The version alone, which decides how the rest is read.
 #[derive(Deserialize)]
 struct VersionOnly {
     #[serde(default)]
@@ -47,7 +48,7 @@ struct VersionOnly {
 pub(super) struct Encoded<'a> {
     /// Length and header.
     start: Vec<u8>,
-    /// In the order of the file.
+    /// The arrays in the order of the file.
     arrays: Vec<&'a Array>,
 }
 
@@ -62,7 +63,7 @@ impl Encoded<'_> {
     }
 }
 
-/// Makes the header, and hashes everything.
+/// Builds the header and hashes the whole file.
 pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Encoded<'a>, CheckpointError> {
     let unsaved = |fault| CheckpointError::Unsaved { path: path.to_path_buf(), fault };
     checkpoint.check().map_err(unsaved)?;
@@ -99,7 +100,7 @@ pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Enco
     Ok(Encoded { start, arrays })
 }
 
-/// Reads a checkpoint of `n_bytes` from `reader`; `path` is named in errors only.
+/// Reads a checkpoint of `n_bytes` from `reader`; `path` appears in errors only.
 pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<Checkpoint, CheckpointError> {
     let path_buf = || path.to_path_buf();
     let failed = |source| CheckpointError::Read { path: path_buf(), source };
@@ -129,7 +130,7 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
         let dtype = dtype.map_err(|dtype| foreign(format!("{name} is {dtype}")))?;
         let as_i64: Result<Vec<i64>, _> = dims.iter().map(|&dim| i64::try_from(dim)).collect();
         let dims = as_i64.map_err(|_| foreign(format!("{name} is {dims:?}")))?;
-        // As many as the file has after this: its length was compared with the sum.
+        // The header's offsets were compared with the length of the file, so this many bytes follow.
         let mut bytes = vec![0; (place.end - place.start) as usize];
         reader.read_exact(&mut bytes).map_err(failed)?;
         sha.update(&bytes);
@@ -149,7 +150,7 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
     Ok(checkpoint)
 }
 
-/// The position in the header of a checkpoint of `n_bytes`; `path` is named in errors only.
+/// Reads the position from the header of a checkpoint of `n_bytes`; `path` appears in errors only.
 pub(super) fn read_position(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<Position, CheckpointError> {
     let foreign = |why: String| CheckpointError::Foreign { path: path.to_path_buf(), why };
     let header = Header::read(n_bytes, |n| {
@@ -166,7 +167,7 @@ pub(super) fn read_position(path: &Path, reader: &mut impl Read, n_bytes: u64) -
     Ok(ours.position)
 }
 
-/// What else people have variables in, by how it begins; read as a header's length, each is beyond [`MAX_BYTES`].
+/// Other formats that store variables, by their first bytes; read as a header's length, each exceeds [`MAX_BYTES`].
 const KINDS: &[(&[u8], &str)] = &[
     (b"PK\x03\x04", "a zip archive, as .npz files and PyTorch's .pt files are"),
     (b"\x93NUMPY", "one array of NumPy (.npy)"),
@@ -179,7 +180,7 @@ const KINDS: &[(&[u8], &str)] = &[
     (b"\x80\x05", "a Python pickle"),
 ];
 
-/// Says in a checkpoint's words why the beginning of its file is not read.
+/// The [`CheckpointError`] for a header that cannot be read.
 fn refused(path: &Path, n_bytes: u64, error: HeaderError<io::Error>) -> CheckpointError {
     let path = path.to_path_buf();
     let why = match error {
@@ -209,7 +210,7 @@ fn refused(path: &Path, n_bytes: u64, error: HeaderError<io::Error>) -> Checkpoi
 mod tests {
     use super::*;
 
-    /// `eval --checkpoint x.npz` was told of a header of 577,052,293,988,745,216 bytes.
+    /// `eval --checkpoint x.npz` used to report a header of 577,052,293,988,745,216 bytes.
     #[test]
     fn what_a_file_is_instead_is_said() {
         let refused = |start: &[u8]| {
@@ -226,7 +227,7 @@ mod tests {
                 )
             );
         }
-        // Two bytes of a length that may be say nothing.
+        // Two bytes that are a possible header length prove nothing.
         assert!(refused(&[0x1f, 0x8b, 0, 0, 0, 0, 0, 0]).contains("does not begin with `{`"));
     }
 }

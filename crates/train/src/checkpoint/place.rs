@@ -1,8 +1,8 @@
-//! Where a checkpoint goes: a file that is replaced whole or not at all, and that one run at a time has for itself.
+//! The place of a checkpoint: a file that is replaced whole or not at all, locked by one run at a time.
 //!
-//! For a checkpoint `run.safetensors` there are, beside it and only while a run goes on, `.run.safetensors.lock` and, while
-//! it saves, a file that [`files`](bf16scope_files) writes and renames, and removes for runs that were killed. The lock is
-//! advisory, and goes with the process that holds it, however that ends.
+//! A run that saves to `run.safetensors` keeps a lock file `.run.safetensors.lock` beside it while it runs. While it
+//! saves, [`files`](bf16scope_files) writes a temporary file there and renames it; it also removes those that killed
+//! runs left. The lock is advisory, and the system releases it when its process ends, however that ends.
 
 use super::{Checkpoint, CheckpointError, file};
 use bf16scope_files::{self as files, Replacement};
@@ -12,23 +12,23 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// A place for checkpoints that is this run's until it is dropped.
+/// A place for checkpoints that this run holds until it is dropped.
 #[derive(Debug)]
 pub struct Place {
-    /// As it was named: for messages.
+    /// The path as the user wrote it, for messages.
     path: PathBuf,
-    /// The file that is replaced: `path`, or what it links to.
+    /// The file to replace: `path`, or the target of the link at `path`.
     target: PathBuf,
-    /// None where the file system has no locks.
+    /// `None` where the file system has no locks.
     _lock: Option<Lock>,
 }
 
 impl Place {
-    /// Takes the place, makes its directory if there is none, and sees whether a checkpoint can be written there: better
-    /// known before an hour of training than after it. What killed runs left there is removed.
+    /// Locks the place, creates its directory if necessary, and tests whether a checkpoint can be written there: it is
+    /// better to know before an hour of training than after it. It removes what killed runs left there.
     ///
     /// # Errors
-    /// Another run that has it; a file there that is no checkpoint; whatever writing would say.
+    /// Another run that holds it; a file there that is not a checkpoint; any error of writing.
     pub fn claim(path: impl AsRef<Path>) -> Result<Place, CheckpointError> {
         let path = path.as_ref();
         let failed = |doing| move |source| CheckpointError::Write { path: path.to_path_buf(), doing, source };
@@ -43,17 +43,17 @@ impl Place {
         Ok(Place { path: path.to_path_buf(), target, _lock })
     }
 
-    /// Whether a checkpoint is at `path`, by how it begins: one that a run which begins there would replace.
+    /// Whether a checkpoint is at `path`, by its first bytes: a run that starts afresh there would replace it.
     pub fn holds_checkpoint(path: impl AsRef<Path>) -> bool {
         start_of(path.as_ref()).is_some_and(|start| start[8] == b'{')
     }
 
-    /// As it was named.
+    /// The path as the user wrote it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file that is replaced: what it was named, or what that links to.
+    /// The file that is replaced: the path, or the target of the link there.
     pub(super) fn target(&self) -> &Path {
         &self.target
     }
@@ -61,7 +61,7 @@ impl Place {
     /// Writes a checkpoint, whole or not at all.
     ///
     /// # Errors
-    /// A state that no run has, or where the system does not let us; then what was there is unchanged.
+    /// A state that no run has, or a system error; the previous file is then unchanged.
     pub fn write(&self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         let encoded = file::encode(&self.path, checkpoint)?;
         let failed = |doing| move |source| CheckpointError::Write { path: self.path.clone(), doing, source };
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// What is done first, for messages.
+/// The first operation, for messages.
 const BEGINNING: &str = "making a file in its directory";
 
 /// A lock that is held until it is dropped, or the process ends.
@@ -82,7 +82,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// None, with a warning, where the file system has no locks.
+    /// Takes the lock; `None`, with a warning, where the file system has no locks.
     fn take(path: &Path, target: &Path) -> Result<Option<Lock>, CheckpointError> {
         let failed = |source| CheckpointError::Write { path: path.to_path_buf(), doing: "making its lock", source };
         let mut name = OsString::from(".");
@@ -96,7 +96,7 @@ impl Lock {
             }
             let file = files::open_lock(&lock_path).map_err(failed)?;
             match file.try_lock_exclusive() {
-                // Whoever had it before removed it when done: then this is a file that nobody else will see.
+                // The previous holder removed the file when it ended: another run would lock a new one.
                 Ok(true) if !is_at(&file, &lock_path) => {}
                 Ok(true) => return Ok(Some(Lock { file, path: lock_path })),
                 Ok(false) => {
@@ -116,14 +116,15 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // What stays is taken by the next run. What somebody wrote to is not ours to remove.
+        // A remaining file is taken over by the next run. A lock file that has content was not written by us, so it
+        // stays.
         if is_at(&self.file, &self.path) && self.file.metadata().is_ok_and(|found| found.len() == 0) {
             drop(fs::remove_file(&self.path));
         }
     }
 }
 
-/// Whether an open file is what stands at a path.
+/// Whether an open file is still the one at a path.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -139,7 +140,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The process that holds the lock, where Linux says so.
+/// The process that holds the lock, where Linux tells.
 fn holder_of(file: &File) -> Option<u32> {
     #[cfg(unix)]
     {
@@ -153,7 +154,7 @@ fn holder_of(file: &File) -> Option<u32> {
     }
 }
 
-/// Who has locked the file of this number, in the text of `/proc/locks`; none if there are two of them, on two disks.
+/// The process that locked the file with this inode, in the text of `/proc/locks`; `None` if two match, on two disks.
 fn holder_in(locks: &str, inode: u64) -> Option<u32> {
     let end = format!(":{inode}");
     let mut holders = locks.lines().filter_map(|line| {
@@ -166,14 +167,14 @@ fn holder_in(locks: &str, inode: u64) -> Option<u32> {
     holders.next().filter(|_| holders.next().is_none())
 }
 
-/// Whether a file is there that is not even the start of a safetensors file, such as an experiment given by mistake.
+/// Whether a file is there that does not even begin like a safetensors file, such as an experiment given by mistake.
 fn is_something_else(target: &Path) -> bool {
     start_of(target).is_some_and(|start| start[8] != b'{')
 }
 
 fn start_of(path: &Path) -> Option<[u8; 9]> {
     let mut start = [0; 9];
-    // A FIFO would wait for its writer.
+    // Opening a FIFO would block until it has a writer.
     let is_file = fs::metadata(path).is_ok_and(|there| there.is_file());
     let mut file = is_file.then(|| File::open(path).ok()).flatten()?;
     file.read_exact(&mut start).ok().map(|()| start)
@@ -210,7 +211,7 @@ mod tests {
         match Place::claim(&path) {
             Err(CheckpointError::InUse { path: named, holder }) => {
                 assert_eq!(named, path);
-                // Where the system says whose it is.
+                // Where the system reports the holder.
                 assert!(holder.is_none_or(|holder| holder == std::process::id()), "{holder:?}");
             }
             other => panic!("{other:?}"),
@@ -219,13 +220,13 @@ mod tests {
         drop(Place::claim(folder.path().join("new/other.safetensors")).unwrap());
         drop(place);
         assert!(!lock.exists());
-        // A lock that somebody wrote to is taken, and stays.
+        // A lock file with foreign content is taken, and stays.
         fs::write(&lock, "mine").unwrap();
         drop(Place::claim(&path).unwrap());
         assert_eq!(fs::read_to_string(&lock).unwrap(), "mine");
     }
 
-    /// Who lets go removes the file of the lock, which another one may have opened by then: that one must begin again.
+    /// A run that ends removes its lock file, which another run may have opened by then: that run must start over.
     #[test]
     fn nobody_has_a_lock_whose_file_was_removed() {
         use std::sync::atomic::{AtomicBool, Ordering};
@@ -254,7 +255,7 @@ mod tests {
     fn a_file_that_is_no_checkpoint_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run");
-        // None, an empty one and one that a crash cut off; then one that begins as safetensors do.
+        // A missing file, an empty one and one that a crash truncated; then one that begins as safetensors do.
         assert!(Place::claim(&path).is_ok());
         for bytes in [&b""[..], b"01234567", b"01234567{"] {
             fs::write(&path, bytes).unwrap();

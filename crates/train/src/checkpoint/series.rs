@@ -1,8 +1,10 @@
 //! The last checkpoints of a run: the newest at its [`Place`], older ones beside it.
 //!
-//! For `run.safetensors` an older one is `run-1200.safetensors`, after step 1,200: the same file under another name, linked
-//! before the newer one replaces it. What this run has written stands in `.run.safetensors.older`, a line for each:
-//! its step, its bytes, and when it was written. A file that this list does not know, or knows otherwise, is neither
+//! For `run.safetensors` an older one is `run-1200.safetensors`, after step 1,200: a second link to the same file, made
+//! before the newer one replaces it. The list `.run.safetensors.older` has a line for each that this run wrote: its
+//! step, its bytes, and when it was written. A file that is not in the list, or differs from its line, is neither
+//! replaced nor removed. A run that resumes from one of these checkpoints takes over the list; another run starts its
+//! own.
 //! replaced nor removed; a run that goes on from one of these checkpoints has the list, and another run begins its own.
 
 use super::place::{Place, directory_of};
@@ -15,10 +17,10 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The most bytes that are read of a list.
+/// The most bytes of a list that are read.
 const MAX_LIST: u64 = 1 << 20;
 
-/// An older checkpoint, as its file was when this run wrote it.
+/// An older checkpoint, with its file's size and time as this run wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Older {
     step: u64,
@@ -34,13 +36,13 @@ pub(crate) struct Series<'a> {
     keep: NonZeroU32,
     /// The step of the checkpoint at the place, if it is this run's.
     newest: Option<u64>,
-    /// This run's beside it, as they were written.
+    /// This run's older checkpoints beside it, as they were written.
     older: Vec<Older>,
 }
 
 impl<'a> Series<'a> {
-    /// The checkpoints of a run that keeps the last `keep` at `place`; `resumed` is the checkpoint it goes on from, and its
-    /// step.
+    /// The checkpoints of a run that keeps the last `keep` at `place`; `resumed` is the checkpoint that it resumes
+    /// from, and its step.
     pub fn begin(place: &'a Place, keep: NonZeroU32, resumed: Option<(&Path, u64)>) -> Series<'a> {
         let mut series = Series { place, keep, newest: None, older: Vec::new() };
         let Some((from, step)) = resumed else { return series };
@@ -55,11 +57,11 @@ impl<'a> Series<'a> {
         series
     }
 
-    /// Writes a checkpoint to the place, keeps the one before beside it, and then removes what is older than is kept.
+    /// Writes a checkpoint to the place, keeps the previous one beside it, and then removes those beyond `keep`.
     ///
     /// # Errors
-    /// As [`Place::write`], and where the list or the older name cannot be written; then the checkpoint before is still at
-    /// the place.
+    /// As [`Place::write`], and where the list or the older name cannot be written; the previous checkpoint is then
+    /// still at the place.
     pub fn write(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         let failed = |source| CheckpointError::Write {
             path: self.place.path().to_path_buf(),
@@ -71,7 +73,7 @@ impl<'a> Series<'a> {
             self.older.retain(|older| older.step != before.step);
             self.older.push(before);
         }
-        // First the list: whatever happens from here on, what is there is known.
+        // The list first: it then knows every file, whatever fails from here on.
         self.write_list().map_err(failed)?;
         if let Some(before) = before {
             link(self.place.target(), &self.path_of(before.step)).map_err(failed)?;
@@ -93,7 +95,7 @@ impl<'a> Series<'a> {
         Ok(())
     }
 
-    /// Writes a checkpoint of the step that the one at the place is of, in its place.
+    /// Replaces the checkpoint at the place by another one of the same step.
     ///
     /// # Errors
     /// As [`Place::write`].
@@ -103,7 +105,7 @@ impl<'a> Series<'a> {
         Ok(())
     }
 
-    /// The checkpoint at the place, which becomes an older one; none where its name beside the place is taken.
+    /// The checkpoint at the place, as an older one; `None` where a foreign file has the name that it would get.
     fn before(&self, step: u64) -> Option<Older> {
         let path = self.path_of(step);
         let before = older(step, &fs::metadata(self.place.target()).ok()?)?;
@@ -120,7 +122,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Removes an older checkpoint, if its file is as it was written.
+    /// Removes an older checkpoint, if its file is unchanged.
     fn remove(&self, it: Older) {
         let path = self.path_of(it.step);
         let found = fs::symlink_metadata(&path).ok();
@@ -144,7 +146,7 @@ impl<'a> Series<'a> {
         directory_of(target).join(name)
     }
 
-    /// What the list says; nothing of a list that is not there or is none of ours: then nothing is removed.
+    /// The entries of the list; empty if there is no valid list, so that nothing is removed.
     fn read_list(&self) -> Vec<Older> {
         let parse = |line: &str| {
             let mut words = line.split(' ');
@@ -181,13 +183,13 @@ pub(crate) fn beside(path: &Path, word: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What a regular file is in the list.
+/// The list's entry for a regular file.
 fn older(step: u64, found: &Metadata) -> Option<Older> {
     let written = found.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
     found.is_file().then_some(Older { step, n_bytes: found.len(), written })
 }
 
-/// Gives a file a second name, in the place of one of ours; a copy where the file system has no links.
+/// Links a file to a second name, replacing a file of ours; copies it where the file system has no links.
 fn link(target: &Path, path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -200,7 +202,7 @@ fn link(target: &Path, path: &Path) -> io::Result<()> {
     let mut copy = files::Replacement::begin(path)?;
     io::copy(&mut files::open(target)?, &mut copy)?;
     copy.finish()?;
-    // So that the list knows it.
+    // The copy gets the time that the list has.
     fs::File::options().write(true).open(path)?.set_modified(written)
 }
 
@@ -251,11 +253,11 @@ mod tests {
         // Another process goes on.
         write(&mut Series::begin(&place, keep(3), Some((&path, 4))), [5]);
         check(&[("run-3", 3), ("run-4", 4), ("run", 5)]);
-        // From an older one: what came after it is replaced when its step comes again.
+        // From an older one: the later checkpoints are replaced when their steps come again.
         let older = folder.path().join("run-3.safetensors");
         write(&mut Series::begin(&place, keep(3), Some((&older, 3))), [4, 6]);
         check(&[("run-3", 3), ("run-4", 4), ("run", 6)]);
-        // And what is kept of that step is what came last.
+        // The checkpoint kept for that step is the last one written.
         let other = Checkpoint { position: Position { seed: 5, ..checkpoint(4).position }, ..checkpoint(4) };
         let mut again = Series::begin(&place, keep(3), Some((&older, 3)));
         again.write(&other).unwrap();
@@ -277,13 +279,13 @@ mod tests {
         fs::write(folder.path().join("run-2.safetensors"), "someone's").unwrap();
         let mut series = Series::begin(&place, keep, None);
         write(&mut series, [1, 2]);
-        // One of this run's that somebody has changed since is theirs.
+        // A file of this run that someone changed since is no longer ours to remove.
         fs::write(folder.path().join("run-1.safetensors"), "changed").unwrap();
         write(&mut series, [3, 4, 5]);
         let of = |name: &str| fs::read(folder.path().join(name)).unwrap();
         assert_eq!((of("run-2.safetensors"), of("run-1.safetensors")), (b"someone's".to_vec(), b"changed".to_vec()));
         assert_eq!(steps(folder.path())[2..], named(&[("run-4", 4), ("run", 5)])[..]);
-        // A run that begins anew has a list of its own.
+        // A run that starts afresh starts its own list.
         write(&mut Series::begin(&place, keep, None), [1, 2, 3]);
         assert_eq!(steps(folder.path())[2..], named(&[("run", 3), ("run-4", 4)])[..], "the name of step 2 is taken");
     }

@@ -1,11 +1,11 @@
-//! Keys of an experiment that stand in another block than theirs, or are called what other frameworks call them.
+//! Keys of an experiment in the wrong block, or with the names of other frameworks.
 
 use super::{Experiment, TrainConfig, data};
 use bf16scope_model::document::kind::keys_of;
 use bf16scope_model::document::{ConfigError, ConfigProblem};
 use bf16scope_model::models::kinds_with_key;
 
-/// Names that people bring along, and what they are called here.
+/// Names of other frameworks, and ours.
 const BY_ANOTHER_NAME: [(&str, &str); 24] = [
     ("lr", "learning_rate"),
     ("eta", "learning_rate"),
@@ -33,7 +33,7 @@ const BY_ANOTHER_NAME: [(&str, &str); 24] = [
     ("freeze", "trainable"),
 ];
 
-/// What is not a key of a file, and where it is said.
+/// Names that are not keys of a file, and where the choice is made.
 const NOT_IN_A_FILE: [(&str, &str); 4] = [
     ("precision", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
     ("dtype", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
@@ -41,7 +41,7 @@ const NOT_IN_A_FILE: [(&str, &str); 4] = [
     ("target", "`--target`, on the command line, is what it is compiled for"),
 ];
 
-/// The error of an unknown key at the top, or of `train` or `data`, with where it goes, if that is known.
+/// Adds the right block to the error of an unknown key at the top, or of `train` or `data`, if it is known.
 pub(super) fn with_its_block(mut error: ConfigError) -> ConfigError {
     if let ConfigProblem::UnknownKey { key, valid } = &error.problem
         && let Some(help) = help(key, valid)
@@ -51,7 +51,7 @@ pub(super) fn with_its_block(mut error: ConfigError) -> ConfigError {
     error
 }
 
-/// What a key is called here.
+/// Our name of a key.
 pub(super) fn now(key: &str) -> &str {
     BY_ANOTHER_NAME.iter().find(|(name, _)| *name == key).map_or(key, |(_, now)| now)
 }
@@ -60,7 +60,7 @@ fn help(key: &str, valid: &[String]) -> Option<String> {
     let blocks = [("train", keys_of::<TrainConfig>()), ("data", data::keys())];
     let is_at_top = keys_of::<Experiment>() == *valid;
     let is_in = |block: &[&str]| is_at_top || block.iter().all(|key| valid.iter().any(|name| name == key));
-    // Deeper, the same name may be meant for something else.
+    // Deeper, the same name may have another meaning.
     if !is_at_top && !blocks.iter().any(|(_, keys)| is_in(keys)) {
         return None;
     }

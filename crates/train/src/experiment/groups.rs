@@ -1,4 +1,4 @@
-//! `train: {optimizers: [...]}`: variables that change by another rule, or at another rate.
+//! `train: {optimizers: [...]}`: variables with another optimizer or another learning rate.
 
 use super::TrainConfig;
 use super::schedule::Timed;
@@ -7,17 +7,17 @@ use bf16scope_model::document::{Node, ReadError, Value, kind};
 use bf16scope_model::optim::{LearningRate, Optimizer, VariableGroup};
 use serde::{Deserialize, Deserializer};
 
-/// Variables by the patterns of their names, and what is another for them.
+/// Variables by name pattern, with their own rule or rate.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerGroup {
-    /// The patterns: `*` is any text, `?` any character. A variable is of the first group that has it.
+    /// The patterns: `*` is any text, `?` any character. A variable belongs to the first group that matches.
     #[serde(deserialize_with = "super::some_patterns")]
     pub variables: Vec<String>,
     /// The rule. Default that of `train`.
     #[serde(default, deserialize_with = "optimizer")]
     pub optimizer: Option<Optimizer>,
-    /// How fast. Default as in `train`.
+    /// The learning rate. Default that of `train`.
     #[serde(default)]
     pub learning_rate: Option<Timed<LearningRate>>,
 }
@@ -26,7 +26,7 @@ fn optimizer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Optimi
     Node::read(deserializer, |node| kind::of(node).map(Some).map_err(kind::elsewhere::<Optimizer>))
 }
 
-/// A list of groups, each of which changes something.
+/// A list of groups, each with a rule or a rate.
 pub(super) fn groups<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<OptimizerGroup>, D::Error> {
     const EXPECTED: &str = "a list such as `[{variables: ['*/bias'], optimizer: sgd, learning_rate: 0.01}]`";
     Node::read(deserializer, |node| {

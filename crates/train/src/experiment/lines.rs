@@ -1,4 +1,4 @@
-//! Errors that show the line of the experiment that they are about.
+//! Adds the line of the experiment that an error is about.
 
 use super::Experiment;
 use crate::weight_names::WeightNameError;
@@ -8,8 +8,8 @@ use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, St
 use bf16scope_passes::PassErrorKind;
 use std::error::Error;
 
-/// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
-/// may say it), is as it was.
+/// The error with the line of its key. An error without a key, or about a key that is not in the file (a flag may set
+/// it), is returned unchanged.
 pub(super) fn with_its_line(experiment: &Experiment, error: TrainError) -> TrainError {
     let Some(document) = experiment.origin.document() else { return error };
     if let Some((mark, help)) = range(experiment, &error) {
@@ -25,7 +25,7 @@ pub(super) fn with_its_line(experiment: &Experiment, error: TrainError) -> Train
     }
 }
 
-/// The error with the line that `way` leads to in the document, if that is written.
+/// The error with the line that `way` leads to in the document, if the key is there.
 pub(super) fn with_line(origin: &Origin, way: Vec<Step>, error: TrainError) -> TrainError {
     match origin.document() {
         Some(document) if document.root().place_of(&way).is_some() => at_its_line(document, way, &error),
@@ -36,7 +36,7 @@ pub(super) fn with_line(origin: &Origin, way: Vec<Step>, error: TrainError) -> T
 fn at_its_line(document: &Document, way: Vec<Step>, error: &TrainError) -> TrainError {
     let whole = chain(error);
     let (message, help) = match (error.cause(), whole.split_once("\nhelp: ")) {
-        // The place in the program says nothing here.
+        // The place in our own source is of no use to the user.
         (Some(ProgramError::Build(error)), _) => (error.0.error.message.as_str(), error.0.error.help.as_deref()),
         (Some(ProgramError::Pass(pass)), Some((message, _))) if *pass.kind() == PassErrorKind::NoRules => (
             message,
@@ -48,13 +48,13 @@ fn at_its_line(document: &Document, way: Vec<Step>, error: &TrainError) -> Train
     document.error(NodeError { help: help.map(str::to_string), ..NodeError::new(way, message) }).into()
 }
 
-/// The message, and those of its causes.
+/// The messages of an error and its causes.
 fn chain(error: &TrainError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let further = format!(": {error}");
-        // A transparent error says what its source says.
+        // A transparent error repeats its source.
         if !text.contains(&error.to_string()) {
             text += &further;
         }
@@ -63,10 +63,10 @@ fn chain(error: &TrainError) -> String {
     text
 }
 
-/// Of a class or an index that the model has no room for: where the model says how many there are, and what to do.
+/// The place in the model that gives the number of classes or table rows which a value exceeds, and advice.
 fn range(experiment: &Experiment, error: &TrainError) -> Option<(Mark, String)> {
     let error = error.cause::<DataError>()?;
-    // Of examples on disk, which may be left out.
+    // Examples on disk may be skipped.
     let is_on_disk = error.stopped().is_some();
     let DataErrorKind::Value { feature: name, value } = error.kind() else { return None };
     let value: i128 = value.parse().ok()?;
@@ -93,7 +93,7 @@ fn key(name: &str) -> Step {
     Step::Key(name.to_string())
 }
 
-/// The way to what the error is about.
+/// The path of keys to the cause of an error.
 fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
     if let TrainPlace::Keys(ways) = error.place() {
         let root = experiment.origin.document().map(Document::root);
@@ -116,7 +116,7 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
 fn way_to_weights(experiment: &Experiment, error: &WeightNameError) -> Option<Vec<Step>> {
     match error {
         WeightNameError::Idle { pattern, .. } => element("except", &experiment.train.except, pattern),
-        // A flag may name another file, of which the experiment says nothing.
+        // A flag may name another file, which is not in the experiment.
         WeightNameError::Weights(error) => {
             let file = experiment.train.initialize_from.as_ref()?;
             error.path().ends_with(file).then(|| vec![key("train"), key("initialize_from")])
@@ -125,7 +125,7 @@ fn way_to_weights(experiment: &Experiment, error: &WeightNameError) -> Option<Ve
     }
 }
 
-/// The way to what keeps a program from being built.
+/// The path of keys to what prevents a program.
 fn way_of_program(experiment: &Experiment, error: &ProgramError) -> Option<Vec<Step>> {
     match error {
         ProgramError::Trainable { pattern, .. } => element("trainable", &experiment.train.trainable, pattern),
@@ -157,7 +157,7 @@ fn way_of_program(experiment: &Experiment, error: &ProgramError) -> Option<Vec<S
     }
 }
 
-/// The way to an element of a list under `train`.
+/// The path to an element of a list under `train`.
 fn element(key: &str, list: &[String], wanted: &str) -> Option<Vec<Step>> {
     let at = list.iter().position(|other| other == wanted)?;
     Some(vec![Step::Key("train".to_string()), Step::Key(key.to_string()), Step::Index(at)])

@@ -1,4 +1,4 @@
-//! `mesh` of an experiment: the axes of devices, and what the devices of a replica split.
+//! `mesh` of an experiment: the axes of devices, and the parameters that the devices of a replica split.
 
 use crate::Mesh;
 use bf16scope_model::document::{Node, Value};
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// `mesh` of an experiment: `{data: 4, model: 2, split: {'*/query/kernel': 1}}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeshConfig {
-    /// Its axes, and what they share.
+    /// The axes of the mesh, and the state that replicas share.
     pub mesh: Mesh,
-    /// What the devices of a replica split: parameters by the pattern of their name, each along an axis.
+    /// Parameters split over the devices of a replica, by name pattern, each along an axis.
     pub split: Vec<Rule>,
 }
 

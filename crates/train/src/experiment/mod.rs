@@ -1,4 +1,4 @@
-//! An experiment: a YAML file that says what is trained, on what, and how.
+//! Reads experiments: a YAML file that describes a model, its data and its training.
 //!
 //! ```yaml
 //! model: {kind: mlp, input: [8, 8, 1], n_classes: 10}
@@ -10,7 +10,8 @@
 //!   learning_rate: {kind: constant, value: 0.1}
 //! ```
 //!
-//! [`DataConfig`] says what `data` may be. Paths in the file are relative to the file. Precision is not in it: it is a switch of the run.
+//! [`DataConfig`] lists the keys of `data`. Paths in the file are relative to the file. The file has no precision: it
+//! is a switch of the run.
 
 pub mod data;
 mod elsewhere;
@@ -63,23 +64,23 @@ use std::sync::Arc;
 pub struct Experiment {
     /// The network.
     pub model: Model,
-    /// What it is trained and tested on; compiling needs none.
+    /// The training and test examples; compiling needs none.
     pub data: Option<DataConfig>,
-    /// How it is trained.
+    /// The training options.
     #[serde(default)]
     pub train: TrainConfig,
     /// The devices that share a step's work. Default one.
     #[serde(default)]
     pub mesh: MeshConfig,
-    /// How its programs are made cheaper on their target. Default `auto`.
+    /// The optimisations for the target. Default `auto`.
     #[serde(default)]
     pub tune: Tune,
-    /// Where it was read.
+    /// The place of the document.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// How a network is trained.
+/// The training options.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
@@ -89,48 +90,49 @@ pub struct TrainConfig {
     /// Passes over the data; 0 saves the initial state. Default 10.
     #[serde(deserialize_with = "count_or_none")]
     pub epochs: u32,
-    /// Of initial values and of the order of examples. Default 0.
+    /// Seed of initial values and of the order of examples. Default 0.
     pub seed: u64,
-    /// How many pixels images are shifted by at most, at random, half of them not at all. Default 0.
+    /// Images are shifted at random by up to this many pixels, half of them not at all. Default 0.
     pub shift: u32,
-    /// How variables change. Default momentum 0.9.
+    /// The optimizer. Default momentum 0.9.
     #[serde(deserialize_with = "optimizer")]
     pub optimizer: Optimizer,
-    /// Variables that change by another rule or at another rate. Default none.
+    /// Variables with another optimizer or learning rate. Default none.
     #[serde(deserialize_with = "groups::groups")]
     pub optimizers: Vec<OptimizerGroup>,
-    /// How fast; a number alone is constant. Default 0.1.
+    /// The learning rate; a number alone is constant. Default 0.1.
     pub learning_rate: Timed<LearningRate>,
     /// The lowest learning rate after the warm-up. Default 0.
     #[serde(deserialize_with = "rate_floor")]
     pub learning_rate_floor: f64,
-    /// What the rate is before. Default nothing.
+    /// The learning rate during the warm-up. Default no warm-up.
     pub warm_up: Option<Timed<WarmUp>>,
-    /// Training examples, as far as they are known: with `batch` they say how many steps an epoch has. [`Experiment::read`]
-    /// takes them from `data`, where that says `n_train`; who reads the data knows better.
+    /// The number of training examples, if known: with `batch` it gives the steps of an epoch. [`Experiment::read`]
+    /// takes it from `data`, if that has `n_train`; a program that reads the data can set it.
     #[serde(skip)]
     pub n_train: Option<u64>,
     /// L2 regularisation. Default none.
     #[serde(deserialize_with = "weight_decay")]
     pub weight_decay: WeightDecay,
-    /// What gradients that are too large become. Default none.
+    /// How large gradients are clipped. Default not at all.
     #[serde(deserialize_with = "clip")]
     pub clip: Option<Clip>,
-    /// How variables are averaged over steps. Default not at all.
+    /// The average of variables over steps. Default none.
     #[serde(deserialize_with = "average")]
     pub average: Option<Average>,
-    /// What variables are stored in: `f32`, `bf16_stochastic`, `bf16_compensated`, or, to see what is lost, `bf16_nearest`.
+    /// The storage of variables: `f32`, `bf16_stochastic`, `bf16_compensated`, or, to see what is lost, `bf16_nearest`.
     /// Default f32.
     pub variables: Storage,
-    /// What the optimizer's slots are stored in: `f32`, `bf16`, `bf16_stochastic`. Default f32.
+    /// The storage of the optimizer's slots: `f32`, `bf16`, `bf16_stochastic`. Default f32.
     pub slots: SlotStorage,
-    /// The weights that a fresh run starts from: a checkpoint, or a file of weights, relative to the experiment's file. Default
-    /// its own.
+    /// The weights that a fresh run starts from: a checkpoint, or a file of weights, relative to the experiment's file.
+    /// Default the task's initial values.
     #[serde(deserialize_with = "local")]
     pub initialize_from: Option<PathBuf>,
-    /// Patterns of variables that start afresh nevertheless.
+    /// Patterns of variables that keep their initial values nevertheless.
     pub except: Vec<String>,
-    /// Rules for the names in that file: a family, or a file relative to the experiment's. Default the family that fits best.
+    /// Rules for the names in that file: a family, or a file relative to the experiment's. Default the family that
+    /// matches best.
     #[serde(deserialize_with = "local")]
     pub rules: Option<PathBuf>,
     /// Patterns of the variables that train; others are frozen. Default all train.
@@ -142,31 +144,31 @@ pub struct TrainConfig {
     /// How the loss is scaled: `none`, `static:1024`, `dynamic`. Default `dynamic` in f16, `none` in bf16 and f32, which
     /// do not need it.
     pub loss_scale: Option<LossScale>,
-    /// In how many micro-batches a batch is gone through before the update; it must divide `batch`. Default 1.
+    /// The number of micro-batches of a batch; it must divide `batch`. Default 1.
     #[serde(deserialize_with = "count")]
     pub accumulate: u32,
-    /// How many steps a call of the device makes: `N`, one step's program after the other, or `while:N`, a loop. Default 1.
+    /// Steps per call of the device: `N`, which unrolls the steps, or `while:N`, which loops. Default 1.
     pub steps_per_call: StepsPerCall,
-    /// After how many steps there is a checkpoint, beside those after each epoch and when the run is stopped. Default never.
+    /// Steps between checkpoints, beside those after each epoch and when the run is stopped. Default none.
     #[serde(deserialize_with = "some_count")]
     pub save_checkpoints_steps: Option<u32>,
-    /// After how many seconds there is one, at the end of a step. Default never.
+    /// Seconds between checkpoints, each at the end of a step. Default none.
     #[serde(deserialize_with = "some_count")]
     pub save_checkpoints_secs: Option<u32>,
-    /// How many of the run's last checkpoints stay: the newest at its place, older ones beside it as
-    /// `NAME-STEP.safetensors`. Default 1.
+    /// How many checkpoints are kept: the newest at its place, older ones beside it as `NAME-STEP.safetensors`. Default
+    /// 1.
     #[serde(deserialize_with = "count")]
     pub keep_checkpoint_max: u32,
-    /// When the numbers of each layer are looked at; a number alone is every so many steps. Default never.
+    /// When the numbers of each layer are watched; a number alone is the interval in steps. Default never.
     #[serde(deserialize_with = "watch::watch")]
     pub watch: Option<WatchConfig>,
-    /// When the run ends early. Default never.
+    /// Ends the run early. Default never.
     #[serde(deserialize_with = "callbacks::early_stopping")]
     pub early_stopping: Option<EarlyStopping>,
-    /// When the learning rate is lowered, beside its schedule. Default never.
+    /// Lowers the learning rate, beside its schedule. Default never.
     #[serde(deserialize_with = "callbacks::reduce_on_plateau")]
     pub reduce_on_plateau: Option<ReduceOnPlateau>,
-    /// By which loss or metric the best checkpoint is kept beside the last one. Default none is.
+    /// The loss or metric by which the best checkpoint is kept beside the last one. Default none is kept.
     #[serde(deserialize_with = "callbacks::keep_best")]
     pub keep_best: Option<KeepBest>,
 }
@@ -176,7 +178,7 @@ fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Er
     Ok(document::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
 }
 
-/// The same from 0 on: what `train --epochs 0` keeps is read again.
+/// The same from 0 on: `train --epochs 0` saves 0, and that must be readable again.
 fn count_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(document::whole_up_to(deserializer, i64::from(i32::MAX))? as u32)
 }
@@ -185,7 +187,7 @@ fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimi
     Node::read(deserializer, |node| kind::of(node).map_err(|error| beside(kind::elsewhere::<Optimizer>(error))))
 }
 
-/// The error of a key that stands under `train` itself, with that.
+/// The error of a key that belongs to `train` itself, with a hint.
 fn beside(error: ReadError) -> ReadError {
     const KEYS: [&str; 6] = ["learning_rate", "warm_up", "weight_decay", "clip", "average", "slots"];
     match &error.problem {
@@ -197,7 +199,7 @@ fn beside(error: ReadError) -> ReadError {
     }
 }
 
-/// A file of this machine.
+/// A path that is not a URL.
 fn local<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let path = Option::<PathBuf>::deserialize(deserializer)?;
     match path.as_deref().map(bf16scope_files::check_input) {
@@ -274,7 +276,7 @@ impl Default for TrainConfig {
 }
 
 impl TrainConfig {
-    /// A key that does not go with the optimizer.
+    /// The error of a key that does not fit the optimizer.
     fn misplaced(&self) -> Option<NodeError> {
         let key = |name: &str| Step::Key(name.to_string());
         if self.optimizer.decay_form() == DecayForm::InSlots && self.weight_decay.decoupled {
@@ -294,16 +296,16 @@ impl TrainConfig {
         is_of_group || self.learning_rate.is_by_epoch() || self.warm_up.as_ref().is_some_and(Timed::is_by_epoch)
     }
 
-    /// Steps in an epoch, where it is known.
+    /// Steps in an epoch, if known.
     pub fn steps_per_epoch(&self) -> Option<u32> {
         let steps = self.n_train? / u64::from(self.batch.max(1));
         u32::try_from(steps).ok().filter(|steps| *steps > 0)
     }
 
-    /// How variables change in a step.
+    /// The update rule in steps.
     ///
     /// # Errors
-    /// Lengths in epochs of which nobody knows the steps, or that are less than a step.
+    /// Lengths in epochs when the steps of an epoch are unknown, or that are shorter than a step.
     pub fn update(&self) -> Result<Update, TrainError> {
         let (learning_rate, warm_up) = self.schedule().map_err(|(key, error)| {
             let way: &[&str] = if key == "warm_up" { &["train", "warm_up"] } else { &["train", "learning_rate"] };
@@ -327,7 +329,7 @@ impl TrainConfig {
         })
     }
 
-    /// The schedule in steps; an error with the key that it is under.
+    /// The schedule in steps, or the error and its key.
     fn schedule(&self) -> Result<(LearningRate, Option<WarmUp>), (&'static str, ReadError)> {
         let steps = match (self.steps_per_epoch(), self.is_by_epoch()) {
             (Some(steps), _) => steps,
@@ -355,14 +357,14 @@ impl TrainConfig {
         Ok((learning_rate, warm_up.map_err(|error| ("warm_up", error))?))
     }
 
-    /// What of the schedule is wrong; an error, and where it is if it does not say.
+    /// The error in the schedule, with its place if the error lacks one.
     fn schedule_problem(&self) -> Option<(Vec<Step>, ReadError)> {
         let (key, error) = self.schedule().err()?;
         Some((["train", key].map(|key| Step::Key(key.to_string())).to_vec(), error))
     }
 
-    /// What never comes in a training of so many epochs, or where the schedule's end is not the training's, and where that is
-    /// if it does not say.
+    /// A schedule that a training of so many epochs does not complete, or whose end is not the training's, with its
+    /// place if the remark lacks one.
     fn schedule_remark(&self) -> Option<(Vec<Step>, ReadError)> {
         let (learning_rate, warm_up) = self.schedule().ok()?;
         let steps_per_epoch = self.steps_per_epoch()?;
@@ -376,7 +378,7 @@ impl TrainConfig {
         Some(self.as_written(key, remark))
     }
 
-    /// An error from the key of a schedule on, as one of the experiment; with its place where the schedule knows it.
+    /// Puts a schedule's error below its key in the experiment, with its place if the schedule knows it.
     fn as_written(&self, key: &str, error: NodeError) -> (Vec<Step>, ReadError) {
         let mark = match (key, &self.warm_up) {
             ("warm_up", Some(warm_up)) => warm_up.place_of(&error.path),
@@ -388,10 +390,10 @@ impl TrainConfig {
         (path, ReadError { mark, ..error })
     }
 
-    /// What the training program minimises in this precision, and how; not tuned.
+    /// The objective of the training program in this precision; not tuned.
     ///
     /// # Errors
-    /// As of [`TrainConfig::update`].
+    /// As [`TrainConfig::update`].
     pub fn objective(&self, precision: Precision) -> Result<Objective, TrainError> {
         let update = self.update()?;
         let loss_scale = self.loss_scale.unwrap_or(LossScale::usual(precision));
@@ -400,7 +402,7 @@ impl TrainConfig {
         Ok(Objective { update, loss_scale, accumulate, average, trainable, ..Objective::default() })
     }
 
-    /// What a network that computes in this precision is stored in.
+    /// The storage of a network that computes in this precision.
     pub fn numbers(&self, precision: Precision) -> Numbers {
         Numbers { precision, variables: self.variables }
     }
@@ -412,7 +414,7 @@ impl TrainConfig {
         Callbacks { early_stopping, reduce_on_plateau, keep_best: keep_best.clone() }
     }
 
-    /// How long a run is, and what it leaves at `checkpoint`.
+    /// The length of a run, and what it saves at `checkpoint`.
     pub fn plan(&self, checkpoint: Option<Place>) -> RunPlan {
         RunPlan {
             save_checkpoints_steps: self.save_checkpoints_steps.and_then(NonZeroU32::new),
@@ -429,8 +431,8 @@ impl Experiment {
     /// Reads an experiment.
     ///
     /// # Errors
-    /// Where the file cannot be read, or is not right: then with the line. Of a schedule that is not right for as many
-    /// examples as there are, [`Experiment::check_schedule`] says so once they are counted.
+    /// A file that cannot be read, or is invalid: then with the line. A schedule that does not fit the number of
+    /// examples is only reported by [`Experiment::check_schedule`], once they are counted.
     pub fn read(path: impl AsRef<Path>) -> Result<Experiment, TrainError> {
         let path = path.as_ref();
         let failed = |cause: std::io::Error| {
@@ -466,11 +468,11 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Whether the schedule, of an experiment that was read from `path`, can be had for as many examples as there are. Where
-    /// the number of examples is not known, and lengths are in steps, it can.
+    /// Checks that the schedule of an experiment that was read from `path` fits the number of examples. It passes if
+    /// the number is unknown and all lengths are in steps.
     ///
     /// # Errors
-    /// With the line: lengths in epochs of which nobody knows the steps, or that are less than a step.
+    /// With the line: lengths in epochs when the steps of an epoch are unknown, or that are shorter than a step.
     pub fn check_schedule(&self, path: &Path) -> Result<(), TrainError> {
         match self.train.schedule_problem() {
             Some((way, error)) => Err(self.origin.read_error(path, &way, error).into()),
@@ -478,19 +480,19 @@ impl Experiment {
         }
     }
 
-    /// What is probably not meant in the schedule of an experiment that was read from `path`, with the line: a warm-up longer
-    /// than the training, or a change of the rate after its end, as where a long recipe is tried for an epoch; a rate that is
-    /// still high when training ends, or 0 long before. Nothing where the number of examples is not known.
+    /// A probable mistake in the schedule of an experiment that was read from `path`, with the line: a warm-up longer
+    /// than the training, or a change of the rate after its end, as where a long recipe is tried for one epoch; a rate
+    /// that is still high when training ends, or is 0 long before. `None` if the number of examples is unknown.
     pub fn schedule_remark(&self, path: &Path) -> Option<TrainError> {
         let (way, remark) = self.train.schedule_remark()?;
         Some(self.origin.read_error(path, &way, remark).into())
     }
 
-    /// Counts the training examples where lengths are in epochs and nobody knows how many there are; the experiment was read
-    /// from `path`.
+    /// Counts the training examples if lengths are in epochs and the number is unknown; the experiment was read from
+    /// `path`.
     ///
     /// # Errors
-    /// Data that cannot be read, or that are not there.
+    /// Data that are missing or cannot be read.
     pub fn count_examples(&mut self, path: &Path, setup: &Setup) -> Result<(), TrainError> {
         if self.train.n_train.is_none() && self.train.is_by_epoch() && self.data.is_some() {
             self.train.n_train = Some(self.read_data(path, setup)?.training.n_examples());
@@ -498,16 +500,16 @@ impl Experiment {
         if self.train.is_by_epoch() { self.check_schedule(path) } else { Ok(()) }
     }
 
-    /// What is learnt.
+    /// The task to train.
     pub fn task(&self) -> Arc<dyn Task> {
         self.model.task_written_at(self.origin.at("model"), self.train.label_smoothing)
     }
 
-    /// Reads the data of the experiment that was read from `path`: for training, and for testing. What is made of them once is
-    /// kept in the cache of `setup`.
+    /// Reads the training and test data of the experiment that was read from `path`. What is derived from the files
+    /// once is kept in the cache of `setup`.
     ///
     /// # Errors
-    /// Where there are none, or a file is not right: then with its place.
+    /// No data, or an invalid file, with its place.
     pub fn read_data(&self, path: impl AsRef<Path>, setup: &Setup) -> Result<Examples, TrainError> {
         let path = path.as_ref();
         match &self.data_in(setup) {
@@ -521,10 +523,10 @@ impl Experiment {
     }
 
     /// Reads other examples for the experiment that was read from `path`, by the rules of its data (see
-    /// [`DataConfig::read_other`]); those of its task's features that are no labels.
+    /// [`DataConfig::read_other`]), without labels.
     ///
     /// # Errors
-    /// A file that is not right, with its place.
+    /// An invalid file, with its place.
     pub fn read_other(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
         let features = predicted_from(&*self.task());
         self.data_in(setup)
@@ -535,7 +537,7 @@ impl Experiment {
     /// As [`Experiment::read_other`], with labels.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Experiment::read_other`].
     pub fn read_other_labelled(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
         self.data_in(setup).unwrap_or_else(|| DataConfig { cache: setup.cache(), ..DataConfig::default() }).read_other(
             path,
@@ -544,7 +546,7 @@ impl Experiment {
         )
     }
 
-    /// The same experiment, whose data become numbers by what the run of this checkpoint learnt.
+    /// The same experiment, with the statistics and vocabularies that the run of this checkpoint learnt.
     #[must_use]
     pub fn as_learnt(mut self, checkpoint: &Checkpoint) -> Experiment {
         if let (Some(data), Some(identity)) = (&mut self.data, &checkpoint.data) {
@@ -553,7 +555,7 @@ impl Experiment {
         self
     }
 
-    /// The same experiment, whose data become numbers by what was learnt.
+    /// The same experiment, with these statistics and vocabularies.
     #[must_use]
     pub fn with_learnt(mut self, learnt: Option<&Learnt>) -> Experiment {
         if let (Some(data), Some(learnt)) = (&mut self.data, learnt) {
@@ -562,19 +564,19 @@ impl Experiment {
         self
     }
 
-    /// The tokenizer's file that `data` of the experiment that was read from `path` names.
+    /// The tokenizer file that `data` of the experiment that was read from `path` names.
     pub fn tokenizer_file(&self, path: &Path) -> Option<PathBuf> {
         let tokens = self.data.as_ref()?.tokens.as_ref()?;
         let folder = path.parent().unwrap_or(Path::new(""));
         (tokens.tokenizer != "bytes").then(|| folder.join(&tokens.tokenizer))
     }
 
-    /// Its data, kept where `setup` says.
+    /// Its data, with the cache of `setup`.
     fn data_in(&self, setup: &Setup) -> Option<DataConfig> {
         self.data.clone().map(|data| DataConfig { cache: setup.cache(), ..data })
     }
 
-    /// The same experiment, in whose data on disk any number of broken examples is left out: for whoever counts them.
+    /// The same experiment with any number of broken examples on disk skipped, for callers that count them.
     pub fn leaving_out_broken(mut self) -> Experiment {
         if let Some(data) = self.data.as_mut().filter(|data| data.is_on_disk()) {
             data.on_error = Tolerance::Skip(u64::MAX);
@@ -582,19 +584,19 @@ impl Experiment {
         self
     }
 
-    /// What the training program minimises in this precision, and how, for a target on which `auto` pays.
+    /// The objective of the training program in this precision, for a target whose tuning is `auto`.
     ///
     /// # Errors
-    /// As of [`TrainConfig::update`].
+    /// As [`TrainConfig::update`].
     pub fn objective(&self, precision: Precision, auto: &Tuning) -> Result<Objective, TrainError> {
         let MeshConfig { mesh, split } = self.mesh.clone();
         Ok(Objective { tuning: self.tune.tuning(auto), mesh, split, ..self.train.objective(precision)? })
     }
 
-    /// What a session trains on a device for which `auto` pays: of a CPU [`Tuning::none`].
+    /// The spec that a session trains on a device whose tuning is `auto`; on a CPU that is [`Tuning::none`].
     ///
     /// # Errors
-    /// As of [`TrainConfig::update`].
+    /// As [`TrainConfig::update`].
     pub fn spec(&self, precision: Precision, auto: &Tuning) -> Result<Spec, TrainError> {
         Ok(Spec {
             task: self.task(),
@@ -608,10 +610,11 @@ impl Experiment {
         })
     }
 
-    /// What a fresh run of the experiment, which was read from `path`, starts from: `file` in the place of the experiment's.
+    /// The weights that a fresh run of the experiment, which was read from `path`, starts from; `file` replaces the
+    /// experiment's.
     ///
     /// # Errors
-    /// `except` or `rules` where there is nothing to start from, with the line.
+    /// `except` or `rules` without weights to start from, with the line.
     pub fn initialize_from(&self, path: &Path, file: Option<&Path>) -> Result<Option<InitializeFrom>, TrainError> {
         let TrainConfig { initialize_from, except, rules, .. } = &self.train;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -632,33 +635,33 @@ impl Experiment {
         Ok(Some(InitializeFrom { file, except: except.clone(), rules }))
     }
 
-    /// What is wrong in the experiment that was read from `path`, with the line of what the error's steps lead to.
+    /// An error in the experiment that was read from `path`, with the line that the error's steps lead to.
     pub fn error(&self, path: &Path, error: NodeError) -> TrainError {
         self.origin.error(path, error).into()
     }
 
-    /// The error with the line of the key that it is about, where it is one of the experiment's.
+    /// The error with the line of the key that it is about, if it is about a key of the experiment.
     #[must_use]
     pub fn with_its_line(&self, error: TrainError) -> TrainError {
         lines::with_its_line(self, error)
     }
 }
 
-/// What files hold for a task: all that the host does not draw.
+/// The features that files hold for a task: all but those that the host draws.
 fn of_files(task: &dyn Task) -> Vec<Feature> {
     task.features().into_iter().filter(|feature| feature.random.is_none()).collect()
 }
 
-/// Where the checkpoint of the experiment at `path` goes unless told otherwise: `checkpoints/NAME-PRECISION.safetensors`
-/// in the current directory.
+/// The default checkpoint of the experiment at `path`: `checkpoints/NAME-PRECISION.safetensors` in the current
+/// directory.
 pub fn default_checkpoint(path: &Path, precision: Precision) -> PathBuf {
-    // Byte by byte as it is: what is shown alike (`\xff` and `\xfe`) is not one experiment.
+    // The name byte by byte: two names that are displayed alike (`\xff` and `\xfe`) are two experiments.
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push(format!("-{precision}.safetensors"));
     Path::new("checkpoints").join(name)
 }
 
-/// Patterns, one at least: a list of none reads as if nothing trained.
+/// At least one pattern: an empty list would read as if nothing trained.
 fn some_patterns<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let patterns = Vec::<String>::deserialize(deserializer)?;
     match patterns.is_empty() {

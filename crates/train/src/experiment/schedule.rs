@@ -1,7 +1,7 @@
-//! Schedules by epoch: lengths that an experiment has in epochs, in steps; and what of a schedule a training never reaches.
+//! Schedules by epoch: converts lengths in epochs to steps, and finds what a training never reaches.
 //!
-//! [`bf16scope_model::optim`] counts in steps alone. Here `decay_epochs: 30` becomes `decay_steps`, once somebody knows how many steps
-//! an epoch has.
+//! [`bf16scope_model::optim`] counts in steps alone. Here `decay_epochs: 30` becomes `decay_steps`, once the number of
+//! steps in an epoch is known.
 
 use bf16scope_model::document::{ConfigProblem, Key, Mark, Node, NodeError, ReadError, Step, Value, kind};
 use bf16scope_model::optim::{LearningRate, WarmUp};
@@ -26,7 +26,7 @@ pub enum Length {
 }
 
 impl Length {
-    /// The value of a key of lengths; of any other key, and of what is no whole number of steps, none.
+    /// The value of a length key; `None` for any other key, and for a value that is not a whole number of steps.
     fn of(key: &Key, node: &Node) -> Result<Option<Length>, ReadError> {
         let is_length = LENGTHS.iter().any(|(steps, _)| *steps == &**key);
         match (&node.value, key.written.is_some()) {
@@ -39,7 +39,7 @@ impl Length {
         }
     }
 
-    /// In steps, to the nearest, where an epoch has so many; an error says what is wrong.
+    /// The nearest number of steps, where an epoch has `steps_per_epoch`.
     fn in_steps(self, steps_per_epoch: u32) -> Result<u64, LengthError> {
         let epochs = match self {
             Length::Steps(steps) => return Ok(steps),
@@ -53,7 +53,7 @@ impl Length {
         }
     }
 
-    /// Whether it is no later than another, where that can be said before it is known how many steps an epoch has.
+    /// Whether it is no later than another, as far as that is known without the number of steps in an epoch.
     fn is_not_after(self, other: Length) -> bool {
         match (self, other) {
             (Length::Steps(this), Length::Steps(other)) => this <= other,
@@ -63,7 +63,7 @@ impl Length {
     }
 }
 
-/// What [`Length::in_steps`] cannot say.
+/// Errors of [`Length::in_steps`].
 enum LengthError {
     TooLong,
     LessThanAStep(f64),
@@ -71,12 +71,12 @@ enum LengthError {
 
 const EPOCHS: &str = "a number of epochs, from 0 on, of at most 2^32 steps";
 
-/// What has lengths: a learning rate, or its warm-up.
+/// A learning rate or its warm-up: a configuration that has lengths.
 pub trait Schedule: Sized {
-    /// Reads one whose lengths are in steps.
+    /// Parses one whose lengths are in steps.
     ///
     /// # Errors
-    /// Whatever is not right in it.
+    /// Any error in it.
     fn read(node: &Node) -> Result<Self, ReadError>;
 }
 
@@ -99,7 +99,7 @@ impl Schedule for WarmUp {
 pub enum Timed<T> {
     /// All lengths are in steps.
     Steps(T),
-    /// Some are in epochs: what the file says, under the names of lengths in steps.
+    /// Some are in epochs: the document, with the keys renamed to those in steps.
     Epochs(Node),
 }
 
@@ -119,10 +119,10 @@ impl<T: Schedule> Timed<T> {
         matches!(self, Timed::Epochs(_))
     }
 
-    /// In steps, of which an epoch has so many. A length is rounded to the nearest step.
+    /// The schedule in steps, each length rounded to the nearest.
     ///
     /// # Errors
-    /// A length that is less than a step; two of which the later is no longer the later.
+    /// A length that is shorter than a step; two lengths whose order rounding removes.
     pub fn in_steps(&self, steps_per_epoch: u32) -> Result<T, ReadError>
     where
         T: Clone,
@@ -142,7 +142,7 @@ impl<T: Schedule> Timed<T> {
         }
     }
 
-    /// Where steps lead that begin at the schedule, if it knows.
+    /// The place in the document that `steps` below the schedule lead to, if known.
     pub(super) fn place_of(&self, steps: &[Step]) -> Option<Mark> {
         match self {
             Timed::Steps(_) => None,
@@ -157,7 +157,7 @@ impl<'de, T: Schedule> Deserialize<'de> for Timed<T> {
     }
 }
 
-/// An error about keys of lengths with both names of each, of which serde knows those in steps.
+/// An error about a length key, with both names of the key: serde knows only those in steps.
 fn with_twins(error: ReadError) -> ReadError {
     let twin = |key: &str| LENGTHS.iter().find(|(steps, _)| *steps == key).map(|(_, epochs)| *epochs);
     match &error.problem {
@@ -176,7 +176,7 @@ fn with_twins(error: ReadError) -> ReadError {
     }
 }
 
-/// Whether a length is in epochs, in what [`named_in_steps`] made.
+/// Whether a length is in epochs, in a node of [`named_in_steps`].
 fn is_by_epoch(node: &Node) -> bool {
     match &node.value {
         Value::Map(map) => map.iter().any(|(key, node)| key.written.is_some() || is_by_epoch(node)),
@@ -185,7 +185,7 @@ fn is_by_epoch(node: &Node) -> bool {
     }
 }
 
-/// The node with lengths in epochs under the names of those in steps; such keys know what is written.
+/// The node with its keys of lengths in epochs renamed to those in steps; the keys remember what was written.
 fn named_in_steps(node: &Node) -> Result<Node, ReadError> {
     let value = match &node.value {
         Value::List(list) => Value::List(list.iter().map(named_in_steps).collect::<Result<_, _>>()?),
@@ -208,7 +208,7 @@ fn named_in_steps(node: &Node) -> Result<Node, ReadError> {
     Ok(node.replaced(value))
 }
 
-/// The node with each length as so many steps.
+/// The node with each length replaced by its number of steps.
 fn each_length(node: &Node, steps: &dyn Fn(Length, &Node) -> Result<u64, ReadError>) -> Result<Node, ReadError> {
     let value = match &node.value {
         Value::List(list) => Value::List(list.iter().map(|node| each_length(node, steps)).collect::<Result<_, _>>()?),
@@ -224,7 +224,7 @@ fn each_length(node: &Node, steps: &dyn Fn(Length, &Node) -> Result<u64, ReadErr
     Ok(node.replaced(value))
 }
 
-/// The node with some steps for each length, in ascending order: right if all but the lengths is.
+/// The node with ascending numbers of steps as lengths: it is valid if everything but the lengths is.
 fn any_steps(node: &Node) -> Result<Node, ReadError> {
     let last = std::cell::Cell::new(0);
     each_length(node, &|length, _| match length {
@@ -233,7 +233,7 @@ fn any_steps(node: &Node) -> Result<Node, ReadError> {
     })
 }
 
-/// Whether drops and changes ascend, as far as that can be said.
+/// Checks that drops and changes ascend, as far as that is known.
 fn check_order(node: &Node) -> Result<(), ReadError> {
     for (list, what) in [("drops", "drop"), ("changes", "change")] {
         let Some(Node { value: Value::List(list), .. }) = node.get(list) else { continue };
@@ -259,7 +259,7 @@ fn check_order(node: &Node) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// What a training of `n_steps` never reaches: an error from the key of the one or the other on.
+/// The error of a length that a training of `n_steps` never reaches, relative to the key of the learning rate or the warm-up.
 pub(super) fn unreached(
     learning_rate: &LearningRate,
     warm_up: Option<&WarmUp>,
@@ -303,8 +303,8 @@ pub(super) fn unreached(
     }
 }
 
-/// Where a rate that falls to an end does so at another time than a training of `n_steps` ends: from the learning rate on.
-/// `unit` is how many steps the lengths are in: 1, or those of an epoch.
+/// An error, relative to the learning rate, if the rate's decay does not end when a training of `n_steps` ends. `unit`
+/// is the number of steps in a unit of the lengths: 1, or those of an epoch.
 pub(super) fn beside_the_end(
     learning_rate: &LearningRate,
     warm_up: Option<&WarmUp>,
@@ -324,7 +324,7 @@ pub(super) fn beside_the_end(
     let before = warm_up.filter(|warm_up| !warm_up.overlap).map_or(0, |warm_up| u64::from(warm_up.steps.get()));
     let end = u64::from(decay_steps.get()) + before;
     let wanted = n_steps.checked_sub(before).filter(|&steps| steps > 0)?;
-    // A hundredth of the training more or less comes from rounding.
+    // Rounding may shift the end by a hundredth of the training.
     let message = if end > n_steps + n_steps / 100 {
         let rate = format!("{:.2e}", learning_rate.at(u32::try_from(wanted).ok()?)).parse::<f64>().unwrap_or_default();
         format!("the rate falls to {last} at step {end}, and is still {rate} when training ends, at step {n_steps}")
@@ -464,7 +464,7 @@ mod tests {
             Some(format!("{}; {}", remark.message, remark.help.unwrap()))
         };
         let cosine = "{kind: cosine, value: 0.4, decay_steps: 300}";
-        // Up to a hundredth before or after.
+        // Up to a hundredth before or after is accepted.
         for n_steps in [298, 300, 303] {
             assert_eq!(remark(cosine, None, n_steps), None, "{n_steps}");
         }
@@ -484,7 +484,7 @@ mod tests {
             "the rate is 0 from step 250 on: the last 50 of 300 steps learn nothing; write `decay_epochs: 25`, if the rate \
              is to fall until the end"
         );
-        // What stays above 0 may stay.
+        // A rate that stays above 0 may end early.
         assert_eq!(remark("{kind: cosine, value: 0.4, decay_steps: 300, alpha: 0.1}", None, 900), None);
         assert_eq!(remark("{kind: polynomial, value: 1, decay_steps: 9, power: 2, end_value: 0.1}", None, 900), None);
         assert_eq!((remark("0.1", None, 9), remark(cosine, Some(false), 50)), (None, None));

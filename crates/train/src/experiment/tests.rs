@@ -1,4 +1,4 @@
-//! Experiments that are read, and those that are not.
+//! Valid and invalid experiments.
 
 use super::*;
 use crate::experiment::Scale;
@@ -118,7 +118,7 @@ fn everything_but_the_model_has_a_default() {
     assert_eq!(parse(kinds).unwrap().train.optimizer, Optimizer::ADAM);
 }
 
-/// As every tool has it: a number is a constant rate, a name an optimizer with its defaults, and keys have no order.
+/// As in every tool: a number is a constant rate, a name an optimizer with its defaults, and keys have no order.
 #[test]
 fn short_forms_and_any_order_are_read() {
     let train = |text: &str| {
@@ -394,7 +394,7 @@ fn what_is_tuned_is_said_beside_model_and_train() {
     );
 }
 
-/// Earlier versions read these keys there.
+/// Earlier versions had these keys there.
 #[test]
 fn a_choice_that_stands_elsewhere_is_quoted_as_it_is_written_now() {
     check(
@@ -471,7 +471,7 @@ fn a_number_alone_is_told_its_key() {
         assert!(found.starts_with("found ") && found.ends_with(", expected keys and values"), "{found}");
         assert_eq!(help, expected);
     }
-    // As it is written, and not as the float that it would be.
+    // The text as written, not the float that it would be.
     let error = parse("model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {average: {decay: 1}}\n").unwrap_err();
     assert!(error.to_string().contains("found integer `1`, expected a number above 0 and below 1"), "{error}");
 }
@@ -490,7 +490,7 @@ fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
     }
     let said = parse("model: {kind: mlp, input: 4, n_classes: 2}\n").unwrap_err();
     assert!(said.contains("help: write [4], if it is the only one"), "{said}");
-    // What is not nearly right has no such help.
+    // Values that are not nearly right have no such help.
     for text in ["  batch: \"many\"\n", "  batch: 1.5\n", "  batch: [3]\n"] {
         let said = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
         assert!(!said.contains("help: write"), "{said}");
@@ -522,7 +522,7 @@ fn a_missing_experiment_is_named() {
     assert_eq!(error.help(), Some(help));
 }
 
-/// Both are shown as `\u{fffd}.yaml`, and the second replaced the first's checkpoint.
+/// Both names are displayed as `\u{fffd}.yaml`, and the second experiment once replaced the checkpoint of the first.
 #[cfg(unix)]
 #[test]
 fn experiments_whose_names_differ_have_checkpoints_of_their_own() {
@@ -533,7 +533,7 @@ fn experiments_whose_names_differ_have_checkpoints_of_their_own() {
     assert_eq!(place(b"nets/mlp.yaml"), Path::new("checkpoints/mlp-bf16.safetensors"));
 }
 
-/// The experiment of this text and what `use_it` makes of it, with `rows` in the file `rows.csv` beside it.
+/// Applies `use_it` to the experiment of this text, with `rows` in the file `rows.csv` beside it.
 fn in_folder<T>(text: &str, rows: &str, use_it: impl FnOnce(&Path, Experiment) -> T) -> T {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.yaml");
@@ -542,7 +542,7 @@ fn in_folder<T>(text: &str, rows: &str, use_it: impl FnOnce(&Path, Experiment) -
     use_it(&path, Experiment::read(&path).unwrap())
 }
 
-/// By what the model says, and not by the last number that is the same.
+/// The place that gives the number of classes, not the last one with the same number.
 #[test]
 fn what_a_class_is_below_is_shown_where_the_model_says_it() {
     let place = |model: &str, rows: &str| {
@@ -570,7 +570,7 @@ fn what_a_class_is_below_is_shown_where_the_model_says_it() {
     assert_eq!(place(ids, "0,0,0,0,9\n0,0,0,0,0\n0,0,0,0,0\n").0, ids.find("9}], loss").unwrap());
 }
 
-/// What a profile and `explain` show of an instruction: the line that the user wrote.
+/// A profile and `explain` show the line that the user wrote for an instruction.
 #[test]
 fn instructions_carry_the_lines_of_the_file() {
     let lines = |text: &str| {
@@ -594,7 +594,7 @@ fn instructions_carry_the_lines_of_the_file() {
                   name: second\n  loss:\n    sparse_softmax_cross_entropy\n  metrics:\n    - accuracy\ntrain: {batch: 4}\n";
     let (first, second, all) = lines(layers);
     assert_eq!((first, second), (vec![5], vec![6]));
-    // The inputs are the model's, whose block begins on its second line.
+    // The inputs belong to the model, whose block begins on its second line.
     assert!(all.starts_with(&[2, 5, 6, 9]), "{all:?}");
     let (_, _, all) = lines("train: {batch: 4}\nmodel:\n  kind: mlp\n  input: [2]\n  n_classes: 3\n");
     assert_eq!(all, [3]);

@@ -1,4 +1,4 @@
-//! `train: {watch: …}`: when the numbers of each layer are looked at, and how many looks the run's folder keeps.
+//! `train: {watch: …}`: how often the numbers of each layer are watched, and how many records the run's folder keeps.
 
 use super::{count, some_count};
 use crate::watch::Watch;
@@ -6,15 +6,15 @@ use bf16scope_model::document::{Node, ReadError, Value};
 use serde::{Deserialize, Deserializer};
 use std::num::NonZeroU32;
 
-/// When a run is watched, and what stays of that.
+/// How often a run is watched, and how many records are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchConfig {
-    /// Every so many steps, the first of a run included. Default 50.
+    /// The interval in steps, the first step of a run included. Default 50.
     #[serde(deserialize_with = "count")]
     pub every: u32,
-    /// So many of the newest looks stay in the run's folder at least, twice as many at most, and those at which something was
-    /// newly wrong. Default all.
+    /// The number of newest records that the run's folder keeps at least; it has at most twice as many, plus those with
+    /// a new anomaly. Default all.
     #[serde(deserialize_with = "some_count")]
     pub keep: Option<u32>,
 }
@@ -26,19 +26,19 @@ impl Default for WatchConfig {
 }
 
 impl WatchConfig {
-    /// When steps are looked at.
+    /// The interval as a [`Watch`].
     pub fn watch(&self) -> Watch {
         Watch { every: NonZeroU32::new(self.every).unwrap_or(NonZeroU32::MIN) }
     }
 
-    /// `{every: 50, keep: 20}`, as a file has it.
+    /// `{every: 50, keep: 20}`, as in a file.
     pub fn to_line(&self) -> String {
         let keep = self.keep.map_or(String::new(), |keep| format!(", keep: {keep}"));
         format!("{{every: {}{keep}}}", self.every)
     }
 }
 
-/// Keys, or a number alone, which is `every`.
+/// The keys, or a number alone, which is `every`.
 pub(super) fn watch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WatchConfig>, D::Error> {
     Node::read(deserializer, |node| match &node.value {
         Value::Whole(_) | Value::Negative(_) => Ok(Some(WatchConfig { every: count(node)?, ..WatchConfig::default() })),

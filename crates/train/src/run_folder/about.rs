@@ -1,29 +1,29 @@
-//! What a run was: `run.json`.
+//! `run.json`: what a run trained, with which settings, versions and device.
 
 use super::{ABOUT, RunError};
 use bf16scope_files as files;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::Path;
 
-/// Most bytes of a `run.json` that are read. A start takes some 200.
+/// The most bytes of a `run.json` that are read. A start takes about 200.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What a run was. All of it is words for the reader; nothing here is asked when a run goes on.
+/// The description of a run, for people; a resumed run does not read it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// What was trained: the experiment's file, as it was named.
+    /// The experiment's file, as it was named.
     pub experiment: String,
-    /// What the network computed in.
+    /// The dtype that the network computed in.
     pub precision: String,
-    /// Of initial values and of the order of examples.
+    /// The seed of initial values and of the order of examples.
     pub seed: u64,
     /// Examples in a batch.
     pub batch: u64,
-    /// All settings, defaults too, as JSON text.
+    /// All settings, including defaults, as JSON text.
     #[serde(serialize_with = "as_json", deserialize_with = "as_text")]
     pub settings: String,
-    /// Each time that it was started.
+    /// The starts of the run.
     pub starts: Vec<Start>,
     /// The last checkpoint.
     pub saved: Option<Saved>,
@@ -32,17 +32,17 @@ pub struct About {
     pub best: Option<Saved>,
 }
 
-/// A time that a run was started, or went on.
+/// A start or a resumption of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Start {
-    /// Updates made before.
+    /// Updates before it.
     pub step: u64,
-    /// When, in UTC, to the second: `2026-11-22T15:04:05Z`.
+    /// The date in UTC, to the second: `2026-11-22T15:04:05Z`.
     pub date: String,
     /// The version of bf16scope.
     pub bf16scope: String,
-    /// Where it ran: `cpu`.
+    /// The device: `cpu`.
     pub device: String,
     /// The PJRT plugin and its version.
     pub plugin: String,
@@ -51,14 +51,14 @@ pub struct Start {
 /// A checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Where it is, as it was named.
+    /// Its path, as it was named.
     pub path: String,
-    /// Updates made before it.
+    /// Its step.
     pub step: u64,
 }
 
 impl Start {
-    /// A start of this version of bf16scope, now.
+    /// A start of this version of bf16scope, at the present time.
     pub fn now(step: u64, device: impl Into<String>, plugin: impl Into<String>) -> Start {
         let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
         Start {
@@ -71,7 +71,7 @@ impl Start {
     }
 }
 
-/// Nested, so that it is read where it stands; text that is no JSON stays text.
+/// Nests the JSON in the file; text that is not JSON stays text.
 fn as_json<S: Serializer>(settings: &str, serializer: S) -> Result<S::Ok, S::Error> {
     match serde_json::from_str::<serde_json::Value>(settings) {
         Ok(value) => value.serialize(serializer),
@@ -126,7 +126,7 @@ mod tests {
         assert!(text.contains("\"settings\": {\n    \"model\": {\n"), "{text}");
         let date = &about.starts[0].date;
         assert!(date.len() == "2026-11-22T15:04:05Z".len() && date.ends_with('Z'), "{date}");
-        // A later version may say more, an earlier one less.
+        // A later version may add keys, an earlier one lack some.
         std::fs::write(folder.path().join(ABOUT), r#"{"seed": 3, "later": [1]}"#).unwrap();
         assert_eq!(About::read(folder.path()).unwrap(), About { seed: 3, ..About::default() });
     }

@@ -1,19 +1,19 @@
-//! What can be wrong with the folder of a run.
+//! Errors of run folders.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with the folder of a run.
+/// Why a run folder cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A new run was to be recorded where another one is.
+    /// The folder already holds a run.
     #[error("{}: another run is recorded here\nhelp: name another folder, or go on with that run", path.display())]
     Exists {
         /// The folder.
         path: PathBuf,
     },
-    /// A new run was to be recorded among other files.
+    /// The folder for a new run holds other files.
     #[error("{}: the folder holds {found}, and is not a run's\nhelp: name another one, which need not be there", path.display())]
     Taken {
         /// The folder.
@@ -27,25 +27,25 @@ pub enum RunError {
         /// The folder.
         path: PathBuf,
     },
-    /// There is no run.
+    /// The path is not a run.
     #[error("{}: {found}\nhelp: {help}", path.display())]
     NoRun {
         /// The path.
         path: PathBuf,
-        /// What there is.
+        /// The content that was found instead.
         found: String,
-        /// What to name instead.
+        /// Which path to name instead.
         help: String,
     },
-    /// `run.json` cannot be understood.
+    /// `run.json` is invalid.
     #[error("{}: {problem}\nhelp: without this file the folder's curves can be drawn all the same: move it elsewhere", path.display())]
     About {
         /// The file.
         path: PathBuf,
-        /// In the JSON reader's words.
+        /// The message of the JSON parser.
         problem: String,
     },
-    /// A name that a scalar cannot have.
+    /// A name that a scalar may not have.
     #[error("a scalar is called `{name}`: {problem}\nhelp: give the metric another name")]
     Name {
         /// The name.
@@ -53,28 +53,28 @@ pub enum RunError {
         /// Why not.
         problem: &'static str,
     },
-    /// Steps that do not go up.
+    /// Steps that do not increase.
     #[error("step {step} was to be recorded after step {last}, expected a later one")]
     Order {
         /// The step.
         step: u64,
-        /// The one before.
+        /// The previous step.
         last: u64,
     },
-    /// What the system says.
+    /// An error of the system.
     #[error("{}: cannot {doing}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl RunError {
-    /// What to make of the system's answer.
+    /// Wraps an error of the system.
     pub(super) fn io<'a>(path: &'a Path, doing: &'static str) -> impl FnOnce(io::Error) -> RunError + 'a {
         move |source| RunError::Io { path: path.to_path_buf(), doing, source }
     }

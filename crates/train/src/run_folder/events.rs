@@ -1,8 +1,8 @@
 //! TensorBoard's event files: records in TFRecord framing ([`bf16scope_files::framing`]), each an `Event` message.
 //!
-//! The first event of a file says its version, each other one holds scalars or histograms of a step, or says that the run was started
-//! anew after a step. Scalars are written as `simple_value`, as PyTorch's writer does: f32, so f64 values are rounded;
-//! `metrics.jsonl` has them whole. Those of other writers that are tensors of one float are read too.
+//! The first event of a file gives the version; the others hold scalars or histograms of a step, or mark a restart of
+//! the run after a step. Scalars are written as f32 in `simple_value`, as PyTorch's writer does; `metrics.jsonl` has
+//! the unrounded f64. Scalars that other writers store as tensors of one float are read too.
 //!
 //! Source: TensorFlow's `core/util/event.proto`, `core/framework/summary.proto`, `core/framework/tensor.proto`.
 
@@ -11,14 +11,14 @@ use bf16scope_files::framing::{self, masked_crc};
 use prost::Message;
 use std::io::{self, Read};
 
-/// What TensorBoard reads this as: steps of later events are dropped at a start.
+/// The version of TensorBoard's event format in which a restart discards later steps.
 const VERSION: &str = "brain.Event:2";
 /// `SessionLog.START`.
 const START: i32 = 1;
-/// A record of scalars is no longer; graphs and images are, and are skipped.
+/// The largest record of scalars; larger ones hold graphs and images, and are skipped.
 const MAX_RECORD: u64 = 16 << 20;
 
-/// `tensorflow.Event`. Of its `oneof` one field at most is there.
+/// `tensorflow.Event`. At most one field of its `oneof` is set.
 #[derive(Clone, PartialEq, Message)]
 struct Event {
     #[prost(double, tag = "1")]
@@ -53,7 +53,7 @@ struct SummaryValue {
     tensor: Option<TensorProto>,
 }
 
-/// `tensorflow.HistogramProto`: the bucket that ends at a limit begins at the one before, the first one at `min`.
+/// `tensorflow.HistogramProto`: each bucket ends at its limit and begins at the previous one, the first at `min`.
 #[derive(Clone, PartialEq, Message)]
 struct HistogramProto {
     #[prost(double, tag = "1")]
@@ -72,16 +72,16 @@ struct HistogramProto {
     bucket: Vec<f64>,
 }
 
-/// Counts of values between bounds.
+/// A histogram: counts of values between bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    /// Ascending, one more than counts: a count is of values from its bound up to the next.
+    /// Ascending, one more than counts: a count is for values from its bound (inclusive) to the next.
     pub bounds: Vec<f64>,
     /// How many.
     pub counts: Vec<f64>,
 }
 
-/// `tensorflow.TensorProto`, as far as a float needs it.
+/// `tensorflow.TensorProto`: the fields that a float needs.
 #[derive(Clone, PartialEq, Message)]
 struct TensorProto {
     #[prost(int32, tag = "1")]
@@ -105,12 +105,12 @@ fn framed(event: &Event) -> Vec<u8> {
     framing::framed(&event.encode_to_vec())
 }
 
-/// How a file begins.
+/// The first event of a file.
 pub(super) fn beginning(time: f64) -> Vec<u8> {
     framed(&Event { wall_time: time, file_version: Some(VERSION.to_string()), ..Event::default() })
 }
 
-/// Says that whatever other files have of this step and later ones is not of this run.
+/// The event that discards this step and later ones in other files.
 pub(super) fn start(time: f64, step: u64) -> Vec<u8> {
     let session_log = Some(SessionLog { status: START });
     framed(&Event { wall_time: time, step: whole(step), session_log, ..Event::default() })
@@ -128,10 +128,10 @@ pub(super) fn scalars(record: &Record) -> Vec<u8> {
     framed(&Event { wall_time: record.time, step: whole(record.step), summary, ..Event::default() })
 }
 
-/// Histograms of a step. Their sums take each value for the middle of its bounds.
+/// The histograms of a step. Their sums take each value as the middle of its bucket.
 pub(super) fn histograms(step: u64, time: f64, histograms: &[(String, Histogram)]) -> Vec<u8> {
     let value = |(tag, Histogram { bounds, counts }): &(String, Histogram)| {
-        // TensorBoard leaves out empty buckets at both ends, and has the others begin at `min` and end at `max`.
+        // TensorBoard drops empty buckets at both ends, and reads the others from `min` to `max`.
         let is_full = |count: &f64| *count > 0.0;
         let ends = counts.iter().position(is_full).zip(counts.iter().rposition(is_full));
         let end = |at: usize| bounds.get(at).copied().unwrap_or(0.0);
@@ -155,16 +155,16 @@ fn whole(step: u64) -> i64 {
     i64::try_from(step).unwrap_or(i64::MAX)
 }
 
-/// What an event file says of scalars.
+/// An event file's content, as far as it concerns scalars.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Said {
     /// The scalars of a step.
     Scalars(Record),
-    /// Steps from this one on begin anew.
+    /// The run restarts at this step.
     Start(u64),
 }
 
-/// Reads an event file up to its end or to what is damaged, which is said.
+/// Reads an event file up to its end or to the first damage, which the remark describes.
 pub(super) fn read(mut file: impl Read, mut found: impl FnMut(Said)) -> io::Result<Option<String>> {
     let mut at = 0u64;
     loop {
@@ -202,7 +202,7 @@ pub(super) fn read(mut file: impl Read, mut found: impl FnMut(Said)) -> io::Resu
     }
 }
 
-/// As many bytes as there are.
+/// Reads until the buffer is full or the file ends; returns the number of bytes.
 fn fill(file: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     let mut bytes = Vec::with_capacity(into.len());
     let n_read = file.by_ref().take(into.len() as u64).read_to_end(&mut bytes)?;
@@ -211,7 +211,7 @@ fn fill(file: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
 }
 
 fn said(event: Event) -> Option<Said> {
-    // Nobody counts updates below zero.
+    // Steps are never negative.
     let step = u64::try_from(event.step).ok()?;
     if event.session_log.is_some_and(|log| log.status == START) {
         return Some(Said::Start(step));
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// TensorFlow's own parser reads such bytes; `tests/cli/curves.rs` asks TensorBoard.
+    /// TensorFlow's own parser reads these bytes; `tests/cli/curves.rs` checks with TensorBoard.
     #[test]
     fn histograms_are_buckets_between_bounds_and_no_scalars() {
         let histogram = Histogram { bounds: vec![-3.0, -2.0, 0.0, 4.0, 9.0], counts: vec![0.0, 3.0, 5.0, 0.0] };
@@ -345,7 +345,8 @@ mod tests {
         }
     }
 
-    /// Byte for byte what TensorBoard 2.21's own writer (`tensorboard.summary.writer.record_writer`) makes of these events.
+    /// Byte for byte the output of TensorBoard 2.21's own writer (`tensorboard.summary.writer.record_writer`) for these
+    /// events.
     #[test]
     fn bytes_are_those_of_tensorboards_writer() {
         let recorded = "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c3000000000000000\

@@ -1,4 +1,4 @@
-//! Writing the folder of a run.
+//! Writes the folder of a run.
 
 use super::about::{About, Saved};
 use super::events::Histogram;
@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The folder of a run that is being made. It is this process's until it is dropped.
+/// The folder of a run in progress, locked by this process until it is dropped.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
@@ -24,19 +24,19 @@ pub struct RunFolder {
     last: Option<u64>,
 }
 
-/// What a resumption found.
+/// The result of a resumption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resumed {
-    /// Records after the step that it goes on from, which were dropped.
+    /// The number of dropped records, which are of steps after the resumed one.
     pub n_dropped: u64,
 }
 
 impl RunFolder {
-    /// Begins the folder of a new run: `path` is made, and folders above it. `experiment` is kept as `experiment.yaml`.
+    /// Creates the folder of a new run at `path`, and folders above it. `experiment` is saved as `experiment.yaml`.
     ///
     /// # Errors
-    /// [`RunError::Exists`] and [`RunError::Taken`]: what is there is never overwritten; what the system says.
+    /// [`RunError::Exists`] and [`RunError::Taken`]: existing files are never overwritten; errors of the system.
     pub fn create(path: impl AsRef<Path>, about: About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
         let path = path.as_ref();
         files::check_output(path).map_err(|error| RunError::io(path, "make the folder")(error.into()))?;
@@ -48,7 +48,7 @@ impl RunFolder {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_empty(path)?,
             Err(error) => return Err(RunError::io(path, "make the folder")(error)),
         }
-        // Of two processes one makes this file.
+        // If two processes create it, only one succeeds.
         let place = path.join(METRICS);
         let file = match OpenOptions::new().append(true).create_new(true).open(&place) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -64,11 +64,11 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// As [`create`](RunFolder::create), in a folder of its own: `path` if nothing is there, else the first free one of
-    /// `path-2`, `path-3` and so on after the last that there is.
+    /// As [`create`](RunFolder::create), in a new folder: `path` if it is free, or else the first free one of `path-2`,
+    /// `path-3` and so on, after the last existing one.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn create_next(path: &Path, about: &About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
         let mut number = numbered(path).last().map_or(1, |(number, _)| number + 1);
         loop {
@@ -79,12 +79,11 @@ impl RunFolder {
         }
     }
 
-    /// Goes on with the run of a folder after `step` updates. What is recorded of later steps is dropped, and so is a
-    /// record that was cut short. `about` and `experiment` take the place of what was said before, but for the starts,
-    /// which are kept, and the checkpoint.
+    /// Resumes the run of a folder after `step` updates. Records of later steps are dropped, and so is a truncated
+    /// record. `about` and `experiment` replace the old ones, except for the starts and the checkpoint, which are kept.
     ///
     /// # Errors
-    /// [`RunError::NoRun`] where there is none; [`RunError::Busy`]; what the system says.
+    /// [`RunError::NoRun`] if there is no run; [`RunError::Busy`]; errors of the system.
     pub fn resume(
         path: &Path,
         step: u64,
@@ -130,21 +129,22 @@ impl RunFolder {
     }
 
     /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` whose last checkpoint is
-    /// this one.
+    /// `saved`.
     pub fn of_checkpoint(path: &Path, saved: &Saved) -> Option<PathBuf> {
         RunFolder::latest(path, |about| about.saved.as_ref() == Some(saved))
     }
 
-    /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` that says this of itself.
+    /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` whose description meets
+    /// a condition.
     pub fn latest(path: &Path, is_of: impl Fn(&About) -> bool) -> Option<PathBuf> {
         let is_of = |path: &PathBuf| About::read(path).is_ok_and(|about| is_of(&about));
         numbered(path).into_iter().rev().map(|(_, path)| path).find(is_of)
     }
 
-    /// What the run in `path` was.
+    /// The description of the run in `path`.
     ///
     /// # Errors
-    /// A folder without a run, or whose `run.json` cannot be read.
+    /// A folder without a run, or with an invalid `run.json`.
     pub fn about(path: &Path) -> Result<About, RunError> {
         About::read(path)
     }
@@ -154,11 +154,11 @@ impl RunFolder {
         About::read(path).ok()?.saved
     }
 
-    /// Refuses to follow what a folder says of other files, if another user may have written it: a run that goes on replaces
-    /// the checkpoint that the folder names.
+    /// Refuses a folder that another user may have written: a resumed run replaces the checkpoint that the folder
+    /// names.
     ///
     /// # Errors
-    /// What others own or may write, with `help`.
+    /// A folder or file that others own or may write, with `help`.
     pub fn check_trusted(path: &Path, help: &str) -> Result<(), files::Untrusted> {
         files::check_trusted_or(path, help)?;
         files::check_trusted_or(&path.join(ABOUT), help)
@@ -169,11 +169,11 @@ impl RunFolder {
         &self.path
     }
 
-    /// Records scalars after `step` updates, which are no fewer than before. They are in the files when this returns,
-    /// whatever becomes of the process; a machine that dies may lose the last seconds.
+    /// Records scalars after `step` updates, which must not decrease. They are in the files when this returns, even if
+    /// the process dies; if the machine dies, the last seconds may be lost.
     ///
     /// # Errors
-    /// [`RunError::Name`] and [`RunError::Order`], and then nothing is recorded; what the system says.
+    /// [`RunError::Name`] and [`RunError::Order`], after which nothing is recorded; errors of the system.
     pub fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> Result<(), RunError> {
         metrics::check(scalars.iter().map(|(name, _)| name.as_ref()))?;
         if let Some(last) = self.last.filter(|last| *last > step) {
@@ -187,22 +187,22 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Says how many looks stay in `watch.jsonl`: `keep` of the newest at least, twice as many at most, and those that are
-    /// marked; all where it is none.
+    /// Limits the records of `watch.jsonl`: at least the `keep` newest stay, at most twice as many, and those that are
+    /// marked; all if it is `None`.
     pub fn keep_watched(&mut self, keep: Option<NonZeroU32>) {
         self.watched.keep(keep);
     }
 
-    /// Has the look at a step stay, whatever its age.
+    /// Keeps the record of a step, whatever its age.
     pub fn mark_watched(&mut self, step: u64) {
         self.watched.mark(step);
     }
 
-    /// Appends a look at a step, counted from 1: a JSON object without a line break and with `step`,
-    /// to `watch.jsonl`, and its histograms to TensorBoard's file.
+    /// Appends the record of a watched step, counted from 1, to `watch.jsonl`: a JSON object with `step` and without a
+    /// line break. Its histograms go to TensorBoard's file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn watched(&mut self, step: u64, line: &str, histograms: &[(String, Histogram)]) -> Result<(), RunError> {
         self.watched.push(line)?;
         match histograms {
@@ -211,19 +211,19 @@ impl RunFolder {
         }
     }
 
-    /// Notes that the run's last checkpoint is now this one.
+    /// Records the run's last checkpoint.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn saved(&mut self, saved: Saved) -> Result<(), RunError> {
         self.about.saved = Some(saved);
         self.about.write(&self.path)
     }
 
-    /// Notes that the checkpoint of the run's best epoch is now this one.
+    /// Records the checkpoint of the run's best epoch.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn best(&mut self, best: Saved) -> Result<(), RunError> {
         self.about.best = Some(best);
         self.about.write(&self.path)
@@ -248,7 +248,7 @@ struct Growing {
 }
 
 impl Growing {
-    /// Takes a file that no other process may write to meanwhile, where the file system has locks.
+    /// Locks a file against other processes, where the file system has locks.
     fn lock(folder: &Path, path: PathBuf, file: File) -> Result<Growing, RunError> {
         if matches!(file.try_lock_exclusive(), Ok(false)) {
             return Err(RunError::Busy { path: folder.to_path_buf() });
@@ -257,11 +257,11 @@ impl Growing {
         Ok(Growing { path, file, n_bytes })
     }
 
-    /// Appends a record in one write. Of one that does not fit on the disk nothing stays.
+    /// Appends a record in one write. If the disk is full, a partial record is removed.
     fn push(&mut self, record: &[u8]) -> Result<(), RunError> {
         if let Err(error) = self.file.write_all(record) {
             let n_bytes = self.n_bytes;
-            // Where this fails too, whoever reads the file is told of half a record.
+            // If this fails too, readers report the truncated record.
             drop(self.cut(n_bytes));
             return Err(RunError::io(&self.path, "write to it")(error));
         }
@@ -281,7 +281,7 @@ fn check_empty(path: &Path) -> Result<(), RunError> {
         return Err(RunError::Exists { path: path.to_path_buf() });
     }
     let entries = fs::read_dir(path).map_err(RunError::io(path, "list the folder"))?;
-    // A run that begins has its checkpoint's place by now.
+    // A run that starts holds the lock of its checkpoint already.
     let lock = format!(".{CHECKPOINT}.lock");
     let is_lock = |entry: &io::Result<fs::DirEntry>| entry.as_ref().is_ok_and(|entry| entry.file_name() == *lock);
     let mut entries = entries.filter(|entry| !is_lock(entry));
@@ -294,7 +294,7 @@ fn check_empty(path: &Path) -> Result<(), RunError> {
     }
 }
 
-/// `path` itself for 1.
+/// The `number`th folder; the first is `path` itself.
 fn nth(path: &Path, number: u64) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     if number > 1 {
@@ -303,7 +303,7 @@ fn nth(path: &Path, number: u64) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The folders of this name that there are, by their numbers.
+/// The existing folders of this name, with their numbers.
 fn numbered(path: &Path) -> Vec<(u64, PathBuf)> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -322,7 +322,7 @@ fn numbered(path: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// A new event file, which TensorBoard reads after those that there are.
+/// A new event file, which TensorBoard reads after the existing ones.
 fn new_events(folder: &Path, start: Option<u64>) -> Result<Growing, RunError> {
     let seconds_of = |name: &str| name.split_once("tfevents.")?.1.split('.').next()?.parse::<u64>().ok();
     let entries = fs::read_dir(folder).map_err(RunError::io(folder, "list the folder"))?;
@@ -345,7 +345,7 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// The machine's name, as it may stand in a file's.
+/// The machine's name, reduced to characters for file names.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let may = |c: char| c.is_ascii_alphanumeric() || ['-', '_'].contains(&c);
@@ -385,7 +385,7 @@ mod tests {
         let error = RunFolder::resume(&path, 4, about(4), None).unwrap_err();
         assert!(error.to_string().starts_with(&format!("{}: another process is recording", path.display())), "{error}");
         drop(folder);
-        // A record that was cut short goes too, and is not counted.
+        // A truncated record is removed too, and is not counted.
         let mut file = OpenOptions::new().append(true).open(path.join(METRICS)).unwrap();
         file.write_all(b"{\"step\":7,\"ti").unwrap();
         drop(file);
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(described.starts.iter().map(|start| start.step).collect::<Vec<_>>(), [0, 4]);
         assert_eq!(described.saved, Some(Saved { path: "c".to_string(), step: 4 }));
         assert_eq!(fs::read_to_string(path.join(EXPERIMENT)).unwrap(), "model: {}\n");
-        // TensorBoard's files say the same, in f32.
+        // TensorBoard's files have the same values, in f32.
         assert_eq!(n_event_files(&path), 2);
         fs::remove_file(path.join(METRICS)).unwrap();
         let run = read(&path).unwrap();
@@ -450,7 +450,7 @@ mod tests {
         first.saved(saved(88)).unwrap();
         let second = RunFolder::create_next(&path, &about(0), None).unwrap();
         assert_eq!((name(&first), name(&second)), ("net.v1-f32".to_string(), "net.v1-f32-2".to_string()));
-        // The second has saved nothing: the checkpoint is still the first one's.
+        // The second run has saved nothing: the checkpoint is still the first run's.
         assert_eq!(RunFolder::of_checkpoint(&path, &saved(88)), Some(path.clone()));
         assert_eq!(RunFolder::of_checkpoint(&path, &saved(44)), None);
         fs::create_dir(home.path().join("net.v1-f32-07")).unwrap();

@@ -4,9 +4,9 @@
 //! {"step":44,"time":1763824800.25,"loss":0.8125,"learning_rate":0.05}
 //! ```
 //!
-//! `step` counts updates, `time` is in seconds since 1970; every other key is a scalar, a number that is read back to
-//! the last bit. JSON has no NaN and no infinities: they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, which
-//! pandas, NumPy and JavaScript's `Number` take for what they are.
+//! `step` counts updates, `time` is in seconds since 1970; every other key is a scalar, written so that every bit can
+//! be read back. JSON has no NaN and no infinities: they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, which
+//! pandas, NumPy and JavaScript's `Number` parse.
 
 use super::RunError;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -14,9 +14,9 @@ use serde_json::Value;
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
 
-/// Keys that are no scalars.
+/// Keys that are not scalars.
 const RESERVED: [&str; 2] = ["step", "time"];
-/// A longer line is none of ours: nobody has so many metrics.
+/// The longest line that is read as a record: no run has so many metrics.
 pub(super) const MAX_LINE: usize = 1 << 20;
 
 /// The scalars of a step.
@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) scalars: Vec<(String, f64)>,
 }
 
-/// A number as JSON has it.
+/// A number in JSON.
 pub(super) fn number(value: f64) -> Value {
     let name = |name: &str| Value::String(name.to_string());
     match value {
@@ -41,7 +41,7 @@ pub(super) fn number(value: f64) -> Value {
 fn value(json: &Value) -> Option<f64> {
     match json {
         Value::Number(number) => number.as_f64(),
-        // `null` is what other writers have for it.
+        // Other writers use `null`.
         Value::Null => Some(f64::NAN),
         Value::String(text) => match text.as_str() {
             "NaN" => Some(f64::NAN),
@@ -53,7 +53,7 @@ fn value(json: &Value) -> Option<f64> {
     }
 }
 
-/// Whether scalars may be called so.
+/// Checks the names of scalars.
 pub(super) fn check(names: impl Iterator<Item = impl AsRef<str>> + Clone) -> Result<(), RunError> {
     let refuse = |name: &str, problem| Err(RunError::Name { name: name.to_string(), problem });
     for (nth, name) in names.clone().enumerate() {
@@ -69,7 +69,7 @@ pub(super) fn check(names: impl Iterator<Item = impl AsRef<str>> + Clone) -> Res
     Ok(())
 }
 
-/// A line, with its end.
+/// A record as a line, with its line break.
 pub(super) fn line(record: &Record) -> String {
     let mut out = format!("{{\"step\":{},\"time\":{}", record.step, number(record.time));
     for (name, value) in &record.scalars {
@@ -78,20 +78,20 @@ pub(super) fn line(record: &Record) -> String {
     out + "}\n"
 }
 
-/// What a line says, without its end; `None` if it is no record.
+/// Parses a line without its line break; `None` if it is not a record.
 pub(super) fn parse(line: &[u8]) -> Option<Record> {
     let Pairs(pairs) = serde_json::from_slice(line).ok()?;
     let of = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, json)| json);
     let step = of("step")?.as_u64()?;
     let time = of("time").and_then(value).unwrap_or(f64::NAN);
-    // What is no number is another program's remark.
+    // A value that is not a number was added by another program.
     let is_scalar = |name: &str| !RESERVED.contains(&name);
     let scalars = pairs.iter().filter(|(name, _)| is_scalar(name));
     let scalars = scalars.filter_map(|(name, json)| Some((name.clone(), value(json)?))).collect();
     Some(Record { step, time, scalars })
 }
 
-/// An object with its keys in the order that they have.
+/// An object that keeps the order of its keys.
 struct Pairs(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Pairs {
@@ -114,18 +114,18 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
-/// A line of a file.
+/// A line of a file, read.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Bytes before it.
+    /// Its offset in bytes.
     pub(super) at: u64,
-    /// Whether it has an end: what has none was being written.
+    /// Whether it has a line break: otherwise its writing was interrupted.
     pub(super) is_whole: bool,
-    /// What it says, if it is a record.
+    /// The record, if it is one.
     pub(super) record: Option<Record>,
 }
 
-/// Reads lines, however long they are, in bounded memory.
+/// Reads lines of any length in bounded memory.
 pub(super) fn read(mut file: impl BufRead, mut found: impl FnMut(Line)) -> io::Result<()> {
     let (mut at, mut line) = (0, Vec::new());
     loop {

@@ -1,4 +1,4 @@
-//! The folder of a training run: what was trained and with what, and how its loss and metrics went, step by step.
+//! The folder of a training run: its settings and versions, and its loss and metrics step by step.
 //!
 //! ```text
 //! runs/digits-bf16/
@@ -9,12 +9,12 @@
 //!   events.out.tfevents.…     scalars, and histograms of looks, for TensorBoard
 //! ```
 //!
-//! [`RunFolder`] writes one and [`read()`] reads one; a folder that has TensorBoard's event files alone, of another
-//! program, is read too. What the scalars are called is the caller's business. Every record goes to the system in one
-//! write, so that a killed process loses none of them, and what a full disk or a dead machine cut short is read past
-//! with a remark. A resumption drops what is recorded after its step: a curve is a function of the step.
+//! [`RunFolder`] writes one and [`read()`] reads one; a folder of another program with only TensorBoard's event files
+//! is read too. The caller chooses the names of scalars. Every record is one write, so a killed process loses none of
+//! them; a record truncated by a full disk or a dead machine is skipped with a remark. A resumption drops records after
+//! its step: a curve is a function of the step.
 //!
-//! This room draws nothing and knows neither models nor devices.
+//! This module draws no plots, and knows neither models nor devices.
 
 mod about;
 mod error;
@@ -31,15 +31,15 @@ pub use folder::{Resumed, RunFolder};
 pub use read::{Curve, Point, Run, read};
 pub use watched::read_watched;
 
-/// What was trained, and with what.
+/// The description of the run.
 pub const ABOUT: &str = "run.json";
 /// The experiment, with the command line's flags applied.
 pub const EXPERIMENT: &str = "experiment.yaml";
-/// Looks at the numbers of each layer.
+/// The records of watched steps.
 const WATCH: &str = "watch.jsonl";
 /// The scalars.
-/// The checkpoint of a run that is not told another place for it, in its folder.
+/// The default checkpoint of a run, in its folder.
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
 const METRICS: &str = "metrics.jsonl";
-/// In the names of TensorBoard's files.
+/// The word in the names of TensorBoard's files.
 const EVENTS: &str = "tfevents";

@@ -1,4 +1,4 @@
-//! Reading the folder of a run: its curves, whatever became of the process or the machine that recorded them.
+//! Reads the folder of a run: its curves, however the process or the machine that recorded them ended.
 
 use super::about::About;
 use super::events::{self, Said};
@@ -11,38 +11,38 @@ use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// A run, as its folder has it.
+/// A run, read from its folder.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Run {
     /// The folder.
     pub path: PathBuf,
-    /// What it was; other programs' runs do not say.
+    /// Its description; other programs' runs have none.
     pub about: Option<About>,
     /// Its scalars, in the order in which they first appear.
     pub curves: Vec<Curve>,
-    /// What could not be read, in words.
+    /// Messages about what could not be read.
     pub remarks: Vec<String>,
 }
 
 /// A scalar over steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its values, by ascending step: one for each.
+    /// Its values by ascending step, one for each step.
     pub points: Vec<Point>,
 }
 
 /// A value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Updates made.
+    /// Updates before it.
     pub step: u64,
     /// Seconds since 1970.
     #[serde(serialize_with = "as_json")]
     pub time: f64,
-    /// The value, which may be NaN; in JSON it is then the string `"NaN"`, as in `metrics.jsonl`.
+    /// The value, which may be NaN; JSON then has the string `"NaN"`, as `metrics.jsonl` does.
     #[serde(serialize_with = "as_json")]
     pub value: f64,
 }
@@ -51,11 +51,11 @@ fn as_json<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error>
     metrics::number(*value).serialize(serializer)
 }
 
-/// Reads the folder of a run. Of a step that was recorded twice the later record counts, and with it go the steps after
-/// the earlier one. Where there is no `metrics.jsonl`, TensorBoard's event files are read.
+/// Reads the folder of a run. If a step was recorded twice, the later record replaces the earlier one and the steps
+/// after it. Without `metrics.jsonl`, TensorBoard's event files are read.
 ///
 /// # Errors
-/// [`RunError::NoRun`] for a path where there is none; a `run.json` that is none; what the system says.
+/// [`RunError::NoRun`] for a path that is not a run; an invalid `run.json`; errors of the system.
 pub fn read(path: impl AsRef<Path>) -> Result<Run, RunError> {
     let path = path.as_ref();
     let mut run = Run { path: path.to_path_buf(), about: None, curves: Vec::new(), remarks: Vec::new() };
@@ -208,10 +208,10 @@ mod tests {
         assert_eq!(run.remarks, [left_out, "metrics.jsonl: the last line is cut short, and is left out"]);
         let text = [line(1, 1.0), "\0\0\0\n".to_string(), line(5, 2.0), line(3, 0.5), line(4, 0.25)].concat();
         let run = read(folder(text.as_bytes()).path()).unwrap();
-        // What came after step 3 was of another course of the run.
+        // Records after step 3 were of the time before a resumption.
         assert_eq!(values(&run), [(1, 1.0), (3, 0.5), (4, 0.25)]);
         assert_eq!(run.remarks, ["metrics.jsonl: line 2 is not a record, and is left out"]);
-        // A last line that is whole but for its end says what it says.
+        // A last line without a line break is valid if the record is complete.
         let run = read(folder(line(1, 1.0).trim_end().as_bytes()).path()).unwrap();
         assert_eq!((values(&run), run.remarks.len()), (vec![(1, 1.0)], 0));
     }
@@ -224,7 +224,7 @@ mod tests {
             let cut = read(folder(&whole.as_bytes()[..at]).path()).unwrap();
             let n_whole = whole[..at].matches('\n').count();
             prop_assert!(values(&cut).len() == n_whole || values(&cut).len() == n_whole + 1);
-            // Bytes of any kind in its middle harm at most the lines that they lie on.
+            // Random bytes in the middle damage only the lines that they overwrite.
             let end = (at + bytes.len()).min(whole.len());
             let mut over = whole.clone().into_bytes();
             over[at..end].copy_from_slice(&bytes[..end - at]);

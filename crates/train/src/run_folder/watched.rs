@@ -1,7 +1,7 @@
-//! `watch.jsonl`: looks at the numbers of each layer, a JSON object on each line with its `step`.
+//! `watch.jsonl`: the records of watched steps, a JSON object on each line with its `step`.
 //!
-//! What a look says is the caller's business. Where only the newest are to stay, the file is cut when it has twice as many;
-//! looks that are marked stay whatever their age.
+//! The caller chooses the other keys. If the number of records is limited, the file is shortened when it has twice as
+//! many; marked records stay whatever their age.
 
 use super::{RunError, WATCH};
 use bf16scope_files as files;
@@ -12,15 +12,15 @@ use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// The looks of a run that is being made.
+/// The records of a run in progress.
 #[derive(Debug)]
 pub(super) struct Watched {
     path: PathBuf,
-    /// So many of the newest stay at least; all where nothing is said.
+    /// The number of newest records that stay; `None` keeps all.
     keep: Option<NonZeroU32>,
-    /// Steps whose looks stay.
+    /// Steps whose records stay.
     marked: BTreeSet<u64>,
-    /// Lines in the file that may go.
+    /// Lines in the file that may be dropped.
     n_unmarked: usize,
 }
 
@@ -29,18 +29,18 @@ impl Watched {
         Watched { path: folder.join(WATCH), keep: None, marked: BTreeSet::new(), n_unmarked: 0 }
     }
 
-    /// So many of the newest looks, and those of `marked` steps, stay.
+    /// Keeps this many of the newest records, and those of `marked` steps.
     pub(super) fn keep(&mut self, keep: Option<NonZeroU32>) {
         self.keep = keep;
         self.n_unmarked = fs::read(&self.path).map_or(0, |bytes| lines_of(&bytes).count());
     }
 
-    /// The look at this step stays.
+    /// Keeps the record of this step.
     pub(super) fn mark(&mut self, step: u64) {
         self.marked.insert(step);
     }
 
-    /// Appends a look.
+    /// Appends a record.
     pub(super) fn push(&mut self, line: &str) -> Result<(), RunError> {
         let file = OpenOptions::new().append(true).create(true).open(&self.path);
         let mut file = file.map_err(RunError::io(&self.path, "open it"))?;
@@ -52,7 +52,7 @@ impl Watched {
         }
     }
 
-    /// Drops what is neither among the `n` newest nor marked.
+    /// Drops records that are neither among the `n` newest nor marked.
     fn cut(&mut self, n: usize) -> Result<(), RunError> {
         let bytes = fs::read(&self.path).map_err(RunError::io(&self.path, "read it"))?;
         let lines: Vec<&[u8]> = lines_of(&bytes).collect();
@@ -66,7 +66,7 @@ impl Watched {
     }
 }
 
-/// Drops what `watch.jsonl` has of steps after `step`, and a line that was cut short.
+/// Drops the records of `watch.jsonl` after `step`, and a truncated line.
 pub(super) fn drop_later(folder: &Path, step: u64) -> Result<(), RunError> {
     let path = folder.join(WATCH);
     let Ok(bytes) = fs::read(&path) else { return Ok(()) };
@@ -74,11 +74,11 @@ pub(super) fn drop_later(folder: &Path, step: u64) -> Result<(), RunError> {
     files::replace(&path, &kept.concat()).map_err(RunError::io(&path, "drop what it has of later steps"))
 }
 
-/// The looks in the folder of a run, by ascending step: of a step that was looked at twice the later one. With them, what could
-/// not be read, in words. A folder without looks has none.
+/// The records in the folder of a run by ascending step, with messages about what could not be read. If a step was
+/// watched twice, the later record counts. A folder without records gives none.
 ///
 /// # Errors
-/// [`RunError::NoRun`] for a path that is no folder; what the system says.
+/// [`RunError::NoRun`] for a path that is not a folder; errors of the system.
 pub fn read_watched<T: DeserializeOwned>(path: &Path) -> Result<(Vec<T>, Vec<String>), RunError> {
     if !path.is_dir() {
         return Err(super::read::no_run(path));
@@ -110,7 +110,7 @@ fn lines_of(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split_inclusive(|&byte| byte == b'\n')
 }
 
-/// The step that a line is of.
+/// The step of a line.
 fn step_of(line: &[u8]) -> Option<u64> {
     #[derive(serde::Deserialize)]
     struct Step {
@@ -145,11 +145,11 @@ mod tests {
             }
             watched.push(&line(step)).unwrap();
         }
-        // Cut after 7, 11, 15 and 19.
+        // Shortened after 7, 11, 15 and 19.
         assert_eq!(steps(home.path()), [4, 5, 17, 18, 19, 20]);
         drop_later(home.path(), 18).unwrap();
         assert_eq!(steps(home.path()), [4, 5, 17, 18]);
-        // Another process goes on: what is there counts.
+        // Another process resumes: existing lines count.
         let mut watched = Watched::new(home.path());
         watched.mark(4);
         watched.keep(NonZeroU32::new(2));

@@ -1,4 +1,4 @@
-//! A session and its checkpoints: its state into one, on from one, and back to what the run began with.
+//! A session's checkpoints: writes its state to one, resumes from one, and restarts the run.
 
 use super::{Resumed, Session, State};
 use crate::change::Change;
@@ -21,7 +21,7 @@ impl Session {
     /// The state on the host: variables and slots by name.
     ///
     /// # Errors
-    /// Where the plugin fails.
+    /// When the plugin fails.
     pub fn state(&self) -> Result<BTreeMap<String, Array>, TrainError> {
         let (state, here) = (self.state.buffers()?, self.here());
         let host = |(number, variable): (usize, &VariableInfo)| {
@@ -31,10 +31,10 @@ impl Session {
         self.variables().iter().enumerate().map(host).collect()
     }
 
-    /// A checkpoint of this moment.
+    /// A checkpoint of the present state.
     ///
     /// # Errors
-    /// Where the plugin fails.
+    /// When the plugin fails.
     pub fn checkpoint(&self, steps_per_epoch: u64) -> Result<Checkpoint, TrainError> {
         let Spec { precision, batch, seed, .. } = &self.spec;
         let (order, draws, precision) = (ORDER_VERSION, self.draws.number(), *precision);
@@ -44,7 +44,7 @@ impl Session {
         Ok(Checkpoint { position, settings, function, data: None, callbacks: None, variables: self.state()? })
     }
 
-    /// The settings of the run, and what it began with.
+    /// The settings of the run, and the weights that it was initialized from.
     pub fn settings(&self) -> Settings {
         let mut settings = settings(&self.spec);
         if let Some(initialized) = &self.initialized {
@@ -53,11 +53,11 @@ impl Session {
         settings
     }
 
-    /// Begins with weights of another run or another framework instead of its own: before the first step. Slots and averages
-    /// are as at the beginning of any run; averages start from these weights.
+    /// Initializes the session with weights of another run or another framework, before the first step. Slots keep
+    /// their initial values; averages start from these weights.
     ///
     /// # Errors
-    /// A number that is too large for what it is stored in. Where the plugin fails, the state is lost.
+    /// A number that is too large for its storage. After a failure of the plugin the state is lost.
     pub fn initialize(&mut self, initialization: Initialization) -> Result<(), TrainError> {
         let (file, record) = (initialization.file().display().to_string(), initialization.record().clone());
         let initial = self.checkpoint(1)?;
@@ -69,11 +69,11 @@ impl Session {
         Ok(())
     }
 
-    /// Back to the beginning of its run: to initial values of its seed, or to the weights that it was initialized from, which
-    /// are read again.
+    /// Restarts the run from initial values of its seed, or from the weights that it was initialized from, which are
+    /// read again.
     ///
     /// # Errors
-    /// Weights that cannot be read, or are others now. Where the plugin fails, the state is lost.
+    /// Weights that cannot be read, or have changed. After a failure of the plugin the state is lost.
     pub fn restart(&mut self) -> Result<(), TrainError> {
         let before = self.initialized.take();
         let initialization =
@@ -95,13 +95,13 @@ impl Session {
         initialization.map_or(Ok(()), |initialization| self.initialize(initialization))
     }
 
-    /// Goes on from a checkpoint, read from `path`. Gives the settings that have changed since, and may; with `resumption`
-    /// one can let a task's settings change that otherwise may not. Where `variables` or `slots` are stored in another way
-    /// now, they are converted: f32 rounded to nearest, bf16 as it is.
+    /// Resumes from a checkpoint, read from `path`. Returns the allowed changes of settings; `resumption` can allow
+    /// more changes of the task. If the storage of `variables` or `slots` differs, they are converted: f32 is rounded
+    /// to nearest, bf16 is widened exactly.
     ///
     /// # Errors
-    /// A checkpoint that no run leaves, of another task, or of a run with other settings that may not change; the session is
-    /// then as it was. Where the plugin fails, the state is lost.
+    /// A checkpoint that no run writes, of another task, or of a run with other settings that may not change; the
+    /// session is then unchanged. After a failure of the plugin the state is lost.
     pub fn restore(
         &mut self,
         path: &Path,
@@ -128,7 +128,7 @@ impl Session {
             arrays.insert(number, array);
         }
         let changes = resumption.check(path, checkpoint, &self.spec)?;
-        // What was there goes first: there is memory for two states, and the checkpoint is one of them.
+        // Frees the old state first: there is memory for two states, and the checkpoint is one of them.
         self.state = State::Lost(format!("restoring {} failed", path.display()));
         self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
         self.step = checkpoint.position.step;
@@ -147,8 +147,7 @@ impl Session {
         Ok(changes)
     }
 
-    /// What the variable of a reducible learning rate begins with after this checkpoint: with what it was, unless the
-    /// schedule has changed since.
+    /// The factor of a reducible learning rate after this checkpoint: the old one, unless the schedule has changed.
     fn reduced_of(&self, checkpoint: &Checkpoint) -> Option<f32> {
         let now = settings(&self.spec).0;
         let is_same =
@@ -158,20 +157,20 @@ impl Session {
         self.reduced.map(|_| before.unwrap_or_else(|| self.spec.objective.update.unreduced()))
     }
 
-    /// How the run draws crops, flips and masks: as it began.
+    /// The version of random crops, flips and masks with which the run began.
     pub(crate) fn draws(&self) -> DrawVersion {
         self.draws
     }
 
-    /// The checkpoint that it goes on from, where one was restored.
+    /// The checkpoint that it resumed from, if any.
     pub(crate) fn resumed_from(&self) -> Option<&Path> {
         self.resumed.as_ref().map(|resumed| resumed.path.as_path())
     }
 
-    /// Whether the data of a run are those that the checkpoint it goes on from was made with.
+    /// Checks that the data of a run are those of the checkpoint that it resumed from.
     ///
     /// # Errors
-    /// Other data: other examples, the same in another order, or cut in another number of batches.
+    /// Other data: other examples, another order, or another number of batches.
     pub fn check_resumed(&self, steps_per_epoch: u64, data: &DataIdentity) -> Result<(), TrainError> {
         let Some(resumed) = &self.resumed else { return Ok(()) };
         if let Some(before) = &resumed.data {
@@ -186,7 +185,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what is sharded.
+    /// As [`Session::checkpoint`], on the first host of a slice; the others take part in gathering sharded variables.
     pub(crate) fn checkpoint_of_first(&self, steps_per_epoch: u64) -> Result<Option<Checkpoint>, TrainError> {
         if self.site.is_first() {
             return self.checkpoint(steps_per_epoch).map(Some);

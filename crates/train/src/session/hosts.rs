@@ -1,4 +1,4 @@
-//! What the sessions of a slice's hosts agree on: whether to go on, and that all are about to make the same steps.
+//! Agreements between the sessions of a slice's hosts: whether to continue, and that all make the same steps.
 
 use super::{Session, Wish};
 use crate::checkpoint::DataIdentity;
@@ -8,32 +8,32 @@ use crate::spec::Spec;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// What hosts may have another of.
+/// A difference between hosts: the version.
 const VERSION: &str = "version of bf16scope";
-/// The same.
+/// The experiment.
 const EXPERIMENT: &str = "experiment";
-/// The same.
+/// The data.
 const DATA: &str = "content of the data";
-/// The same.
+/// The state.
 const STATE: &str = "checkpoint";
 
 /// 32-bit words in a SHA-256.
 const N_DIGEST_WORDS: usize = 8;
 
-/// Words of the digests that hosts compare: of version, experiment, data and state.
+/// Words of the digests that hosts compare: version, experiment, data and state.
 const N_IDENTITY_WORDS: usize = 4 * N_DIGEST_WORDS;
 
 impl Session {
-    /// Makes the wishes of all hosts one: any may stop or end the run, the first says when it is time to save.
+    /// Combines the wishes of all hosts: any host may stop or end the run, and the first decides when to save.
     ///
     /// # Errors
-    /// Where another cannot go on; where the plugin fails.
+    /// When another host has failed; when the plugin fails.
     pub(crate) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
         let Some(exchange) = &self.exchange else { return Ok(own) };
         let all = exchange.say([own.stop, own.save, own.failed, own.reduce].map(i32::from))?;
         let is_own = |host: usize| host == self.site.host as usize;
         match all.iter().position(|&[_, _, failed, _]| failed != 0) {
-            // Whoever failed has a better error.
+            // A host that failed has a better error of its own.
             Some(_) if own.failed => Ok(own),
             Some(host) if !is_own(host) => Err(other_host(host)),
             _ => Ok(Wish {
@@ -45,20 +45,20 @@ impl Session {
         }
     }
 
-    /// What one host did, once all know whether they all could.
+    /// Returns one host's result, after all hosts know that each has succeeded.
     ///
     /// # Errors
-    /// Its own; where another host cannot go on.
+    /// Its own error; a failure of another host.
     pub(crate) fn together<T>(&self, own: Result<T, TrainError>) -> Result<T, TrainError> {
         let agreed = self.agree(Wish { failed: own.is_err(), ..Wish::default() });
         let own = own?;
         agreed.map(|_| own)
     }
 
-    /// Whether all hosts are about to make the same steps.
+    /// Checks that all hosts are about to make the same steps.
     ///
     /// # Errors
-    /// A host that is not.
+    /// A host that differs.
     pub(crate) fn check_hosts(&self, n_epochs: u64, data: &DataIdentity) -> Result<(), TrainError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
         let all = exchange.say(self.identity_of_run(n_epochs, data))?;
@@ -71,8 +71,8 @@ impl Session {
         Ok(())
     }
 
-    /// What a host is about to do, for others to compare: digests of the version, of what was asked for, of the data and of the
-    /// state. What is hashed is canonical JSON, whose keys are sorted, and no text that a compiler makes.
+    /// The digests that hosts compare: of the version, of the experiment, of the data and of the state. They hash
+    /// canonical JSON with sorted keys, not text that a compiler formats.
     fn identity_of_run(&self, n_epochs: u64, data: &DataIdentity) -> [i32; N_IDENTITY_WORDS] {
         let Spec { precision, batch, seed, steps_per_call, .. } = &self.spec;
         let asked = json!({
@@ -101,13 +101,13 @@ impl Session {
     }
 }
 
-/// Another host of the slice ended the run.
+/// The error when another host of the slice ended the run.
 fn other_host(host: usize) -> TrainError {
     let text = format!("host {host} ended the run, and no host goes on without it");
     TrainError::new(TrainErrorKind::Hosts, TrainPlace::Nowhere, text).with_help("it says why on its standard error")
 }
 
-/// Hosts that would not train the same: the first that has another `what` than host 0.
+/// The error of the first host whose `what` differs from host 0's.
 fn host_differs(host: usize, what: &str) -> TrainError {
     let text = format!("host {host} has another {what} than host 0, and all hosts of a slice make the same steps");
     TrainError::new(TrainErrorKind::Hosts, TrainPlace::Nowhere, text).with_help(match what {
@@ -124,7 +124,7 @@ mod tests {
     use bf16scope_model::models::{Model, mlp};
     use bf16scope_pjrt::{Client, Platform, Setup};
 
-    /// Earlier, 32 bits of each, of what the compiler prints of a type.
+    /// Hosts used to compare 32 bits of each, of a type's debug format.
     #[test]
     fn hosts_compare_whole_digests_of_canonical_text() {
         let client = Client::for_platform(&Platform::cpu(), &Setup::from_env()).unwrap();

@@ -11,14 +11,14 @@ use crate::session::Wish;
 use std::path::{Path, PathBuf};
 
 impl Run<'_> {
-    /// What the callbacks say of a report, done: the rate is lowered, checkpoints are kept, and the state of the best epoch is
-    /// restored. Whether the run ends.
+    /// Carries out the callbacks' verdict on a report: lowers the rate, saves checkpoints, restores the state of the
+    /// best epoch. Returns whether the run ends.
     pub(super) fn call_back(&mut self, report: &EpochReport) -> Result<bool, TrainError> {
         let callbacks = &self.plan.callbacks;
         if callbacks.is_empty() {
             return Ok(false);
         }
-        // The first host has evaluated.
+        // Only the first host has evaluated.
         let is_first = self.session.host().0 == 0;
         let next = callbacks.reduce_on_plateau.as_ref().and_then(|config| self.lowered(config));
         let verdict = match is_first {
@@ -39,8 +39,8 @@ impl Run<'_> {
         Ok(agreed.stop)
     }
 
-    /// The report of an epoch that ended before a resumption and that no callback has looked at: the run was ended between its
-    /// checkpoint and its evaluation.
+    /// The report of an epoch that callbacks have not seen, because the run ended between its checkpoint and its
+    /// evaluation.
     pub(super) fn catch_up(&mut self, evaluator: &Evaluator) -> Result<Option<EpochReport>, TrainError> {
         let (step, per_epoch) = (self.session.step(), self.steps_per_epoch);
         let is_missed = self.has_counters && step > 0 && step.is_multiple_of(per_epoch);
@@ -62,7 +62,7 @@ impl Run<'_> {
         lowered(config, &self.session.spec().objective.update, self.session.reduced()?, step)
     }
 
-    /// Writes the counters into the last checkpoint, and the best ones beside it.
+    /// Writes the counters into the last checkpoint, and the best checkpoints beside it.
     fn keep(&mut self, verdict: Verdict) -> Result<(), TrainError> {
         let Some(checkpoint) = self.checkpoint()? else { return Ok(()) };
         let Some(path) = self.plan.checkpoint.as_ref().map(|place| place.path().to_path_buf()) else {
@@ -86,7 +86,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends the run as early stopping asks: with the state of its best epoch, where that is to be restored.
+    /// Ends the run for early stopping, with the state of its best epoch if that is to be restored.
     fn end_early(&mut self, report: &EpochReport) -> Result<(), TrainError> {
         let (config, followed) = (&self.plan.callbacks.early_stopping, &self.callbacks.early_stopping);
         let (Some(config), Some(followed)) = (config, followed) else { return Ok(()) };
@@ -105,7 +105,7 @@ impl Run<'_> {
         let (path, mut checkpoint) = match (place, self.to_restore.take()) {
             (Some(path), _) => (path.clone(), Checkpoint::read(&path)?),
             (None, Some(checkpoint)) => (PathBuf::from("the best epoch"), checkpoint),
-            // Nothing was written, and the best epoch is before a resumption.
+            // No checkpoint was written, and the best epoch was before the resumption.
             (None, None) => return Ok(()),
         };
         let step = checkpoint.position.step;
@@ -124,7 +124,7 @@ impl Run<'_> {
     }
 }
 
-/// Where the state stands that an early end restores: `NAME-restore.safetensors` beside `NAME.safetensors`.
+/// The file of the state that an early end restores: `NAME-restore.safetensors` beside `NAME.safetensors`.
 fn restored_at(path: &Path) -> PathBuf {
     beside(path, "restore")
 }

@@ -1,8 +1,8 @@
-//! What is wrong with the numbers of a run: the table of causes, and what they find.
+//! Anomalies in the numbers of a run: the table of rules, and their search.
 //!
-//! Each cause is a row of [`RULES`] with the evidence that it asks for, and the reason for its threshold; the rules themselves
-//! are in [`causes`](super::causes). A rule looks at one record and at the one before. What one cause explains is not said as
-//! well: features that nobody scaled saturate softmaxes, explode, and shut what has a bounded slope.
+//! Each rule is a row of [`RULES`] with the evidence that it needs, and the reason for its threshold; the rules' code
+//! is in [`causes`](super::causes). A rule reads one record and the one before. Consequences of a reported cause are
+//! not reported: unscaled features, for example, saturate softmaxes, explode, and shut functions with a bounded slope.
 
 use super::causes::{finite, gradients, scale, updates};
 use super::look::{Found, Look};
@@ -10,23 +10,23 @@ use super::row::{Quantity, WatchRecord, WatchRow};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Something wrong, where it is first seen.
+/// An anomaly, at the step of its first appearance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Anomaly {
-    /// The step that was looked at, counted from 1; of a setting that changed, the first step that has it.
+    /// The watched step, counted from 1; for a setting that changed, the first step with the new value.
     pub step: u64,
-    /// The rule, by its name.
+    /// The name of the rule.
     pub rule: &'static str,
-    /// The layer; of gradients and updates the variable.
+    /// The layer; for gradients and updates the variable.
     pub layer: String,
-    /// The quantity it was seen in.
+    /// The quantity that shows it.
     pub quantity: Quantity,
     /// `forward`, `backward` or `update`.
     pub direction: &'static str,
-    /// What was measured, in words.
+    /// The measurement, as a phrase.
     pub found: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
@@ -36,22 +36,22 @@ pub struct Anomaly {
 pub struct Rule {
     /// Its name.
     pub name: &'static str,
-    /// What it asks, with the threshold and where that is from.
+    /// Its condition, with the threshold and its source.
     pub why: &'static str,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
-    /// Rules whose findings follow from this one.
+    /// Rules whose anomalies follow from this one.
     pub explains: &'static [&'static str],
     judge: fn(&Look<'_>) -> Vec<Found>,
 }
 
-/// What numbers of a wrong size do to what computes with them.
+/// Consequences of numbers of a wrong size.
 const BY_SIZE: &[&str] =
     &["saturated_softmax", "exploding", "saturated", "saturated_activation", "vanishing", "dead", "stalled", "epsilon"];
-/// What a layer that gives nothing does to the others.
+/// Consequences of a layer whose output is 0.
 const BY_ZEROS: &[&str] = &["dead", "vanishing", "flushed", "stalled", "saturated_activation", "epsilon"];
 
-/// All rules, causes before what they explain. Of what is found in one step, what comes first in the program is said first.
+/// All rules, causes before their consequences. Anomalies of one step are reported in program order.
 pub const RULES: [Rule; 23] = [
     Rule {
         name: "loss_scale",
@@ -252,13 +252,13 @@ pub const RULES: [Rule; 23] = [
     },
 ];
 
-/// Whether what one rule finds follows from what another one did.
+/// Whether the anomaly of one rule can follow from that of another.
 pub fn explains(cause: &str, follows: &str) -> bool {
     RULES.iter().any(|rule| rule.name == cause && rule.explains.contains(&follows))
 }
 
-/// What is wrong in records, which are in the order of their steps: each thing once, where it is first seen, the first
-/// first; and nothing that another cause, seen before or at the same step, explains.
+/// The anomalies in records, which are in the order of their steps: each one once, at its first appearance, in order;
+/// without those that follow from a cause at the same step or before.
 pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
     let mut seen = BTreeSet::new();
     let mut causes: BTreeSet<&str> = BTreeSet::new();
@@ -268,7 +268,7 @@ pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
         let look = Look { now, before, first: before.and(records.first()) };
         let found = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
         let mut found: Vec<(&Rule, Found)> = found.collect();
-        // In the order of the table: what is explained explains nothing.
+        // In the order of the table: a consequence explains nothing else.
         found.retain(|(rule, _)| {
             let is_cause = !causes.iter().any(|cause| *cause != rule.name && explains(cause, rule.name));
             if is_cause {
@@ -296,10 +296,10 @@ pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
     all
 }
 
-/// The steps of looks that anomalies were found by: each one's, and the look before it.
+/// The steps of the records that show anomalies: each anomaly's, and the one before.
 pub fn telling_steps(records: &[WatchRecord]) -> BTreeSet<u64> {
     let places = anomalies(records).into_iter().filter_map(|anomaly| {
-        // A setting may change between two looks.
+        // A setting may change between two records.
         let at = records.iter().position(|record| record.step >= anomaly.step)?;
         Some(at.saturating_sub(1)..at + 1)
     });

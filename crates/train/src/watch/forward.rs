@@ -1,27 +1,27 @@
-//! The forward pass of a training step, by instruction: what each layer gives, what that is to the network, and what stands
-//! between a variable and the loss.
+//! The forward pass of a training step, by instruction: the output of each layer, its role in the network, and the path
+//! from a variable to the loss.
 
 use super::row::{Function, Role};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{Computation, InstrId, Instruction, Literal, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Instructions of an activation function at most: a GELU by its formula has a dozen.
+/// The most instructions of an activation function: a GELU by its formula has a dozen.
 const LONGEST_FUNCTION: usize = 40;
 
 /// The forward pass, by instruction.
 pub(super) struct Forward<'a> {
     computation: &'a Computation,
-    /// Depends on an input.
+    /// Whether an instruction depends on an input.
     is_fed: Vec<bool>,
-    /// Depends on a label, or on the weights of examples: the loss, and what it consists of.
+    /// Whether it depends on a label, or on the weights of examples: the loss and its parts.
     is_judging: Vec<bool>,
-    /// Depends on what was drawn.
+    /// Whether it depends on random numbers.
     is_drawn: Vec<bool>,
 }
 
 impl<'a> Forward<'a> {
-    /// Of inputs, each with whether it is a label.
+    /// The forward pass from these inputs, each with whether it is a label.
     pub(super) fn new(computation: &'a Computation, inputs: &[(InstrId, bool)]) -> Forward<'a> {
         let n = computation.instructions.len();
         let [mut is_fed, mut is_judging, mut is_drawn] = [vec![false; n], vec![false; n], vec![false; n]];
@@ -40,9 +40,9 @@ impl<'a> Forward<'a> {
         Forward { computation, is_fed, is_judging, is_drawn }
     }
 
-    /// What each layer gives, in program order: the last array of floats in its scope that another scope reads; what an
-    /// activation function outside of it makes of that; sums of residual blocks; and what softmaxes raise e to. What depends on a
-    /// label is no layer's.
+    /// The values to observe, in program order: each layer's output, which is the last array of floats in its scope
+    /// that another scope reads; an activation function's output if it is outside of the layer; sums of residual
+    /// blocks; and the exponents of softmaxes. Values that depend on a label belong to no layer.
     pub(super) fn chosen(&self) -> Vec<InstrId> {
         let instructions = &self.computation.instructions;
         let mut last_of: BTreeMap<&str, InstrId> = BTreeMap::new();
@@ -94,7 +94,7 @@ impl<'a> Forward<'a> {
         if self.is_shifted(id) && instructions[id.idx()..].iter().any(is_raised) {
             return Some(Role::Softmax);
         }
-        // Both summands have the input in them and neither is a bias, which is broadcast.
+        // Both summands depend on the input and neither is a bias, which would be broadcast.
         let is_branch = |operand: &InstrId| {
             self.is_fed[operand.idx()] && !matches!(instructions[operand.idx()].op, Op::Broadcast { .. })
         };
@@ -108,8 +108,8 @@ impl<'a> Forward<'a> {
         self.activates(id).map(|_| Role::Activated)
     }
 
-    /// The layer whose result an activation function takes: what is computed element by element from one value of a scope
-    /// below its own.
+    /// The layer whose output an activation function reads: the function is elementwise in one value of a scope below
+    /// its own.
     fn activates(&self, id: InstrId) -> Option<&'a str> {
         let instr = self.computation.instr(id);
         let own = scope_of(instr);
@@ -138,7 +138,7 @@ impl<'a> Forward<'a> {
         (is_below && taken.shape.dims() == instr.shape.dims()).then(|| scope_of(taken))
     }
 
-    /// Whether one of two values is computed from the other.
+    /// Whether one of two values depends on the other.
     fn reads(&self, one: InstrId, other: InstrId) -> bool {
         let (early, late) = (one.min(other), one.max(other));
         let mut is_read = vec![false; late.idx() + 1];
@@ -151,7 +151,7 @@ impl<'a> Forward<'a> {
         early != late && is_read[early.idx()]
     }
 
-    /// Whether it is a difference from something along an axis: `x - max x`.
+    /// Whether it is a difference along an axis: `x - max x`.
     fn is_shifted(&self, id: InstrId) -> bool {
         let instr = self.computation.instr(id);
         let is_along = |operand: &InstrId| {
@@ -161,7 +161,7 @@ impl<'a> Forward<'a> {
         instr.op == Op::Binary(BinaryOp::Subtract) && instr.operands.get(1).is_some_and(is_along)
     }
 
-    /// Whether it is an array of floats that depends on an input, and not where a mask put infinities.
+    /// Whether it is an array of floats that depends on an input and has no infinities of a mask.
     fn is_value(&self, id: InstrId, instr: &Instruction) -> bool {
         let is_masked = matches!(instr.op, Op::Select)
             && instr.operands[1..].iter().any(|operand| !self.is_fed[operand.idx()])
@@ -170,7 +170,7 @@ impl<'a> Forward<'a> {
         is_array && self.is_fed[id.idx()] && !is_masked && !matches!(instr.op, Op::Parameter { .. })
     }
 
-    /// Of what dropout or stochastic depth gives, whether it turns off whole examples at once.
+    /// For the output of dropout or stochastic depth: whether it drops whole examples.
     fn gate(&self, id: InstrId) -> Option<bool> {
         let instr = self.computation.instr(id);
         let &[is_kept, _, zeros] = &instr.operands[..] else { return None };
@@ -179,7 +179,7 @@ impl<'a> Forward<'a> {
         (is_gate && self.number(zeros) == Some(0.0)).then_some(is_coarse)
     }
 
-    /// Which instructions reach `end` in a way that stochastic depth does not turn off.
+    /// The instructions from which a path leads to `end` that stochastic depth does not drop.
     pub(super) fn without_gates(&self, end: InstrId) -> Vec<bool> {
         let mut is_open = vec![false; self.computation.instructions.len()];
         is_open[end.idx()] = true;
@@ -191,7 +191,7 @@ impl<'a> Forward<'a> {
         is_open
     }
 
-    /// The rows that a value is computed from: the nearest ones behind it.
+    /// The observed rows that a value depends on directly.
     pub(super) fn takes(&self, id: InstrId, places: &BTreeMap<InstrId, usize>) -> Vec<u32> {
         let (mut pending, mut seen, mut taken) = (vec![id], BTreeSet::from([id]), BTreeSet::new());
         while let Some(next) = pending.pop() {
@@ -206,7 +206,7 @@ impl<'a> Forward<'a> {
         taken.into_iter().collect()
     }
 
-    /// The function that gives a value, of those that can shut.
+    /// The activation function that makes a value, if its slope can be 0.
     pub(super) fn function(&self, id: InstrId) -> Option<Function> {
         let instr = self.computation.instr(id);
         match &instr.op {
@@ -218,7 +218,7 @@ impl<'a> Forward<'a> {
             Op::Binary(BinaryOp::Minimum) if self.number(instr.operands[1]).is_some() => {
                 self.function(instr.operands[0])
             }
-            // A hard sigmoid is a ReLU6 over 6, whose slope is 0 at both ends.
+            // A hard sigmoid is ReLU6 / 6, whose slope is 0 at both ends.
             Op::Binary(BinaryOp::Divide) if self.number(instr.operands[1]).is_some() => {
                 let is_cut = matches!(self.computation.instr(instr.operands[0]).op, Op::Binary(BinaryOp::Minimum));
                 let within = self.function(instr.operands[0]);
@@ -228,7 +228,7 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// The share of a running statistic that a step keeps, of `old − (old − batch) · (1 − kept)`.
+    /// The share of a running statistic that a step keeps: `kept` in `old − (old − batch) · (1 − kept)`.
     pub(super) fn kept(&self, old: InstrId, new: InstrId) -> Option<f64> {
         let operands = |id: InstrId, op: BinaryOp| {
             let instr = self.computation.instr(id);
@@ -240,7 +240,7 @@ impl<'a> Forward<'a> {
         ([from, again] == [old, old]).then(|| Some(1.0 - self.number(share)?)).flatten()
     }
 
-    /// The number that all elements of a value are, where the program says it.
+    /// The constant that all elements of a value have, if it is one.
     fn number(&self, id: InstrId) -> Option<f64> {
         let instr = self.computation.instr(id);
         match &instr.op {
@@ -255,7 +255,7 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// The levels of an instruction's name.
+/// The scope of an instruction: all but the last level of its name.
 fn scope_of(instr: &Instruction) -> &str {
     instr.metadata.op_name.rsplit_once('/').map_or("", |(scope, _)| scope)
 }

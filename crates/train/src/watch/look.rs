@@ -1,8 +1,8 @@
-//! A look beside the one before it, as rules ask for it: rows by quantity, what a layer takes, what stands behind a scope.
+//! A record with the one before it, as rules read them: rows by quantity, a layer's inputs, a scope's variables.
 
 use super::row::{Quantity, Role, WatchRecord, WatchRow};
 
-/// Two looks, and the first of the run.
+/// Two records, and the first one of the run.
 pub(super) struct Look<'a> {
     pub now: &'a WatchRecord,
     pub before: Option<&'a WatchRecord>,
@@ -10,20 +10,20 @@ pub(super) struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// A look by itself.
+    /// A record without a predecessor.
     pub(super) fn alone(now: &'a WatchRecord) -> Look<'a> {
         Look { now, before: None, first: None }
     }
 }
 
-/// A row that a rule found, by its number, with the measurement; and another remedy where that is more to the point.
+/// A row that meets a rule, by its number, with the measurement, and another remedy if one fits better.
 pub(super) struct Found {
     pub row: usize,
     pub what: String,
     pub remedy: Option<&'static str>,
     /// Another layer than the row's.
     pub layer: Option<String>,
-    /// The step that did it, where that is known and is not the look's.
+    /// The step of the cause, if it is known and not this record's.
     pub step: Option<u64>,
 }
 
@@ -46,30 +46,30 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// Variables of a layer that multiply what it takes.
+/// Variables that multiply a layer's input.
 const KERNELS: [&str; 2] = ["kernel", "embeddings"];
 
 impl Look<'_> {
-    /// Rows with their numbers, of a quantity.
+    /// The rows of a quantity, with their numbers.
     pub(super) fn rows(&self, quantity: Quantity) -> impl Iterator<Item = (usize, &WatchRow)> {
         self.now.rows.iter().enumerate().filter(move |(_, row)| row.quantity == quantity)
     }
 
-    /// The network's activations: neither inputs nor the loss, nor what a softmax raises e to.
+    /// The network's activations without inputs, the loss and the exponents of softmaxes.
     pub(super) fn layers(&self) -> impl Iterator<Item = (usize, &WatchRow)> {
         let is_layer =
             |row: &WatchRow| matches!(row.role, None | Some(Role::Residual | Role::Activated | Role::Dropped));
         self.rows(Quantity::Activation).filter(move |(_, row)| is_layer(row))
     }
 
-    /// The same row of the look before.
+    /// The same row in the record before.
     pub(super) fn before(&self, row: &WatchRow) -> Option<&WatchRow> {
         let is_same =
             |other: &&WatchRow| (&other.layer, other.quantity, other.role) == (&row.layer, row.quantity, row.role);
         self.before?.rows.iter().find(is_same)
     }
 
-    /// Whether variables moved between the looks.
+    /// Whether variables changed between the records.
     pub(super) fn has_moved(&self) -> bool {
         self.before.is_some_and(|before| before.learning_rate > 0.0)
     }
@@ -83,13 +83,13 @@ impl Look<'_> {
         self.rows(Quantity::Gradient).all(|(_, row)| row.not_finite == 0.0)
     }
 
-    /// The cotangent of an activation, which has its layer and role.
+    /// The cotangent of an activation: the row with the same layer and role.
     pub(super) fn cotangent(&self, activation: &WatchRow) -> Option<&WatchRow> {
         let is_it = |row: &&WatchRow| (&row.layer, row.role) == (&activation.layer, activation.role);
         self.rows(Quantity::Cotangent).map(|(_, row)| row).find(is_it)
     }
 
-    /// Rows that an activation is computed from. A look of an older version does not say: the row before it then.
+    /// The rows that an activation depends on. Records of older versions do not have them: the row before it is used.
     pub(super) fn taken<'s>(&'s self, number: usize, row: &'s WatchRow) -> Vec<(usize, &'s WatchRow)> {
         if row.takes.is_empty() && self.now.rows.iter().all(|row| row.takes.is_empty()) {
             return number.checked_sub(1).map(|last| (last, &self.now.rows[last])).into_iter().collect();
@@ -98,7 +98,7 @@ impl Look<'_> {
         row.takes.iter().filter_map(at).collect()
     }
 
-    /// Variables of a scope itself, by their last names, with their largest magnitudes.
+    /// A scope's own variables by their last names, with their largest magnitudes.
     pub(super) fn variables(&self, scope: &str) -> Vec<(&str, Option<f32>)> {
         let gradients = self.rows(Quantity::Gradient).filter(|(_, row)| row.scope() == scope);
         let stored =
@@ -106,7 +106,7 @@ impl Look<'_> {
         gradients.map(|(_, row)| (row.layer.rsplit('/').next().unwrap_or(&row.layer), stored(&row.layer))).collect()
     }
 
-    /// Whether a layer multiplies what it takes by a kernel.
+    /// Whether a layer multiplies its input by a kernel.
     pub(super) fn has_kernel(&self, scope: &str) -> bool {
         self.variables(scope).iter().any(|(name, _)| KERNELS.contains(name))
     }
@@ -118,21 +118,21 @@ impl Look<'_> {
         variables.iter().any(is_of_norm) && !self.has_kernel(scope)
     }
 
-    /// Whether all that a layer multiplies by is 0.
+    /// Whether all of a layer's kernels are 0.
     pub(super) fn is_zero_kernel(&self, scope: &str) -> bool {
         let variables = self.variables(scope);
         let mut kernels = variables.iter().filter(|(name, _)| KERNELS.contains(name) || *name == "gamma").peekable();
         kernels.peek().is_some() && kernels.all(|(_, stored)| *stored == Some(0.0))
     }
 
-    /// The largest rms of labels that are floats; 1 where there are none, or less.
+    /// The largest rms of float labels; at least 1.
     pub(super) fn label_scale(&self) -> f32 {
         let labels = self.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Label));
         labels.map(|(_, row)| row.rms).fold(1.0, f32::max)
     }
 }
 
-/// √Σx² of a row: what a layer's size says nothing of.
+/// √Σx² of a row, which does not depend on the layer's size as the rms does.
 pub(super) fn norm(row: &WatchRow) -> f64 {
     f64::from(row.rms) * (row.n as f64).sqrt()
 }

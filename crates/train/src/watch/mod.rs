@@ -1,10 +1,13 @@
-//! A black box for training: what the numbers of each layer look like, every so many steps, and what is wrong with them.
+//! A flight recorder for training: statistics of each layer's numbers at an interval of steps, and the anomalies in
+//! them.
 //!
-//! An *observing program* is made of the same parts as the training step, takes the same parameters and gives
-//! one small array: counts of each layer's activations, cotangents, gradients and updates. It runs before the step that it
-//! looks at, with the same state and batch, and changes nothing. So a watched run has the bits of one that is not watched.
+//! An *observing program* is made of the same parts as the training step, has the same parameters and returns one small
+//! array: counts for each layer's activations, cotangents, gradients and updates. It runs before the step that it
+//! watches, with the same state and batch, and changes nothing. So a watched run has the bits of one that is not
+//! watched.
 //!
-//! [`WatchRecord`] is what one look gives, [`anomalies`] judges a row of them by a table of [`RULES`].
+//! [`WatchRecord`] is the record of one watched step, and [`anomalies`] judges a series of them by a table of
+//! [`RULES`].
 
 mod anomaly;
 mod causes;
@@ -21,18 +24,18 @@ pub(super) use statistics::{RowOf, read_row};
 
 use std::num::NonZeroU32;
 
-/// When a run is watched.
+/// How often a run is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// Every so many steps, the first of a run included.
+    /// The interval in steps, the first step of a run included.
     pub every: NonZeroU32,
 }
 
 impl Watch {
-    /// Every 50 steps.
+    /// The default interval.
     pub const DEFAULT_EVERY: u32 = 50;
 
-    /// Whether the step that so many come before is looked at.
+    /// Whether the step after `step` steps is watched.
     pub fn is_due(self, step: u64) -> bool {
         step.is_multiple_of(u64::from(self.every.get()))
     }

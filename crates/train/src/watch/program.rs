@@ -1,4 +1,4 @@
-//! The observing program: a training step of which only counts come out.
+//! The observing program: a training step that returns only statistics.
 
 use super::forward::Forward;
 use super::row::{Function, Quantity, Role};
@@ -14,20 +14,20 @@ use bf16scope_model::task::Task;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-/// A program that observes, and what its rows are of.
+/// An observing program, and the description of its rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Observing {
     pub program: TaskProgram,
     pub rows: Vec<RowOf>,
-    /// Running statistics, by what a step keeps of them.
+    /// Running statistics, with the share that a step keeps of them.
     pub statistics: Vec<(String, f64)>,
 }
 
 /// The observing program of a training step.
 ///
 /// # Shapes
-/// Parameters as those of [`training`](crate::program::training); none is aliased. One result:
-/// `s32[rows, N_WORDS]`, the rows of one replica's inputs, activations and cotangents, of gradients as they are updated by, and of
+/// Parameters as those of [`training`](crate::program::training); none is aliased. One result: `s32[rows, N_WORDS]`,
+/// the rows of one replica's inputs, activations and cotangents, of the gradients that the optimizer receives, and of
 /// updates.
 ///
 /// # Errors
@@ -53,13 +53,13 @@ pub(crate) fn observing(
     };
     let Step { graph, gradients, observed, .. } = emit_step(task, numbers, batch, objective, &choose)?;
     let mut rows = Rows { e: graph.emitter(), of: Vec::new(), words: Vec::new() };
-    // Again, with what they are called: what was chosen is what is there.
+    // The forward pass again, with names and roles: the same values were chosen above.
     let n_forward = observed.iter().map(|(id, _)| id.idx() + 1).max().unwrap_or(0);
     let variables = graph.variables();
-    // Where a value is a row.
+    // The row of each value.
     let mut places: BTreeMap<InstrId, usize> = BTreeMap::new();
     for input in graph.inputs() {
-        // The weights of examples are ours.
+        // The weights of examples are not a feature of the model.
         if input.dtype.is_float() && input.name != WEIGHT {
             places.insert(input.instr, rows.of.len());
             let role = if is_label(&input.name) { Role::Label } else { Role::Input };
@@ -95,7 +95,8 @@ pub(crate) fn observing(
     }
     for (id, cotangent) in observed.iter().rev() {
         let Described { layer, role, .. } = &described[id];
-        // That of a softmax's exponent is inside a rule of its own, or the logits' again; that of the loss is the scale.
+        // A softmax exponent's cotangent is inside a gradient rule, or equals the logits'; that of the loss is the loss
+        // scale.
         if let (Some(cotangent), None | Some(Role::Residual | Role::Activated)) = (cotangent, role) {
             rows.push(layer, Quantity::Cotangent, *role, *cotangent, [None, None]);
         }
@@ -129,10 +130,10 @@ pub(crate) fn observing(
     Ok(Observing { program, rows: of, statistics })
 }
 
-/// The input that holds the weights of examples.
+/// The input with the weights of examples.
 const WEIGHT: &str = "weight";
 
-/// What is known of a value that is looked at.
+/// The description of an observed value.
 struct Described {
     layer: String,
     role: Option<Role>,
@@ -159,7 +160,7 @@ impl Rows<'_> {
         self.push_beside(layer, quantity, role, values, counted, None);
     }
 
-    /// The same, with the largest magnitude of another array: of an update, of the variable.
+    /// The same, with the largest magnitude of another array: for an update, of the variable.
     fn push_beside(
         &mut self,
         layer: &str,
@@ -177,7 +178,7 @@ impl Rows<'_> {
         self.words.push(emit(self.e, values, counted, beside));
     }
 
-    /// The dtype that the last row is said to be in.
+    /// Sets the dtype that the last row reports.
     fn said(&mut self, dtype: DType) {
         if let Some(last) = self.of.last_mut() {
             last.said = dtype;
@@ -185,14 +186,14 @@ impl Rows<'_> {
     }
 }
 
-/// A variable before and after the step, in f32 where it is narrower, with what it lacks where that is kept.
+/// A variable before and after the step, in f32 if it is stored narrower, with its remainder if that is stored.
 struct Change {
     old: Tensor,
     new: Tensor,
 }
 
 impl Change {
-    /// Nothing for a variable without an update.
+    /// `None` for a variable without an update.
     fn of(graph: &Graph, variables: &[VariableInfo], number: usize) -> Option<Change> {
         let both = |variable: &VariableInfo| {
             let wide = |id: InstrId| match variable.dtype {
@@ -213,7 +214,7 @@ impl Change {
     }
 }
 
-/// Words in a result of so many rows.
+/// The words of each row, from a result's bytes.
 pub(crate) fn words_of(rows: &[RowOf], bytes: &[u8]) -> Vec<Vec<i32>> {
     let words: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
     words.chunks_exact(N_WORDS).take(rows.len()).map(<[i32]>::to_vec).collect()

@@ -1,25 +1,25 @@
-//! What a look at a step says of each layer's numbers.
+//! The record of a watched step: statistics of each layer's numbers.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is looked at.
+/// A kind of observed numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Quantity {
-    /// What a layer gives, in the forward pass.
+    /// A layer's output in the forward pass.
     Activation,
-    /// The derivative of the (scaled) loss by that, in the backward pass.
+    /// The derivative of the (scaled) loss by an activation, in the backward pass.
     Cotangent,
-    /// The derivative of the loss by a variable, as the optimizer gets it.
+    /// The derivative of the loss by a variable, as the optimizer receives it.
     Gradient,
-    /// What a step adds to a variable.
+    /// The change of a variable in a step.
     Update,
 }
 
 impl Quantity {
-    /// All, in the order in which a step makes them.
+    /// All, in the order in which a step computes them.
     pub const ALL: [Quantity; 4] = [Quantity::Activation, Quantity::Cotangent, Quantity::Gradient, Quantity::Update];
 
     /// `activation`.
@@ -32,7 +32,7 @@ impl Quantity {
         }
     }
 
-    /// The part of a step that makes it: `forward`.
+    /// The part of a step that computes it: `forward`.
     pub fn direction(self) -> &'static str {
         match self {
             Quantity::Activation => "forward",
@@ -48,113 +48,115 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// What an activation is to the network, where that matters.
+/// The role of an activation in the network, if it has a special one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
-    /// A feature of the batch, which no layer made.
+    /// A feature of the batch, not computed by a layer.
     Input,
-    /// A label of the batch, which the loss alone reads.
+    /// A label of the batch, which only the loss reads.
     Label,
     /// The loss.
     Loss,
     /// The sum of a block's input and its output.
     Residual,
-    /// What an activation function that stands outside of a layer makes of what the layer gives.
+    /// The output of an activation function outside of the layer whose output it reads.
     Activated,
-    /// What a softmax raises e to: logits less their greatest, or less the logarithm of their sum.
+    /// The exponents of a softmax: logits minus their maximum, or minus the logarithm of their sum.
     Softmax,
-    /// What dropout or stochastic depth leaves: what it turned off is 0.
+    /// The output of dropout or stochastic depth: dropped elements are 0.
     Dropped,
 }
 
-/// A function whose slope may be 0, and that gives an activation.
+/// An activation function whose slope may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Function {
-    /// 0 below 0, ReLU6 included.
+    /// 0 below 0; also ReLU6.
     Relu,
-    /// Its slope is 1/4 at most, and 0 far from 0.
+    /// Its slope is at most 1/4, and 0 far from 0.
     Sigmoid,
     /// Its slope is 0 far from 0.
     Tanh,
 }
 
-/// Numbers by the exponents of their magnitudes.
+/// A histogram of numbers by the exponents of their magnitudes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bins;
 
 impl Bins {
-    /// How many there are.
+    /// The number of bins.
     pub const N: usize = 16;
     /// The exponents of the first and the last bound.
     pub const ENDS: (i32, i32) = (-40, 16);
-    /// Powers of two from a bound to the next.
+    /// The width of a bin, as a power of two.
     pub const WIDTH: i32 = 4;
 
-    /// The exponents of the bounds between the bins: -40, -36, … 16. The first bin holds what is below 2^-40 and not 0, the
-    /// last what is finite from 2^16 on, and bin `i` between holds magnitudes from 2^(4·i - 44) to 2^(4·i - 40).
+    /// The exponents of the bounds between the bins: -40, -36, … 16. The first bin holds nonzero magnitudes below
+    /// 2^-40, the last finite ones from 2^16 on, and bin `i` in between those from 2^(4·i - 44) to 2^(4·i - 40).
     ///
-    /// The range is that of healthy numbers: f16 ends at 2^16, a gradient below 2^-40 changes nothing in f32.
+    /// The range is that of healthy numbers: f16 ends at 2^16, and a gradient below 2^-40 changes nothing in f32.
     pub fn bounds() -> impl Iterator<Item = i32> {
         (Bins::ENDS.0..=Bins::ENDS.1).step_by(Bins::WIDTH as usize)
     }
 }
 
-/// The numbers of one quantity of one layer. Shares are of all `n`.
+/// Statistics of one quantity of one layer. Shares are of all `n` numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WatchRow {
-    /// The layer's scope, `cnn/block1/conv`; of an input its name; of gradients and updates the variable, `cnn/block1/conv/kernel`.
+    /// The layer's scope, `cnn/block1/conv`; for an input its name; for gradients and updates the variable,
+    /// `cnn/block1/conv/kernel`.
     pub layer: String,
-    /// What it is of the layer.
+    /// The quantity.
     pub quantity: Quantity,
-    /// What it is to the network.
+    /// The role of an activation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// Its dtype: `bf16`. Of an update, what the variable is stored in.
+    /// Its dtype: `bf16`. For an update, the variable's storage.
     pub dtype: String,
-    /// How many numbers.
+    /// The number of elements.
     pub n: u64,
     /// The largest finite magnitude.
     pub max: f32,
-    /// √mean x² of the finite numbers, others counted as 0.
+    /// √mean x² of the finite numbers; others count as 0.
     pub rms: f32,
-    /// Zeros.
+    /// Share of zeros.
     pub zero: f64,
-    /// Below the smallest normal number of the dtype, and not 0.
+    /// Share of nonzero numbers below the smallest normal number of the dtype.
     pub subnormal: f64,
-    /// At the largest finite number of the dtype.
+    /// Share of numbers at the largest finite number of the dtype.
     pub saturated: f64,
-    /// Infinite or NaN.
+    /// Share of infinite and NaN numbers.
     pub not_finite: f64,
-    /// Finite and not 0, by exponents: see [`Bins`].
+    /// Shares of finite nonzero numbers by exponent: see [`Bins`].
     pub bins: [f64; Bins::N],
-    /// Of an update: the stored number is what it was though its gradient is not 0, so the update was below half an ulp.
+    /// For an update: the share of stored numbers that did not change although their gradient is not 0, because the
+    /// update was below half an ulp.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<f64>,
-    /// Of an update: the same of the number that the network reads, in the dtype that it computes in.
+    /// For an update: the same share for the numbers that the network reads, in its compute dtype.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unseen: Option<f64>,
-    /// Of an update: the largest magnitude of the variable before it.
+    /// For an update: the largest magnitude of the variable before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<f32>,
-    /// Of an activation: the places of the rows that it is computed from.
+    /// For an activation: the indices of the rows that it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub takes: Vec<u32>,
-    /// Of an activation: what gives it, where that can shut.
+    /// For an activation: the function that makes it, if its slope can be 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<Function>,
-    /// Of a gradient: stochastic depth turns it off with its branch.
+    /// For a gradient: whether stochastic depth can drop its branch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_gated: bool,
 }
 
 impl WatchRow {
-    /// The layer that it belongs to: of a variable's, the variable's scope.
+    /// The layer that it belongs to: for a variable, its scope.
     pub fn scope(&self) -> &str {
         match self.quantity {
             Quantity::Activation | Quantity::Cotangent => &self.layer,
@@ -162,7 +164,7 @@ impl WatchRow {
         }
     }
 
-    /// `mlp/dense0`; `mlp/dense0 (softmax)` of what a softmax takes, which its layer may give something else beside, and so on.
+    /// `mlp/dense0`; `mlp/dense0 (softmax)` for a softmax's exponents, which differ from the layer's output, and so on.
     pub fn name(&self) -> String {
         match self.role {
             Some(Role::Softmax) => format!("{} (softmax)", self.layer),
@@ -179,7 +181,7 @@ impl WatchRow {
     }
 }
 
-/// A look at one step.
+/// The record of one watched step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WatchRecord {
@@ -189,34 +191,35 @@ pub struct WatchRecord {
     pub learning_rate: f64,
     /// The optimizer: `adam`.
     pub optimizer: String,
-    /// What variables are stored in: `f32`.
+    /// The storage of variables: `f32`.
     pub variables: String,
-    /// The loss scale before the step, where there is one: a constant too.
+    /// The loss scale before the step, if there is one, static or dynamic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
-    /// The share of a variable that weight decay takes away in the step, where it does not go through the optimizer's quotient.
+    /// The share of a variable that weight decay removes in the step, if the decay bypasses the optimizer's quotient.
     #[serde(default, skip_serializing_if = "is_no_share")]
     pub decay: f64,
-    /// Steps before this one whose update was left out, where the loss scale is dynamic.
+    /// Updates skipped before this step, if the loss scale is dynamic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_skipped: Option<u64>,
-    /// What the optimizer adds to the size of a gradient before it divides by it, where it does.
+    /// The optimizer's ε, which it adds to the size of a gradient before dividing by it, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epsilon: Option<f64>,
-    /// The steepest rise of the learning rate since the last look but one, from one step to the next, where it is at least twofold.
+    /// The steepest rise of the learning rate from one step to the next since the last record but one, if it is at
+    /// least twofold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_jump: Option<RateJump>,
-    /// Whether no step so far has a learning rate above 0, this one included.
+    /// Whether the learning rate has been 0 in all steps so far, this one included.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_moves: bool,
-    /// The share that a step keeps of running statistics, of those that keep more than 0.999.
+    /// Running statistics of which a step keeps more than 0.999, with that share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow_statistics: Vec<(String, f64)>,
     /// In program order: inputs, activations forward, cotangents backward, then gradients and updates by variable.
     pub rows: Vec<WatchRow>,
 }
 
-/// A learning rate that rises from one step to the next.
+/// A rise of the learning rate from one step to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RateJump {
@@ -229,7 +232,7 @@ pub struct RateJump {
 }
 
 impl RateJump {
-    /// The steepest rise among steps, counted from 1, that come after `from`, up to `to`.
+    /// The steepest rise among steps, counted from 1, after `from` and up to `to`.
     pub(crate) fn steepest(from: u64, to: u64, rate: impl Fn(u64) -> f64) -> Option<RateJump> {
         let rises = (from.max(1) + 1..=to).map(|step| RateJump { step, before: rate(step - 1), now: rate(step) });
         let rises = rises.filter(|jump| jump.before > 0.0 && jump.now >= 2.0 * jump.before);

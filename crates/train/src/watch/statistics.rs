@@ -1,17 +1,17 @@
-//! Counts of an array, on the device and as they are read on the host.
+//! Statistics of an array, emitted for the device and decoded on the host.
 //!
-//! Everything is counted on bits, not on values: a device that flushes subnormal numbers compares them as zeros. The bits
-//! of a magnitude are in the order of the magnitudes, so each count is of those from a bound on, and all bounds are
-//! counted in one reduction. Counts are s32, exact to 2^31 elements.
+//! Counts compare bits, not values: a device that flushes subnormal numbers would compare them as zeros. The bits of
+//! magnitudes have the order of the magnitudes, so each count is of those from a bound on, and one reduction counts all
+//! bounds. Counts are s32, exact to 2^31 elements.
 
 use super::row::{Bins, Function, Quantity, Role, WatchRow};
 use bf16scope_hlo::ops::{BinaryOp, Comparison};
 use bf16scope_hlo::{DType, Emitter, InstrId, Literal, Metadata, Op, Shape};
 
-/// What an array is read as: its bits, and where the exponent is.
+/// How an array's bits are read: their dtype, and the position of the exponent.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Of as many bits.
+    /// The integer dtype of the same width.
     bits: DType,
     n_significand: u32,
     n_exponent: u32,
@@ -30,7 +30,7 @@ impl Layout {
         ((1 << self.n_exponent) - 1) << self.n_significand
     }
 
-    /// The bits of 2^`exponent`, of the least number above 0 where that is too small, of infinity where it is too large.
+    /// The bits of 2^`exponent`; those of the least positive number if it underflows, of infinity if it overflows.
     fn power(self, exponent: i32) -> i32 {
         let bias = (1 << (self.n_exponent - 1)) - 1;
         let biased = exponent + bias;
@@ -41,7 +41,7 @@ impl Layout {
         }
     }
 
-    /// What magnitudes are counted from: above 0, normal, each bound of the bins, the largest finite, infinite.
+    /// The bounds of counts: positive, normal, each bound of the bins, the largest finite number, infinite.
     fn bounds(self) -> Vec<i32> {
         let ends = [1, 1 << self.n_significand];
         ends.into_iter()
@@ -60,7 +60,7 @@ impl Layout {
     }
 }
 
-/// The dtype whose bits are looked at: f64 and narrower formats than 16 bits are read as f32.
+/// The dtype whose bits are read: f64 and formats narrower than 16 bits are converted to f32.
 fn read_as(dtype: DType) -> DType {
     match dtype {
         DType::BF16 | DType::F16 => dtype,
@@ -68,17 +68,17 @@ fn read_as(dtype: DType) -> DType {
     }
 }
 
-/// Words of a row: the largest magnitude, the mean square relative to it, a count for each bound, three of updates.
+/// Words of a row: the largest magnitude, the mean square relative to it, a count for each bound, three for updates.
 pub(super) const N_WORDS: usize = 5 + N_BOUNDS;
 const N_BOUNDS: usize = Bins::N - 1 + 4;
 
-/// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays that are counted; of `beside` the largest
-/// magnitude is there, as f32.
+/// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays to count; `beside` is an array
+/// whose largest magnitude is added, as f32.
 ///
-/// All is counted in one pass, by a reduction of as many arrays as there are words, which a fusion computes element by
-/// element; squares take a second, for they need the largest.
+/// Everything is counted in one pass, by one reduction with as many operands as there are words, which a fusion
+/// computes elementwise; squares need a second pass, because they are relative to the largest.
 pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], beside: Option<InstrId>) -> InstrId {
-    // No reduction is of a scalar.
+    // A scalar cannot be reduced.
     let shaped = |x: InstrId| if e.dims(x).is_empty() { e.reshape(x, &[1]) } else { x };
     let x = shaped(e.convert(x, read_as(e.dtype(x))));
     let (layout, dims) = (Layout::of(e.dtype(x)), e.dims(x));
@@ -98,7 +98,7 @@ pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], besid
     let mut of_updates = found[1 + N_BOUNDS..].iter().copied();
     let [lost, unseen] =
         counted.map(|pred| pred.and_then(|_| of_updates.next()).unwrap_or_else(|| e.constant(Literal::scalar(0i32))));
-    // Squares of numbers that are small or large leave f32's range; those of ratios to the largest do not.
+    // Squares of small or large numbers leave f32's range; squares of their ratios to the largest do not.
     let is_normal = e.compare(Comparison::Ge, greatest, e.constant(Literal::scalar(layout.power(-126))));
     let as_float = |bits: InstrId| {
         let narrow = e.convert(bits, layout.bits);
@@ -124,11 +124,11 @@ fn largest_bits(e: &Emitter, x: InstrId) -> InstrId {
     let magnitude = e.binary(BinaryOp::And, bits, mask);
     let zero = e.broadcast(e.constant(Literal::scalar(0i32)), &[], &dims);
     let axes: Vec<i64> = (0..dims.len() as i64).collect();
-    // One computation for all reductions: the second maximum is of zeros.
+    // The same computation serves all reductions: the second maximum is of zeros.
     reduce_all(e, &[(BinaryOp::Maximum, magnitude), (BinaryOp::Maximum, zero)], &axes)[0]
 }
 
-/// Reductions of arrays of `s32` that take one pass together, each by its operation.
+/// Reduces arrays of `s32` in one pass, each by its own operation.
 fn reduce_all(e: &Emitter, arrays: &[(BinaryOp, InstrId)], axes: &[i64]) -> Vec<InstrId> {
     let to_apply = e.with_module_mut(|module| {
         module.made_once("count", |module, comp| {
@@ -144,7 +144,7 @@ fn reduce_all(e: &Emitter, arrays: &[(BinaryOp, InstrId)], axes: &[i64]) -> Vec<
             append(Op::Tuple, results, Shape::Tuple(vec![scalar.clone(); arrays.len()]));
         })
     });
-    // Counts and bits of magnitudes are 0 or more, so 0 is what maxima begin with too.
+    // Counts and bits of magnitudes are not negative, so 0 is the initial value of maxima too.
     let zero = e.constant(Literal::scalar(0i32));
     let operands: Vec<InstrId> =
         arrays.iter().map(|&(_, array)| array).chain(std::iter::repeat_n(zero, arrays.len())).collect();
@@ -152,24 +152,24 @@ fn reduce_all(e: &Emitter, arrays: &[(BinaryOp, InstrId)], axes: &[i64]) -> Vec<
     (0..arrays.len()).map(|index| e.get_tuple_element(reduced, index)).collect()
 }
 
-/// What a row is of.
+/// The description of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RowOf {
     pub layer: String,
     pub quantity: Quantity,
     pub role: Option<Role>,
-    /// What was looked at.
+    /// The dtype of the observed array.
     pub dtype: DType,
-    /// What the row is said to be in.
+    /// The dtype that the row reports.
     pub said: DType,
     pub n: u64,
-    /// Rows that it is computed from.
+    /// The rows that it depends on.
     pub takes: Vec<u32>,
     pub function: Option<Function>,
     pub is_gated: bool,
 }
 
-/// A row as the host reads it.
+/// Decodes a row on the host.
 pub(crate) fn read_row(of: &RowOf, words: &[i32]) -> WatchRow {
     let layout = Layout::of(read_as(of.dtype));
     let share = |count: i32| f64::from(count) / of.n.max(1) as f64;
@@ -179,7 +179,7 @@ pub(crate) fn read_row(of: &RowOf, words: &[i32]) -> WatchRow {
     let mean = f64::from(f32::from_bits(words[1] as u32));
     let [above_zero, normal] = [counts[0], counts[1]];
     let (largest, infinite) = (counts[N_BOUNDS - 2], counts[N_BOUNDS - 1]);
-    // From above 0, through the bounds of the bins, to infinity: a bin is what is from one on and not from the next.
+    // From positive through the bounds of the bins to infinity: a bin is the difference of two neighbouring counts.
     let bounds: Vec<i32> = std::iter::once(above_zero).chain(counts[2..N_BOUNDS - 2].iter().copied()).collect();
     let bins = std::array::from_fn(|bin| share(bounds[bin] - bounds.get(bin + 1).copied().unwrap_or(infinite)));
     let of_update = |word: i32| (of.quantity == Quantity::Update).then(|| share(word));

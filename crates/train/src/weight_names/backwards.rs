@@ -1,4 +1,4 @@
-//! Rules read backwards: the arrays of theirs that hold variables of ours.
+//! Applies name rules in reverse: the arrays of another framework that hold our variables.
 
 use super::error::WeightNameError;
 use super::layout::{Layout, joined_parts};
@@ -8,20 +8,20 @@ use super::variable::{Role, Wanted};
 use bf16scope_hlo::ArrayShape;
 use std::collections::BTreeMap;
 
-/// An array of theirs, and the variables of ours that it is made of.
+/// An array of another framework, and our variables that it is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TheirArray {
     /// Its name.
     pub name: String,
     /// Its dtype and dims.
     pub shape: ArrayShape,
-    /// Names of ours, with their shapes: its parts in order, or one.
+    /// Our variables with their shapes: the array's parts in order, or a single one.
     pub parts: Vec<(String, ArrayShape)>,
     layout: Layout,
 }
 
 impl TheirArray {
-    /// Its bytes, from those of its parts in order; nothing of bytes that are not as their shapes say.
+    /// Its bytes, from those of its parts in order; `None` if the bytes do not fit the shapes.
     pub fn bytes(&self, parts: &[&[u8]]) -> Option<Vec<u8>> {
         let width = self.shape.dtype.n_bytes();
         let laid =
@@ -37,11 +37,12 @@ impl TheirArray {
     }
 }
 
-/// The arrays that these variables are in a checkpoint of the family: each under its first name. What a run makes by itself,
-/// such as states of random numbers, has no place there.
+/// The arrays that hold these variables in a checkpoint of the family, each under its first name. State that only our
+/// runs have, such as random states, is left out.
 ///
 /// # Errors
-/// [`WeightNameError::Backwards`]: a variable that no rule is for; one of several parts without the others; two that would be one.
+/// [`WeightNameError::Backwards`]: a variable without a rule; a part without the other parts of its array; two
+/// variables with the same name.
 pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArray>, WeightNameError> {
     let index = Index::new(rules, variables, &[]);
     let failed = |ours: &str, why: String| WeightNameError::Backwards {
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// A block of a transformer, with what stands around it, and of a network of images.
+    /// A transformer block with its surroundings, and an image network.
     fn networks() -> [Vec<Wanted>; 2] {
         let mut block = vec![wanted("tokens/embeddings", &[7, 4]), wanted("positions/embeddings", &[6, 4])];
         for part in ["query", "key", "value"] {
@@ -216,7 +217,7 @@ mod tests {
             for (name, (_, bytes)) in values(&written, &mapping, 1.0).unwrap() {
                 assert_eq!(bytes, ours[name.as_str()], "{family} {name}");
             }
-            // And by itself it is recognised.
+            // The family is recognised without being named.
             assert_eq!(Mapping::from_best_family(&network, &written.given(), &|_| false).family, family);
         }
     }

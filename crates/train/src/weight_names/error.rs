@@ -1,4 +1,4 @@
-//! Why weights do not go into a model, each with what to do.
+//! Errors of loading weights into a model, each with advice.
 
 use super::rules::RulesError;
 use super::variable::{Role, Wanted};
@@ -6,28 +6,28 @@ use bf16scope_data::weights::WeightsError;
 use std::error::Error;
 use std::fmt;
 
-/// Why weights do not go into a model.
+/// Why weights cannot be loaded into a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightNameError {
-    /// Rules that cannot be had.
+    /// Rules that cannot be read.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// A file of weights that is not read.
+    /// A weights file that cannot be read.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// Variables that are not there, or not as the model has them.
+    /// Variables that are missing from the file, or do not fit.
     #[error("{file} does not fit the model{}{}\nhelp: {}", by(family), problems(misfits, *n_variables), help(family, misfits, *n_variables, left_over))]
     Unfit {
         /// The file.
         file: String,
         /// The rules.
         family: String,
-        /// Variables that the network reads.
+        /// The number of variables that the network reads.
         n_variables: usize,
-        /// What is wrong, by variable.
+        /// The misfit of each variable.
         misfits: Vec<(Wanted, Misfit)>,
-        /// Their names that nothing takes.
+        /// Names in the file that no variable takes.
         left_over: Vec<String>,
     },
     /// A number that is none.
@@ -43,14 +43,14 @@ pub enum WeightNameError {
         theirs: String,
         /// The variable.
         ours: String,
-        /// Which element of the variable, row-major.
+        /// Index of the element in the variable, row-major.
         idx: usize,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// Whether the array's own number is finite.
+        /// Whether the array's own number is finite, so that rounding made it infinite.
         is_rounded: bool,
     },
-    /// A pattern of `except` that is for no variable.
+    /// A pattern of `except` that matches no variable.
     #[error(
         "`{pattern}` under `except` is the name of no variable{}\nhelp: `*` is any text: `*/logits/*` is all of a layer `logits`",
         near.as_ref().map_or(String::new(), |near| format!(": did you mean `{near}`?"))
@@ -61,7 +61,7 @@ pub enum WeightNameError {
         /// A variable whose name is near.
         near: Option<String>,
     },
-    /// Variables that the family's rules have no place for.
+    /// A variable that the family's rules cannot write.
     #[error(
         "{ours} cannot be written by the rules of {family}: {why}\nhelp: write our own names (`--rules names`), or name a file of rules"
     )]
@@ -70,7 +70,7 @@ pub enum WeightNameError {
         family: String,
         /// The variable.
         ours: String,
-        /// What is in the way.
+        /// The reason.
         why: String,
     },
     /// An array cannot be read.
@@ -85,33 +85,33 @@ pub enum WeightNameError {
     },
 }
 
-/// Why a variable is not filled.
+/// Why a variable has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misfit {
-    /// No rule is for it.
+    /// No rule matches it.
     NoRule,
-    /// What a rule makes of its name is not there.
+    /// The file lacks the name that a rule gives.
     Missing {
         /// That name.
         expected: String,
         /// The dims it would have.
         dims: Vec<i64>,
-        /// What is near.
+        /// A similar name.
         near: Option<String>,
     },
-    /// Several arrays, or one that another variable takes.
+    /// Several arrays match, or one that another variable takes.
     Twice {
         /// The arrays.
         theirs: Vec<String>,
         /// The other variable.
         with: Option<String>,
     },
-    /// A rule for other axes.
+    /// The rule is for another number of axes.
     Rank {
         /// The array.
         theirs: String,
-        /// What the rule does.
+        /// The rule's layout.
         layout: String,
     },
     /// The same axes in another order.
@@ -120,16 +120,16 @@ pub enum Misfit {
         theirs: String,
         /// Its dims.
         dims: Vec<i64>,
-        /// What was expected.
+        /// The expected dims.
         expected: Vec<i64>,
     },
-    /// One axis is longer or shorter.
+    /// One axis has another length.
     Size {
         /// The array.
         theirs: String,
         /// Its dims.
         dims: Vec<i64>,
-        /// What was expected.
+        /// The expected dims.
         expected: Vec<i64>,
         /// The axis.
         axis: usize,
@@ -140,10 +140,10 @@ pub enum Misfit {
         theirs: String,
         /// Its dims.
         dims: Vec<i64>,
-        /// What was expected.
+        /// The expected dims.
         expected: Vec<i64>,
     },
-    /// No numbers that the variable could have.
+    /// A dtype that cannot be converted to the variable's.
     Dtype {
         /// The array.
         theirs: String,
@@ -170,7 +170,7 @@ impl Misfit {
         }
     }
 
-    /// The array that does not fit, of which there is one.
+    /// The only array that does not fit, if there is exactly one.
     pub(super) fn theirs(&self) -> Option<&str> {
         match self {
             Misfit::NoRule | Misfit::Missing { .. } => None,
@@ -217,7 +217,7 @@ fn by(family: &str) -> String {
     if family == "names" { String::new() } else { format!(", by the rules of {family}") }
 }
 
-/// Up to this many variables are named.
+/// At most this many variables are named.
 const N_NAMED: usize = 6;
 
 fn problems(misfits: &[(Wanted, Misfit)], n_variables: usize) -> String {
@@ -231,7 +231,7 @@ fn problems(misfits: &[(Wanted, Misfit)], n_variables: usize) -> String {
     }
 }
 
-/// What to do, by what is wrong with most of them.
+/// The advice, by the most frequent misfit.
 fn help(family: &str, misfits: &[(Wanted, Misfit)], n_variables: usize, left_over: &[String]) -> String {
     let n = |is: fn(&Misfit) -> bool| misfits.iter().filter(|(_, misfit)| is(misfit)).count();
     let n_absent = n(|misfit| matches!(misfit, Misfit::NoRule | Misfit::Missing { .. }));
@@ -267,7 +267,7 @@ fn help(family: &str, misfits: &[(Wanted, Misfit)], n_variables: usize, left_ove
     }
 }
 
-/// Patterns for all of these variables: a layer's, where several of it are among them. What else a layer has may fit.
+/// Patterns that except all of these variables: a layer's, if several of its variables are among them.
 fn excepting(misfits: &[(Wanted, Misfit)]) -> String {
     let mut patterns: Vec<String> = Vec::new();
     let weights = || misfits.iter().map(|(wanted, _)| wanted).filter(|wanted| wanted.role == Role::Weight);
@@ -278,7 +278,7 @@ fn excepting(misfits: &[(Wanted, Misfit)]) -> String {
             Some(layer) if of_layer > 1 => format!("{layer}/*"),
             _ => wanted.name.clone(),
         };
-        // Quoted: a star alone begins an alias in YAML.
+        // Quoted: an unquoted star begins an alias in YAML.
         let pattern = format!("'{pattern}'");
         if !patterns.contains(&pattern) {
             patterns.push(pattern);

@@ -1,35 +1,37 @@
-//! How a variable of ours lies in an array of theirs: a part of an axis, axes in another order, axes that are one here or there.
+//! How a variable is laid out in another framework's array: as a part of an axis, with axes permuted, or with axes
+//! joined.
 
 use super::rules::{AxisPart, Rule};
 use std::fmt;
 
-/// Theirs to ours: the part, then the axes, then channels, then those that are joined taken apart.
+/// The steps from their array to ours: cut the part, permute axes, move channels last, split joined axes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Which part of theirs.
+    /// The part of their array.
     pub part: Option<AxisPart>,
-    /// Which axis of theirs each axis of ours (joined) is.
+    /// For each of our axes (after joining), the index of their axis.
     pub transpose: Option<Vec<usize>>,
-    /// Our axes that are one there.
+    /// Our axes that are joined in their array.
     pub joined: Option<Vec<Vec<usize>>>,
-    /// Channels, height and width of the images that our first axis is, height first, and that theirs is, channels first.
+    /// Channels, height and width of flattened images along our first axis, where ours has channels last and theirs
+    /// first.
     pub channels_first: Option<[i64; 3]>,
-    /// Axes of length 1 that theirs has more; [`Layout::their_dims`] is without them.
+    /// Their extra axes of length 1; [`Layout::their_dims`] omits them.
     pub ones: Vec<usize>,
-    /// Whether theirs is written with them.
+    /// Whether their array is written with these axes.
     pub write_ones: bool,
-    /// Dims of theirs where they are not as ours, whose elements are the same in the same order.
+    /// Their dims, if they differ from ours while the elements have the same order.
     pub dims: Option<Vec<i64>>,
 }
 
 impl Layout {
-    /// That of a rule; `dims` are what [`Rule::axes_of`] finds.
+    /// The layout of a rule; `dims` are the result of [`Rule::axes_of`].
     pub(super) fn of(rule: &Rule, dims: Option<Vec<i64>>) -> Layout {
         let Rule { part, transpose, joined, channels_first, ones, write_ones, .. } = rule.clone();
         Layout { part, transpose, joined, channels_first, ones, write_ones, dims }
     }
 
-    /// Our dims with those that are one there joined; nothing where it is for another number of axes.
+    /// Our dims with axes joined; `None` if the number of axes does not fit.
     fn joined_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
         let Some(joined) = &self.joined else { return Some(ours.to_vec()) };
         let n_axes = joined.iter().map(Vec::len).sum::<usize>();
@@ -37,7 +39,7 @@ impl Layout {
         (n_axes == ours.len()).then(|| joined.iter().map(product).collect())
     }
 
-    /// The dims of the part of theirs that has these of ours.
+    /// The dims of their part for our dims.
     fn part_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
         let joined = self.joined_dims(ours)?;
         if self.channels_first.is_some_and(|sizes| joined.first() != Some(&sizes.iter().product::<i64>())) {
@@ -52,7 +54,7 @@ impl Layout {
         Some(dims)
     }
 
-    /// The dims of theirs for these of ours; nothing where it is for other axes.
+    /// Their dims for our dims; `None` if the number of axes does not fit.
     pub fn their_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
         let mut dims = self.part_dims(ours)?;
         if let Some(own) = &self.dims {
@@ -64,7 +66,7 @@ impl Layout {
         Some(dims)
     }
 
-    /// This layout of an array of these dims: without the axes of length 1 if it has none of them.
+    /// This layout for an array with these dims: without the extra axes of length 1 if the array lacks them.
     pub(super) fn of_dims(mut self, given: &[i64], expected: &[i64]) -> Layout {
         if given == expected {
             self.ones.clear();
@@ -72,7 +74,7 @@ impl Layout {
         self
     }
 
-    /// These dims of theirs with the axes of length 1 that it may have more.
+    /// Their dims with the extra axes of length 1.
     pub(super) fn with_ones(&self, mut dims: Vec<i64>) -> Vec<i64> {
         for &axis in &self.ones {
             dims.insert(axis.min(dims.len()), 1);
@@ -80,7 +82,7 @@ impl Layout {
         dims
     }
 
-    /// Our bytes, row-major, from theirs, whose elements have `width` bytes and whose dims are [`Layout::their_dims`]'s.
+    /// Our bytes, row-major, from theirs, which have elements of `width` bytes and the dims of [`Layout::their_dims`].
     pub fn ours(&self, theirs: &[u8], ours: &[i64], width: usize) -> Option<Vec<u8>> {
         let part_dims = self.part_dims(ours)?;
         let part = match self.part {
@@ -100,7 +102,7 @@ impl Layout {
         }
     }
 
-    /// Their bytes from ours: the inverse of [`Layout::ours`]. Of a part it is that part alone.
+    /// Their bytes from ours: the inverse of [`Layout::ours`]. For a part, only that part's bytes.
     pub fn theirs(&self, ours: &[u8], our_dims: &[i64], width: usize) -> Option<Vec<u8>> {
         let joined = self.joined_dims(our_dims)?;
         let ours = match self.channels_first {
@@ -116,13 +118,13 @@ impl Layout {
         permuted(&ours, &joined, &inverse, width)
     }
 
-    /// Dims of the part of theirs, without the others.
+    /// The dims of our part of their array.
     pub fn their_part_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
         self.part_dims(ours)
     }
 }
 
-/// A part of an array along an axis; `dims` are the part's.
+/// Cuts a part of an array along an axis; `dims` are the part's.
 fn cut(bytes: &[u8], dims: &[i64], AxisPart { number, of, axis }: AxisPart, width: usize) -> Option<Vec<u8>> {
     let size = |dims: &[i64]| dims.iter().map(|&dim| dim.max(0) as usize).product::<usize>();
     let block = size(dims.get(axis..)?) * width;
@@ -133,7 +135,7 @@ fn cut(bytes: &[u8], dims: &[i64], AxisPart { number, of, axis }: AxisPart, widt
     Some(whole.flat_map(|whole| &whole[number * block..][..block]).copied().collect())
 }
 
-/// Parts of an array put together along an axis; `dims` are those of one.
+/// Joins parts of an array along an axis; `dims` are those of one part.
 pub fn joined_parts(parts: &[Vec<u8>], dims: &[i64], axis: usize, width: usize) -> Vec<u8> {
     let block = dims.iter().skip(axis).map(|&dim| dim.max(0) as usize).product::<usize>() * width;
     let n_blocks = parts.first().map_or(0, Vec::len).checked_div(block).unwrap_or(0);
@@ -141,7 +143,7 @@ pub fn joined_parts(parts: &[Vec<u8>], dims: &[i64], axis: usize, width: usize) 
     (0..n_blocks).flat_map(row).copied().collect()
 }
 
-/// An array whose axis `i` is axis `axes[i]` of the one given.
+/// The array whose axis `i` is axis `axes[i]` of the input.
 fn permuted(bytes: &[u8], dims: &[i64], axes: &[usize], width: usize) -> Option<Vec<u8>> {
     if axes.len() != dims.len() {
         return None;
@@ -195,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_layout_goes_both_ways() {
-        // Theirs [2 units of 3 parts, 4 inputs]; ours [4 inputs, 1 head, 2 units].
+        // Theirs is [2 units of 3 parts, 4 inputs]; ours is [4 inputs, 1 head, 2 units].
         let layout = Layout {
             part: Some(AxisPart { number: 1, of: 3, axis: 0 }),
             transpose: Some(vec![1, 0]),
@@ -215,7 +217,7 @@ mod tests {
         assert_eq!(layout.to_string(), "part 2 of 3 along axis 0, transposed [1, 0], axes [[0], [1, 2]] taken apart");
     }
 
-    /// PyTorch's `flatten(1)` of images and a dense layer of two units after it.
+    /// PyTorch's `flatten(1)` of images, and a dense layer of two units after it.
     #[test]
     fn images_that_were_flattened_channels_first_go_both_ways() {
         let layout = Layout { transpose: Some(vec![1, 0]), channels_first: Some([3, 2, 2]), ..Layout::default() };
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(layout.their_dims(&ours), Some(vec![2, 12]));
         let theirs: Vec<u8> = (0..24).collect();
         let read = layout.ours(&theirs, &ours, 1).unwrap();
-        // Ours of unit 1 at row 1, column 0, channel 2 is theirs of channel 2, row 1, column 0.
+        // Our element for unit 1 at row 1, column 0, channel 2 is their element at channel 2, row 1, column 0.
         assert_eq!(read[(2 * 3 + 2) * 2 + 1], theirs[12 + (2 * 2 + 1) * 2]);
         assert_eq!(layout.theirs(&read, &ours, 1).unwrap(), theirs);
         assert_eq!(layout.their_dims(&[13, 2]), None);
@@ -245,7 +247,7 @@ mod tests {
     fn axes_are_permuted_whatever_their_number() {
         let bytes: Vec<u8> = (0..24).collect();
         let hwio = permuted(&bytes, &[2, 3, 2, 2], &[2, 3, 1, 0], 1).unwrap();
-        // Element [h, w, i, o] of ours is [o, i, h, w] of theirs.
+        // Our element [h, w, i, o] is their element [o, i, h, w].
         let at = |[h, w, i, o]: [usize; 4]| hwio[((h * 2 + w) * 3 + i) * 2 + o];
         assert_eq!(at([1, 0, 2, 1]), bytes[(5 * 2 + 1) * 2]);
         assert_eq!(permuted(&bytes[..4], &[1], &[0], 4).unwrap(), &bytes[..4]);

@@ -1,5 +1,5 @@
-//! Which of their arrays is which of our variables: names by rules, shapes compared, everything said. Nothing is read here,
-//! and nothing is found by its shape: a shape is only told of a name that is missing.
+//! Maps arrays of a file to our variables: names by rules, shapes compared, every decision recorded. No values are read
+//! here. A shape never selects an array; it only helps to describe a missing name.
 
 use super::error::{Misfit, WeightNameError};
 use super::layout::Layout;
@@ -11,60 +11,60 @@ use bf16scope_hlo::DType;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What became of each variable of ours, and what of theirs is left.
+/// The source of each of our variables, and the arrays that are left over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mapping {
-    /// The rules that it was made by.
+    /// The family of rules.
     pub family: String,
-    /// How many variables of the network the next best family would have found, where families were compared.
+    /// The next best family and its number of matched variables, if families were compared.
     pub next_best: Option<(String, usize)>,
     /// In the program's order.
     pub variables: Vec<Mapped>,
-    /// Their names that nothing takes, and that are not known to hold no weights.
+    /// Names in the file that no variable takes, except those known to hold no weights.
     pub left_over: Vec<String>,
-    /// Where the number of updates is.
+    /// The array with the number of updates.
     pub step: Option<String>,
-    /// Names of an optimizer's state that nothing takes.
+    /// Names of optimizer state that no slot takes.
     pub state_left: Vec<String>,
-    /// What is to be known of the slots: why those that are there are not found, or by which order they were.
+    /// A note about slots: why existing ones were not matched, or which order matched them.
     pub about_slots: Option<String>,
-    /// A dense kernel that seems to read flattened images, whose channels may be first there and not here.
+    /// A dense kernel that seems to read flattened images, whose channel order may differ.
     pub about_images: Option<String>,
 }
 
-/// A variable of ours, and where its values are.
+/// A variable and the source of its values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mapped {
-    /// It.
+    /// The variable.
     pub wanted: Wanted,
-    /// Where it was found.
+    /// The source.
     pub found: Found,
 }
 
-/// Where a variable's values are.
+/// The source of a variable's values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// In an array of theirs.
+    /// An array of the file.
     Taken {
         /// Its name.
         theirs: String,
-        /// How it lies there.
+        /// Its layout there.
         layout: Layout,
-        /// What becomes of its numbers.
+        /// How its numbers are converted.
         cast: Cast,
-        /// What they are there.
+        /// The meaning of its numbers.
         scale: Scale,
     },
-    /// Nowhere: it was asked for that it starts afresh.
+    /// Initial values, because it was excepted.
     Excepted,
-    /// Nowhere: it starts as in any run.
+    /// Initial values, as in any run.
     Fresh,
-    /// It should be there, and is not or not so.
+    /// No source: it should be in the file, and is missing or does not fit.
     Misfit(Misfit),
 }
 
 impl Found {
-    /// The array of theirs, whether it fits or not.
+    /// The array's name, whether it fits or not.
     fn theirs(&self) -> Option<&str> {
         match self {
             Found::Taken { theirs, .. } => Some(theirs),
@@ -74,20 +74,20 @@ impl Found {
     }
 }
 
-/// What becomes of numbers.
+/// How numbers are converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cast {
-    /// They stay.
+    /// Unchanged.
     Same,
-    /// They stay, in a dtype that holds more.
+    /// Unchanged, in a wider dtype.
     Widened,
-    /// They are rounded to nearest.
+    /// Rounded to nearest.
     Rounded,
 }
 
 impl Cast {
-    /// Of one dtype to another; nothing where a float is wanted and none is given, or the other way round.
+    /// The conversion between two dtypes; `None` between a float and another kind.
     fn between(from: DType, to: DType) -> Option<Cast> {
         let bits = |dtype: DType| match dtype {
             DType::BF16 => Some((8, 8)),
@@ -107,21 +107,21 @@ impl Cast {
     }
 }
 
-/// What is known of a mapping while its variables are looked for.
+/// A mapping under construction.
 #[derive(Default)]
 struct Draft<'w> {
-    /// Per array that is taken the numbers of the variables that take it.
+    /// For each array, the indices of the variables that take it.
     taken: BTreeMap<String, Vec<usize>>,
-    /// Per weight the array that it takes, and how that lies there.
+    /// For each weight, the array that it takes, and its layout.
     sources: BTreeMap<&'w str, (String, Layout)>,
-    /// Numbers of variables whose array others may take too.
+    /// Indices of variables that may share an array.
     is_shared: BTreeSet<usize>,
-    /// Arrays that are there, whether they are taken or not.
+    /// Arrays that exist, whether they are taken or not.
     passed: BTreeSet<String>,
 }
 
 impl<'w> Draft<'w> {
-    /// Finds all weights. Slots and averages start afresh: their names are made of those of what they are about.
+    /// Finds all weights. Slots and averages come later: their names derive from those of their variables.
     fn weights(&mut self, index: &Index<'w>, excepted: &dyn Fn(&str) -> bool) -> Vec<Mapped> {
         let rules = &index.rules.rules;
         let mut counts = vec![0; rules.len()];
@@ -131,7 +131,7 @@ impl<'w> Draft<'w> {
                 Role::Own | Role::Slot { .. } | Role::Average { .. } => Found::Fresh,
                 Role::Weight => {
                     let rule = index.rule_for(variable);
-                    // A variable that starts afresh is counted too: the names of others do not depend on it.
+                    // A variable that is excepted counts too: the numbering of others does not depend on it.
                     let found = match rule {
                         Some(rule) => {
                             let count = counts[rule];
@@ -156,7 +156,7 @@ impl<'w> Draft<'w> {
         variables
     }
 
-    /// Finds the slots and averages of the weights that are there.
+    /// Finds the slots and averages of the weights that were found.
     fn slots_and_averages(&mut self, index: &Index<'w>, numbering: &Numbering<'_>, variables: &mut [Mapped]) {
         let averages: Vec<SlotName> = index.rules.averages.iter().cloned().map(SlotName::from).collect();
         for (number, mapped) in variables.iter_mut().enumerate() {
@@ -180,10 +180,10 @@ impl<'w> Draft<'w> {
         }
     }
 
-    /// Names of arrays that no variable takes: those that mean nothing to the rules, and those of an optimizer's state.
+    /// Names of arrays that no variable takes: those unknown to the rules, and those of optimizer state.
     fn untaken(&self, rules: &Rules, given: &[Given], step: Option<&str>) -> (Vec<String>, Vec<String>) {
         let is_unused = |name: &str| rules.unused.iter().any(|pattern| pattern.matches(name));
-        // Slots and averages stand below what they are about.
+        // Slots and averages have names below their variable's.
         let is_about = |name: &str| name.match_indices('/').any(|(at, _)| self.taken.contains_key(&name[..at]));
         let is_known = |name: &str| {
             self.taken.contains_key(name)
@@ -192,7 +192,7 @@ impl<'w> Draft<'w> {
                 || is_about(name)
                 || step == Some(name)
         };
-        // What a variable is called beside its path in a file may say that it holds no weights, too.
+        // An alias from the file's object graph may also show that an array holds no weights.
         let is_left = |given: &&Given| !is_known(&given.name) && !given.aliases.iter().any(|alias| is_unused(alias));
         let is_state = |name: &&String| {
             let is_numbered = rules.unused.iter().any(|pattern| pattern.is_of_optimizers() && pattern.matches(name));
@@ -205,12 +205,12 @@ impl<'w> Draft<'w> {
 }
 
 impl Mapping {
-    /// By the rules of the family that finds most variables of the network; the first of those that find as many.
+    /// The mapping by the family that finds most variables of the network; the first on a tie.
     pub fn from_best_family(wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
         let mut all: Vec<Mapping> =
             Rules::all().iter().map(|rules| Mapping::from_rules(rules, wanted, given, excepted)).collect();
-        // Stable: of equals the first stays first.
-        // Names that two families know are those of the one that finds the optimizer's state too.
+        // A stable sort: the first of equals stays first. If two families know the same names, the one that also finds
+        // the optimizer's state wins.
         all.sort_by_key(|mapping| std::cmp::Reverse((mapping.n_known(), mapping.n_slots())));
         let mut all = all.into_iter();
         let best = all.next().expect("there are families");
@@ -218,7 +218,7 @@ impl Mapping {
         Mapping { next_best: next, ..best }
     }
 
-    /// By these rules.
+    /// The mapping by these rules.
     pub fn from_rules(rules: &Rules, wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
         let index = Index::new(rules, wanted, given);
         let mut draft = Draft::default();
@@ -244,23 +244,23 @@ impl Mapping {
         mapping
     }
 
-    /// How many variables of the network have a name of theirs that is there, whether it fits or not.
+    /// The number of the network's variables whose names are in the file, whether they fit or not.
     fn n_known(&self) -> usize {
         let known = self.variables.iter().filter(|it| it.wanted.role == Role::Weight && it.found.theirs().is_some());
         known.count()
     }
 
-    /// How many slots and averages are there.
+    /// The number of slots and averages in the file.
     fn n_slots(&self) -> usize {
         let about =
             self.variables.iter().filter(|it| matches!(it.wanted.role, Role::Slot { .. } | Role::Average { .. }));
         about.filter(|it| matches!(it.found, Found::Taken { .. })).count()
     }
 
-    /// Whether every variable of the network is there or starts afresh because it was asked for.
+    /// Checks that every variable of the network is in the file or was excepted.
     ///
     /// # Errors
-    /// [`WeightNameError::Unfit`] with all that is not; `file` is named in it.
+    /// [`WeightNameError::Unfit`] with all others; `file` is named in it.
     pub fn check(&self, file: &str) -> Result<(), WeightNameError> {
         let misfits: Vec<(Wanted, Misfit)> = self
             .variables
@@ -283,7 +283,7 @@ impl Mapping {
         })
     }
 
-    /// Gives names that are missing what was probably meant: near names that nothing takes, or the only one of the shape.
+    /// Adds the probable meaning to missing names: similar names that nothing takes, or the only array of the shape.
     fn tell_near_misses(&mut self, given: &[Given]) {
         let left: Vec<&Given> = given.iter().filter(|given| self.left_over.contains(&given.name)).collect();
         for mapped in &mut self.variables {
@@ -300,8 +300,8 @@ impl Mapping {
     }
 }
 
-/// The first dense kernel after convolutions whose kernels have channels first there, if it has several numbers for each
-/// channel: whether what it reads was flattened channels first is not to be seen in the file.
+/// The first dense kernel after convolutions whose kernels have channels first in the file, if it has several rows per
+/// channel: the file does not show whether its input was flattened channels first.
 fn flattened(variables: &[Mapped]) -> Option<String> {
     let taken = variables.iter().filter_map(|mapped| match &mapped.found {
         Found::Taken { layout, .. } if mapped.wanted.role == Role::Weight => Some((&mapped.wanted, layout)),
@@ -327,10 +327,10 @@ fn flattened(variables: &[Mapped]) -> Option<String> {
     None
 }
 
-/// How near a name must be: four letters of five.
+/// The similarity of a near name: four letters of five.
 const NEAR: f64 = 0.8;
 
-/// Makes misfits of variables that would have the same values as another, unless their rule says so.
+/// Makes misfits of variables that take the same array as another, unless their rule allows it.
 fn not_twice(variables: &mut [Mapped], taken: &BTreeMap<String, Vec<usize>>, is_shared: &BTreeSet<usize>) {
     for (theirs, numbers) in taken {
         for (at, &number) in numbers.iter().enumerate() {
@@ -348,21 +348,21 @@ fn not_twice(variables: &mut [Mapped], taken: &BTreeMap<String, Vec<usize>>, is_
     }
 }
 
-/// What rules look names up in.
+/// The tables in which rules look up names.
 pub(super) struct Index<'a> {
     rules: &'a Rules,
     wanted: &'a [Wanted],
     given: BTreeMap<&'a str, &'a Given>,
-    /// How many of its layer's are before each variable of the network.
+    /// The position of each variable of the network within its layer.
     places: BTreeMap<&'a str, usize>,
 }
 
-/// The layer that a variable is of, and what it is called there.
+/// The layer of a variable, and its name in the layer.
 fn in_layer(name: &str) -> (&str, &str) {
     name.rsplit_once('/').unwrap_or(("", name))
 }
 
-/// Whether dims are so many, and the last is so long, where that is asked for.
+/// Whether dims have this rank and this last axis, where those are given.
 fn is_shaped(dims: &[i64], rank: Option<usize>, last: Option<i64>) -> bool {
     rank.is_none_or(|rank| rank == dims.len()) && last.is_none_or(|last| dims.last() == Some(&last))
 }
@@ -373,7 +373,7 @@ impl<'a> Index<'a> {
         for given in given {
             given.aliases.iter().for_each(|alias| aliases.entry(alias).or_default().push(given));
         }
-        // A variable that Keras exports is saved as one of its public attributes and as one of its private ones.
+        // Keras saves an exported variable under a public and a private attribute.
         let is_public = |given: &&&Given| !given.name.starts_with('_');
         let only = |(alias, of): (&'a str, Vec<&'a Given>)| match of[..] {
             [one] => Some((alias, one)),
@@ -383,7 +383,7 @@ impl<'a> Index<'a> {
             }
         };
         let aliases = aliases.into_iter().filter_map(only);
-        // A name goes before what another array is called too.
+        // An array's own name takes precedence over another array's alias.
         let given = aliases.chain(given.iter().map(|given| (given.name.as_str(), given))).collect();
         let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
         let weights = wanted.iter().filter(|variable| variable.role == Role::Weight);
@@ -395,7 +395,7 @@ impl<'a> Index<'a> {
         Index { rules, wanted, given, places: places.collect() }
     }
 
-    /// The number of the first rule for a variable.
+    /// The index of the first rule for a variable.
     pub(super) fn rule_for(&self, variable: &Wanted) -> Option<usize> {
         let is_for = |rule: &Rule| {
             is_shaped(&variable.shape.dims, rule.rank, rule.last)
@@ -405,7 +405,7 @@ impl<'a> Index<'a> {
         self.rules.rules.iter().position(is_for)
     }
 
-    /// Whether the layer of a variable has such a variable.
+    /// Whether the variable's layer also has the variable `beside`.
     fn has_beside(&self, name: &str, beside: &Beside) -> bool {
         let is_it = |other: &Wanted| {
             in_layer(&other.name) == (in_layer(name).0, beside.name.as_str())
@@ -414,9 +414,9 @@ impl<'a> Index<'a> {
         self.wanted.iter().any(is_it)
     }
 
-    /// How a variable lies in theirs by a rule.
+    /// The layout of a variable by a rule.
     pub(super) fn layout(&self, variable: &Wanted, rule: &Rule) -> Layout {
-        // The fewest last axes that have as many elements.
+        // The shortest run of last axes with as many elements.
         let dims = rule.axes_of.as_deref().and_then(|other| {
             let is_it = |it: &&Wanted| in_layer(&it.name) == (in_layer(&variable.name).0, other);
             let (other, n) = (&self.wanted.iter().find(is_it)?.shape.dims, variable.shape.dims.iter().product::<i64>());
@@ -426,12 +426,12 @@ impl<'a> Index<'a> {
         Layout::of(rule, dims)
     }
 
-    /// Where a variable stands, `count` variables after the first that its rule is for.
+    /// The position of a variable that is `count` variables after the first of its rule.
     fn standing(&self, variable: &Wanted, count: usize) -> Standing {
         Standing { count, place: self.places.get(variable.name.as_str()).copied().unwrap_or_default() }
     }
 
-    /// What may stand before the names of a rule.
+    /// The prefixes of a rule's names.
     fn prefixes(&self, rule: &Rule) -> &[String] {
         match rule.bare {
             true => &self.rules.prefixes[..0],
@@ -439,14 +439,14 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The first name of a variable by a rule.
+    /// The first name that a rule gives a variable.
     pub(super) fn first_name(&self, variable: &Wanted, rule: &Rule, count: usize) -> Option<String> {
         let captures = rule.ours.iter().find_map(|pattern| pattern.captures(&variable.name))?;
         let name = rule.theirs.iter().find_map(|template| template.name(&captures, self.standing(variable, count)))?;
         Some(format!("{}{name}", self.prefixes(rule).first().map_or("", String::as_str)))
     }
 
-    /// Where a slot of a variable is first looked for, or where no slot is named its average.
+    /// The first name of a variable's slot, or of its average if no slot is given.
     pub(super) fn first_about(
         &self,
         of: Option<&(String, Layout, bool)>,
@@ -462,7 +462,7 @@ impl<'a> Index<'a> {
         Some((first?.name(&captures, Standing::default())?, layout.clone(), *is_shared))
     }
 
-    /// A variable of the network by a rule, `count` variables after the first that it is for.
+    /// Looks up a variable of the network by a rule, `count` variables after the rule's first.
     fn weight(&self, variable: &Wanted, rule: &Rule, count: usize) -> Found {
         let layout = self.layout(variable, rule);
         let expected = layout.their_dims(&variable.shape.dims);
@@ -496,7 +496,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The numbers of the variables that have slots, and of the slots.
+    /// The numbering of the variables that have slots, and of the slots.
     fn numbering(&self, sources: &BTreeMap<&str, (String, Layout)>) -> Numbering<'a> {
         let (mut trained, mut slots) = (Vec::new(), BTreeSet::new());
         for variable in self.wanted {
@@ -509,12 +509,12 @@ impl<'a> Index<'a> {
         Numbering::new(&trained, &slots, (self.rules.indexed.as_ref(), &self.rules.numbers), &self.given)
     }
 
-    /// What a slot may be called.
+    /// The possible names of a slot.
     fn slot_names(&self, slot: &str) -> &[SlotName] {
         self.rules.slots.get(slot).or_else(|| self.rules.slots.get("*")).map_or(&[], Vec::as_slice)
     }
 
-    /// A slot, by name or by number.
+    /// Finds a slot, by name or by number.
     fn slot(
         &self,
         variable: &Wanted,
@@ -535,8 +535,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// What is to be known of slots that are numbered. One of another shape means that all are of other variables: they
-    /// start afresh.
+    /// A note about numbered slots. If one has another shape, the numbering does not fit: all start afresh.
     fn told_of_slots(
         &self,
         numbering: &Numbering<'_>,
@@ -572,8 +571,8 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// A slot or an average of a variable whose values are known to be somewhere; where it is not there, it starts afresh.
-    /// Its name is made of any name of the variable.
+    /// Finds a slot or an average of a variable whose source is known; it starts afresh if it is not in the file. Its
+    /// name derives from any name of the variable.
     fn about(
         &self,
         variable: &Wanted,
@@ -598,7 +597,7 @@ impl<'a> Index<'a> {
         self.scaled(variable, &name, layout, scale)
     }
 
-    /// What is about a variable, which lies as that does.
+    /// The source of a slot or an average, which has its variable's layout.
     fn scaled(&self, variable: &Wanted, theirs: &str, layout: &Layout, scale: Scale) -> Found {
         match self.fits(variable, theirs, layout.clone(), layout.their_dims(&variable.shape.dims)) {
             Found::Taken { theirs, layout, cast, .. } => Found::Taken { theirs, layout, cast, scale },

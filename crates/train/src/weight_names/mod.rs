@@ -1,8 +1,9 @@
-//! Weights into a model: which array of a file is which variable of a network, by rules that are data.
+//! Loads weights into a model: maps a file's arrays to a network's variables, by rules that are data.
 //!
-//! [`Rules`] are one family's names (TensorFlow's TPU models', Keras', Hugging Face's GPT-2, …) or a user's own; a [`Mapping`]
-//! says of every variable what became of it, before anything is read; [`values()`] reads. Names decide: nothing is taken because
-//! its shape fits. Files are opened by whoever has them ([`Arrays`]); what the values are for is [`train`](crate)'s.
+//! [`Rules`] hold the names of one family (TensorFlow's TPU models, Keras, Hugging Face's GPT-2, …) or a user's own; a
+//! [`Mapping`] gives the source of every variable before any values are read; [`values()`] reads them. Names decide: an
+//! array is never taken because its shape fits. The caller opens the files ([`Arrays`]), and [`train`](crate) uses the
+//! values.
 
 mod backwards;
 mod error;

@@ -1,39 +1,39 @@
-//! State of an optimizer that is numbered and not named: which number each variable has there, and which each slot of it.
+//! Optimizer state that is numbered instead of named: the number of each variable, and of each of its slots.
 //!
-//! PyTorch and Keras 3 number the variables that train in the order of the model. Where the file says that order it counts;
-//! else this model's own, which must then be the same, and the report says so.
+//! PyTorch and Keras 3 number trainable variables in the order of the model. The order in the file is used if there is
+//! one; otherwise this model's own order, which must then be the same, and the report says so.
 
 use super::pattern::{Captures, Pattern, Standing, Template};
 use super::variable::{Given, Scale};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where a family keeps state by the number of an array among all of an optimizer, as Keras 3 does.
+/// The form of state that a family stores by array number within an optimizer, as Keras 3 does.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Indexed {
-    /// What an array is called: templates of `{index}`, the first of which that finds any array counts.
+    /// Names of the arrays: templates of `{index}`; the first that matches any array counts.
     pub theirs: Vec<Template>,
-    /// How many arrays may be before the first slot, such as a count of updates and a learning rate.
+    /// How many arrays may precede the first slot, such as a count of updates and a learning rate.
     pub before: Vec<usize>,
-    /// How slots are in order, by which slots there are.
+    /// The order of slots, depending on which slots there are.
     pub orders: Vec<SlotOrder>,
 }
 
-/// How the slots of an optimizer are in order.
+/// The order of an optimizer's slots.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlotOrder {
     /// Our slots, in their order.
     pub slots: Vec<String>,
-    /// What goes on first: all slots of a variable, or all variables of a slot.
+    /// The outer order: all slots of a variable together, or all variables of a slot.
     pub by: SlotsBy,
-    /// Slots that are there the learning rate times ours, and negative: steps, where ours are gradients.
+    /// Slots that hold steps where ours hold gradients: minus the learning rate times ours.
     #[serde(default)]
     pub steps: Vec<String>,
 }
 
-/// What goes on first in a [`SlotOrder`].
+/// The outer order of a [`SlotOrder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotsBy {
@@ -43,18 +43,19 @@ pub enum SlotsBy {
     Slot,
 }
 
-/// The numbers of the variables that train.
+/// The numbers of the trainable variables.
 pub(super) struct Numbering<'a> {
     numbers: BTreeMap<String, usize>,
     indexed: Option<(&'a Template, usize, &'a SlotOrder)>,
-    /// What keeps numbered slots from being found, where there are any.
+    /// Why numbered slots cannot be found, if there are any.
     pub problem: Option<String>,
-    /// Whether the order of the variables is this model's.
+    /// Whether the order is this model's own, not the file's.
     pub is_own_order: bool,
 }
 
 impl<'a> Numbering<'a> {
-    /// Of the arrays that variables with slots are taken from, in this model's order; `slots` are ours of one variable.
+    /// Numbers the arrays of variables with slots, which are in this model's order; `slots` are the slots of one
+    /// variable.
     pub(super) fn new(
         trained: &[String],
         slots: &BTreeSet<&str>,
@@ -98,17 +99,17 @@ impl<'a> Numbering<'a> {
         numbering
     }
 
-    /// Whether slots are found by their number alone.
+    /// Whether slots have a number but no name.
     pub(super) fn is_indexed(&self) -> bool {
         self.indexed.is_some()
     }
 
-    /// The number of a variable that is taken from this array.
+    /// The number of the variable that is taken from this array.
     pub(super) fn number(&self, theirs: &str) -> Option<usize> {
         self.numbers.get(theirs).copied()
     }
 
-    /// What a slot is called by its number alone, and what it is there.
+    /// The name of a slot that is found by its number, and the meaning of its values.
     pub(super) fn slot(&self, theirs: &str, slot: &str) -> Option<(String, Scale)> {
         let (template, before, order) = self.indexed?;
         let (number, place) = (self.number(theirs)?, order.slots.iter().position(|it| it == slot)?);
@@ -122,7 +123,7 @@ impl<'a> Numbering<'a> {
     }
 }
 
-/// The number of each array, and whether it is by this model's order.
+/// The number of each array, and whether it comes from this model's order.
 fn numbers(trained: &[String], by_name: &[Pattern], given: &BTreeMap<&str, &Given>) -> (BTreeMap<String, usize>, bool) {
     let of = |theirs: &String| given.get(theirs.as_str());
     let said = |theirs: &String| {
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn slots_are_counted_by_variable_or_by_slot() {
         let (none, m_v) = ((None, ""), ["m", "v"]);
-        // In this model's order, then as the file has them, then as names say.
+        // By this model's order, by the file's order, by the numbers in names.
         assert_eq!(slots(&arrays(6, none, none), &m_v), (vec![at(2), at(3), at(4), at(5)], None, true));
         assert_eq!(
             slots(&arrays(5, (Some(7), ""), (Some(3), "")), &m_v),

@@ -1,19 +1,19 @@
-//! Patterns of our variables' names, and the names that they become: how a rule says which is which.
+//! Patterns that match names of our variables, and templates that make other frameworks' names of them.
 //!
-//! In a pattern `*` is any text, `{name}` captures text without a `/`, `{*name}` any text. A template says `{name}` for what
-//! was captured, `{name-1}` and `{name+1}` for the number beside it, `{count}` for how many variables before this one the
-//! rule is for, `{_count}` for what TensorFlow and Keras append to a name (nothing, then `_1`, `_2` and so on), and `{place}`
-//! for how many variables of its layer are before this one.
+//! In a pattern `*` matches any text, `{name}` captures text without a `/`, `{*name}` any text. In a template `{name}`
+//! is the captured text, `{name-1}` and `{name+1}` the neighbouring number, `{count}` the number of earlier variables
+//! of the same rule, `{_count}` the suffix that TensorFlow and Keras append to a name (nothing, then `_1`, `_2` and so
+//! on), and `{place}` the number of earlier variables in the layer.
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What a pattern captured, by name.
+/// The texts that a pattern captured, by name.
 pub type Captures = BTreeMap<String, String>;
 
-/// Which names a rule is for.
+/// A pattern for names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
@@ -23,14 +23,14 @@ pub struct Pattern {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PatternPart {
     Text(String),
-    /// Any text, or where it is one level text without a `/`; captured under a name if it has one.
+    /// Any text, or text without a `/` if it is one level; captured if it has a name.
     Any {
         capture: Option<String>,
         is_one_level: bool,
     },
 }
 
-/// The name that a rule makes of what its pattern captured.
+/// A template that makes a name of captured texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
@@ -46,22 +46,22 @@ enum TemplatePart {
     Place,
 }
 
-/// Where a variable stands among others.
+/// The position of a variable among others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// How many before it the same rule is for.
+    /// The number of earlier variables of the same rule.
     pub count: usize,
-    /// How many before it its layer has.
+    /// The number of earlier variables in its layer.
     pub place: usize,
 }
 
-/// Wildcards and captures of a pattern at most: each is tried at every place of a name.
+/// The most wildcards and captures of a pattern: each is tried at every position of a name.
 const MAX_WILDCARDS: usize = 64;
 
-/// Names that a template has for itself.
+/// Names that templates reserve.
 const COUNTS: [&str; 3] = ["count", "_count", "place"];
 
-/// Text before, between and after braces, and what is in them.
+/// The texts outside of braces, each with the content of the braces that follow.
 fn braces(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -83,16 +83,16 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// A brace alone, a name that is none, or one that is captured twice.
+    /// A single brace, an invalid name, or a name that is captured twice.
     pub fn parse(text: &str) -> Result<Pattern, String> {
         let mut parts = Vec::new();
         let mut names = BTreeSet::new();
         for (before, inner) in braces(text)? {
             for (number, piece) in before.split('*').enumerate() {
-                // Stars side by side are one.
+                // Adjacent stars are one.
                 let is_star = |part: &PatternPart| matches!(part, PatternPart::Any { capture: None, .. });
                 if number > 0 && !parts.last().is_some_and(is_star) {
                     parts.push(PatternPart::Any { capture: None, is_one_level: false });
@@ -124,7 +124,7 @@ impl Pattern {
         Ok(Pattern { text: text.to_string(), parts })
     }
 
-    /// What it captures of a name that it matches as a whole.
+    /// The captures if it matches the whole name.
     pub fn captures(&self, name: &str) -> Option<Captures> {
         let mut ends = Vec::new();
         let mut failed = BTreeSet::new();
@@ -135,12 +135,12 @@ impl Pattern {
         Some(captured.map(|(name, text): (&str, &str)| (name.to_string(), text.to_string())).collect())
     }
 
-    /// Whether it matches a name as a whole.
+    /// Whether it matches the whole name.
     pub fn matches(&self, name: &str) -> bool {
         self.captures(name).is_some()
     }
 
-    /// Parts from number `part` on, against the text from `at` on; what failed once is not tried again.
+    /// Matches parts from index `part` on against the text from `at` on; failed combinations are remembered.
     fn matches_from<'a>(
         &'a self,
         part: usize,
@@ -162,7 +162,7 @@ impl Pattern {
                 let ends = rest.char_indices().map(|(idx, c)| (idx, Some(c))).chain([(rest.len(), None)]);
                 let mut found = false;
                 for (end, next) in ends {
-                    // A level that is captured is not empty.
+                    // A captured level is not empty.
                     let is_empty_level = *is_one_level && end == 0;
                     if !is_empty_level && self.matches_from(part + 1, name, at + end, captured, failed) {
                         if let Some(capture) = capture {
@@ -184,7 +184,7 @@ impl Pattern {
         found
     }
 
-    /// Whether it is for what an optimizer keeps.
+    /// Whether it matches optimizer state.
     pub(super) fn is_of_optimizers(&self) -> bool {
         self.text.contains("optimizer")
     }
@@ -198,10 +198,10 @@ impl Pattern {
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// A brace alone, or something in braces that is no name with a number.
+    /// A single brace, or a content of braces that is not a name with an optional number.
     pub fn parse(text: &str) -> Result<Template, String> {
         let mut parts = Vec::new();
         for (before, inner) in braces(text)? {
@@ -232,7 +232,7 @@ impl Template {
         Ok(Template { text: text.to_string(), parts })
     }
 
-    /// The first name that it takes and the pattern does not capture.
+    /// The first name that it uses and the pattern does not capture.
     pub(super) fn not_captured<'a>(&'a self, pattern: &Pattern) -> Option<&'a str> {
         self.parts.iter().find_map(|part| match part {
             TemplatePart::Capture { name, .. } if !pattern.names().any(|other| other == name) => Some(name.as_str()),
@@ -240,12 +240,12 @@ impl Template {
         })
     }
 
-    /// Whether it takes what is captured under a name.
+    /// Whether it uses a captured name.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.parts.iter().any(|part| matches!(part, TemplatePart::Capture { name: taken, .. } if taken == name))
     }
 
-    /// The name that it makes; nothing where it counts on from text that is no number, or below 0.
+    /// The resulting name; `None` if it counts from text that is not a number, or below 0.
     pub fn name(&self, captures: &Captures, standing: Standing) -> Option<String> {
         let Standing { count, place } = standing;
         let mut name = String::new();
@@ -326,7 +326,7 @@ mod tests {
         assert!(!pattern.matches(&format!("{}b", "a".repeat(500))));
     }
 
-    /// A hundred thousand ended the process.
+    /// A hundred thousand stars used to overflow the stack.
     #[test]
     fn stars_without_end_are_one_or_refused() {
         let stars = Pattern::parse(&"*".repeat(100_000)).unwrap();

@@ -1,10 +1,10 @@
-//! What became of variables, counted, in sentences.
+//! Summarises a mapping in counts and sentences.
 
 use super::mapping::{Cast, Found, Mapping};
 use super::variable::Role;
 use std::fmt;
 
-/// How many variables of the network were taken, and how; what starts afresh; what is left over.
+/// The number of variables that were taken, by conversion; those that start afresh; the arrays that are left over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingSummary {
     family: String,
@@ -22,7 +22,7 @@ pub struct MappingSummary {
 }
 
 impl Mapping {
-    /// What became of the variables.
+    /// The counts of the mapping.
     pub fn summary(&self) -> MappingSummary {
         let weights = || self.variables.iter().filter(|it| it.wanted.role == Role::Weight);
         let taken = |of: &dyn Fn(bool, Cast) -> bool| {
@@ -52,7 +52,7 @@ impl Mapping {
     }
 }
 
-/// Up to this many names are listed.
+/// At most this many names are listed.
 const N_NAMED: usize = 4;
 
 fn list(names: &[String]) -> String {

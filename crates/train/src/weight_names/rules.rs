@@ -1,8 +1,9 @@
-//! Rules: which of their names is which variable of ours, as a file says it; and the families that come with the crate.
+//! Name rules: which array of another framework is which of our variables, read from a file or from the families of
+//! this crate.
 //!
-//! The format is docs/FORMATS.md's, "Rules for names". A rule is read from our side: its pattern says which of our variables
-//! it is for, its templates where the values are, and the rest what lies otherwise there. It can be read backwards, so
-//! whatever it says is a bijection: a permutation of axes, axes that are joined, an equal part of an axis.
+//! docs/FORMATS.md describes the format in "Rules for names". A rule starts from our side: its pattern selects our
+//! variables, its templates name the arrays with their values, and the other keys give differences in layout. Rules can
+//! be applied in reverse, so each one is a bijection: a permutation of axes, joined axes, an equal part of an axis.
 
 use super::numbering::Indexed;
 use super::pattern::{Captures, Pattern, Template};
@@ -19,93 +20,93 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// What the family is called: in reports, and where it comes with the crate as `rules: NAME`.
+    /// The family's name in reports; for families of this crate also in `rules: NAME`.
     pub family: String,
-    /// Whose names these are.
+    /// The models that use these names.
     pub about: String,
-    /// What may stand before each of their names. Default nothing.
+    /// Possible prefixes of their names. Default none.
     #[serde(default = "no_prefix")]
     pub prefixes: Vec<String>,
-    /// For each variable of ours, the first whose pattern matches.
+    /// Each variable uses the first rule whose pattern matches.
     #[serde(deserialize_with = "rules")]
     pub rules: Vec<Rule>,
-    /// Where optimizers' slots are, by our name of a slot: templates of `{theirs}`, any of the variable's names there,
-    /// `{slot}`, `{number}`, and what `paths` capture.
-    /// The key `"*"` is for every slot.
+    /// Names of optimizer slots, by our name of the slot: templates of `{theirs}` (any name of the variable in the
+    /// file), `{slot}`, `{number}`, and the captures of `paths`. The key `"*"` is for every slot.
     #[serde(default)]
     pub slots: BTreeMap<String, Vec<SlotName>>,
-    /// Patterns of a variable's names there: what the first that matches captures, templates of `slots` may take, and as
+    /// Patterns of a variable's names in the file: templates of `slots` may use the captures of the first match, and as
     /// `{name_}` with `_` for each `/`.
     #[serde(default)]
     pub paths: Vec<Pattern>,
-    /// Where slots are by a number of their own, in files whose optimizers number them.
+    /// The numbering of slots, in files whose optimizers number them.
     pub indexed: Option<Indexed>,
-    /// Other names of a variable that say its number among those that train: patterns that capture `{number}`. Templates of
-    /// `slots` may take it; without such a name it is by the order that the file says, or else by that of the model.
+    /// Patterns of a variable's aliases that capture its `{number}` among trainable variables, for templates of
+    /// `slots`. Without such an alias, the number comes from the order in the file, or else from the model's.
     #[serde(default)]
     pub numbers: Vec<Pattern>,
-    /// Where averages of variables are: templates of `{theirs}`.
+    /// Names of averages: templates of `{theirs}`.
     #[serde(default)]
     pub averages: Vec<Template>,
-    /// Where the number of updates is.
+    /// Names of the number of updates.
     #[serde(default)]
     pub step: Vec<String>,
-    /// Their names that hold no weights: they are not left over.
+    /// Names that hold no weights: they are not left over.
     #[serde(default)]
     pub unused: Vec<Pattern>,
-    /// A family whose rules come after these. What else these do not say is as there.
+    /// A family whose rules follow these, and whose other keys apply if absent here.
     #[serde(default, deserialize_with = "family")]
     pub base: Option<String>,
 }
 
-/// Where the values of some of our variables are.
+/// A rule: the source of some of our variables.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Which variables: a pattern, or several that capture the same names.
+    /// The variables: a pattern, or several that capture the same names.
     #[serde(deserialize_with = "one_or_several")]
     pub ours: Vec<Pattern>,
-    /// Only those of so many dimensions.
+    /// Restricts the rule to variables of this rank.
     pub rank: Option<usize>,
-    /// Only those whose last axis has so many, as a depthwise kernel's has 1.
+    /// Restricts the rule to variables whose last axis has this length, such as 1 for a depthwise kernel.
     pub last: Option<i64>,
-    /// Only those whose layer has such a variable too.
+    /// Restricts the rule to variables whose layer also has this variable.
     pub beside: Option<Beside>,
-    /// Their name, or several, of which the first that is there counts.
+    /// The array's name, or several: the first that is in the file counts.
     #[serde(deserialize_with = "one_or_several")]
     pub theirs: Vec<Template>,
-    /// Which part of theirs it is, where several of ours are one there.
+    /// The part of the array, if it holds several of our variables.
     pub part: Option<AxisPart>,
-    /// Which axis of theirs (of the part) is each axis of ours (joined).
+    /// For each of our axes (after joining), the index of the array's axis (of the part).
     pub transpose: Option<Vec<usize>>,
-    /// Our axes that are one there, of all axes in order: `[[0], [1, 2]]`.
+    /// Our axes that are joined in the array, as groups of all axes in order: `[[0], [1, 2]]`.
     pub joined: Option<Vec<Vec<usize>>>,
-    /// Channels, height and width of the images that our first axis is, flattened: theirs were flattened channels first.
+    /// Channels, height and width of flattened images along our first axis, which the array has channels first.
     pub channels_first: Option<[i64; 3]>,
-    /// Axes of length 1 that theirs may have more, by their numbers there.
+    /// Indices of axes of length 1 that the array may have in addition.
     #[serde(default)]
     pub ones: Vec<usize>,
-    /// Whether they are written.
+    /// Whether these axes are written.
     #[serde(default)]
     pub write_ones: bool,
-    /// Another variable of the layer whose last axes theirs has, where ours has one: a bias of heads has those of their kernel.
+    /// Another variable of the layer whose last axes the array has in place of our last one: a bias of heads has its
+    /// kernel's axes.
     pub axes_of: Option<String>,
-    /// Whether another variable may have the same values, as logits that share the table of an embedding.
+    /// Whether another variable may have the same values, as logits that share an embedding's table.
     #[serde(default)]
     pub shared: bool,
-    /// Whether none of the family's prefixes stands before theirs, as before the head that stands beside a prefixed network.
+    /// Whether the names have none of the family's prefixes, such as a head beside a prefixed network.
     #[serde(default)]
     pub bare: bool,
 }
 
-/// A variable that must be in the same layer.
+/// A variable that the same layer must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside {
-    /// What it is called there.
+    /// Its name in the layer.
     pub name: String,
-    /// How many dimensions it has, where that matters: a bias is of a dense layer or of a convolution by its kernel.
+    /// Its rank, if that matters: the kernel tells whether a bias belongs to a dense layer or to a convolution.
     pub rank: Option<usize>,
-    /// How long its last axis is.
+    /// The length of its last axis.
     pub last: Option<i64>,
 }
 
@@ -127,7 +128,7 @@ impl<'de> Deserialize<'de> for Beside {
     }
 }
 
-/// The name of a family that comes with the crate.
+/// The name of a family of this crate.
 fn family<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Node::read(deserializer, |node| match &node.value {
         Value::Text(name) if families().contains(name) => Ok(Some(name.clone())),
@@ -135,14 +136,14 @@ fn family<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, 
     })
 }
 
-/// What a slot may be called.
+/// A possible name of a slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlotName {
     /// Its name.
     pub theirs: Template,
-    /// What must be there too: a name that is another slot's where this is not.
+    /// A name that must also be in the file: without it, the first name belongs to another slot.
     pub with: Option<Template>,
-    /// What its numbers are.
+    /// The meaning of its numbers.
     pub scale: Scale,
 }
 
@@ -177,11 +178,11 @@ impl From<Template> for SlotName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AxisPart {
-    /// Which, from 0.
+    /// The index of the part, from 0.
     pub number: usize,
-    /// How many there are.
+    /// The number of parts.
     pub of: usize,
-    /// Along which axis.
+    /// The axis.
     pub axis: usize,
 }
 
@@ -189,7 +190,7 @@ fn no_prefix() -> Vec<String> {
     vec![String::new()]
 }
 
-/// One name or a list of names, each of them a pattern or a template.
+/// One name or a list of names, as patterns or templates.
 fn one_or_several<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Node::read(deserializer, |node| match &node.value {
         Value::Text(_) => Ok(vec![T::deserialize(node)?]),
@@ -199,7 +200,7 @@ fn one_or_several<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: 
 }
 
 fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rule>, D::Error> {
-    /// A rule that was checked where its line is known.
+    /// A rule that is checked while its line is known.
     struct Checked(Rule);
     impl<'de> Deserialize<'de> for Checked {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Checked, D::Error> {
@@ -217,7 +218,7 @@ fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rule>, D::Err
 }
 
 impl Rules {
-    /// What `paths` capture of a variable's name there, each also with `_` for `/`.
+    /// The captures of `paths` in an array's name, each also with `_` for `/`.
     pub(super) fn path_of(&self, theirs: &str) -> Captures {
         let captured = self.paths.iter().find_map(|pattern| pattern.captures(theirs)).unwrap_or_default();
         let flat = captured.iter().map(|(name, text)| (format!("{name}_"), text.replace('/', "_")));
@@ -226,7 +227,7 @@ impl Rules {
 }
 
 impl Rule {
-    /// What of it does not go together.
+    /// A contradiction between its keys.
     fn problem(&self) -> Option<String> {
         for (pattern, template) in self.ours.iter().flat_map(|pattern| self.theirs.iter().map(move |it| (pattern, it)))
         {
@@ -268,7 +269,7 @@ impl Rule {
     }
 }
 
-/// Rules that come with the crate, by name.
+/// The families of this crate, by name.
 const FAMILIES: &[(&str, &str)] = &[
     ("names", include_str!("families/names.yaml")),
     ("tensorflow", include_str!("families/tensorflow.yaml")),
@@ -283,25 +284,25 @@ const FAMILIES: &[(&str, &str)] = &[
     ("vit", include_str!("families/vit.yaml")),
 ];
 
-/// Rules that cannot be had.
+/// Why rules cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
-    /// A file that cannot be read, or no family.
+    /// A file that cannot be read, and a name that is not a family's.
     #[error("{}: cannot read the rules: {}\nhelp: name a file, or a family: {}", path.display(), why(source), families().join(", "))]
     Read {
-        /// What was given.
+        /// The argument.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A name that is near that of a family, and no file.
+    /// A name similar to that of a family, and not a file.
     #[error("there are no rules `{given}`{}\nhelp: name a file, or a family: {}", near(given), families().join(", "))]
     Unknown {
-        /// What was given.
+        /// The argument.
         given: String,
     },
-    /// A file that is not right.
+    /// An invalid file.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
@@ -314,16 +315,17 @@ fn near(given: &str) -> String {
     nearest(given, &families()).map_or(String::new(), |name| format!(": did you mean `{name}`?"))
 }
 
-/// Names of the families that come with the crate.
+/// Names of the families of this crate.
 pub fn families() -> Vec<String> {
     FAMILIES.iter().map(|(name, _)| name.to_string()).collect()
 }
 
 impl Rules {
-    /// The rules of a family, or of a file. What has the name of a family is the family: a file of that name is `./NAME`.
+    /// Reads the rules of a family, or of a file. The name of a family always means the family: write `./NAME` for a
+    /// file of that name.
     ///
     /// # Errors
-    /// Neither; a file that is not right, with the line.
+    /// A name that is neither; an invalid file, with the line.
     pub fn read(family_or_file: impl AsRef<Path>) -> Result<Rules, RulesError> {
         let family_or_file = family_or_file.as_ref();
         let name = family_or_file.to_str();
@@ -346,7 +348,7 @@ impl Rules {
         }
     }
 
-    /// These rules, then a family's.
+    /// These rules, followed by a family's.
     fn based_on(self, base: Rules) -> Rules {
         Rules {
             prefixes: if self.prefixes == no_prefix() { base.prefixes } else { self.prefixes },
@@ -361,13 +363,13 @@ impl Rules {
         }
     }
 
-    /// Every family that comes with the crate.
+    /// Every family of this crate.
     pub fn all() -> Vec<Rules> {
         let read = |(name, text): &(&str, &str)| document::from_str(name, text).expect("families are read by a test");
         FAMILIES.iter().map(read).collect()
     }
 
-    /// Our own names.
+    /// The rules for our own names.
     pub fn names() -> Rules {
         Rules::read(Path::new(FAMILIES[0].0)).expect("families are read by a test")
     }
@@ -425,8 +427,8 @@ mod tests {
         }
     }
 
-    /// What Keras 2 before 2.11 (tf-keras' `optimizers.legacy`), Keras 2 and Keras 3 call the slots of `conv/kernel` in a
-    /// whole model's `.h5`; momentum of SGD is a step there.
+    /// The slots of `conv/kernel` in a whole model's `.h5` of Keras 2 before 2.11 (tf-keras' `optimizers.legacy`),
+    /// Keras 2 and Keras 3; momentum of SGD is a step there.
     #[test]
     fn slots_of_keras_h5_are_called_by_optimizer_and_version() {
         let rules = Rules::all().into_iter().find(|rules| rules.family == "keras").unwrap();

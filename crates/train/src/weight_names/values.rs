@@ -1,4 +1,4 @@
-//! The values of a mapping: read from theirs one array after another, laid out as ours, in our dtype, finite.
+//! Reads the values of a mapping: array by array, converted to our layout and dtype, and checked to be finite.
 
 use super::error::WeightNameError;
 use super::layout::Layout;
@@ -10,16 +10,16 @@ use bf16scope_hlo::{ArrayShape, DType, Float, FloatVisitor, Literal};
 use std::collections::BTreeMap;
 use std::error::Error;
 
-/// A file of arrays, as a mapping reads it.
+/// A file of arrays, as mappings read it.
 pub trait Arrays {
-    /// What it is called in errors.
+    /// Its name in errors.
     fn name(&self) -> String;
-    /// What it holds.
+    /// The arrays that it holds.
     fn given(&self) -> Vec<Given>;
     /// The bytes of an array, row-major and little-endian, in the dtype that [`Arrays::given`] says.
     ///
     /// # Errors
-    /// A file that does not give them.
+    /// A file that cannot be read.
     fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>>;
 }
 
@@ -49,19 +49,19 @@ impl Arrays for WeightsFile {
     }
 }
 
-/// An array of ours.
+/// Shape and bytes of one of our arrays.
 pub type Value = (ArrayShape, Vec<u8>);
 
-/// The values of all variables that a mapping found, by our names. Slots that are steps there ([`Scale::Step`]) are divided by
-/// the negative learning rate `rate`.
+/// The values of all variables that a mapping found, by our names. Slots that are steps in the file ([`Scale::Step`])
+/// are divided by minus the learning rate `rate`.
 ///
 /// # Errors
-/// A file that does not give them; a number that is not finite.
+/// A file that cannot be read; a number that is not finite.
 pub fn values(arrays: &dyn Arrays, mapping: &Mapping, rate: f64) -> Result<BTreeMap<String, Value>, WeightNameError> {
     let dtypes: BTreeMap<String, DType> =
         arrays.given().into_iter().filter_map(|given| Some((given.name, given.dtype?))).collect();
     let mut values = BTreeMap::new();
-    // Parts of one array are asked for one after the other.
+    // Parts of one array are requested one after the other.
     let mut last: Option<(String, Vec<u8>)> = None;
     for mapped in &mapping.variables {
         let Found::Taken { theirs, layout, scale, .. } = &mapped.found else { continue };
@@ -120,7 +120,7 @@ fn value((bytes, from): (&[u8], DType), layout: &Layout, shape: &ArrayShape, fac
     Ok(out)
 }
 
-/// Writes a number rounded once, and gives it.
+/// Writes a number, rounded once, and returns the rounded number.
 fn write(number: f64, dtype: DType, out: &mut Vec<u8>) -> f64 {
     struct Write<'a>(f64, &'a mut Vec<u8>);
     impl FloatVisitor for Write<'_> {

@@ -1,24 +1,24 @@
-//! Variables of ours that want values, and arrays of theirs that have some.
+//! Our variables, and the arrays of a file.
 
 use bf16scope_hlo::{ArrayShape, DType};
 
-/// A variable of ours.
+/// A variable that needs values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// Its name.
     pub name: String,
-    /// As it is to be stored, whole.
+    /// Its whole shape, in the dtype of its storage.
     pub shape: ArrayShape,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
 }
 
-/// What a variable is for.
+/// The role of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The network reads it.
+    /// A weight: the network reads it.
     Weight,
-    /// State of an optimizer about a variable: that, and the slot's name.
+    /// Optimizer state of a variable.
     Slot {
         /// The variable.
         of: String,
@@ -30,31 +30,31 @@ pub enum Role {
         /// The variable.
         of: String,
     },
-    /// What a run makes by itself: states of random numbers, counts.
+    /// State that every run creates itself: random states, counts.
     Own,
 }
 
-/// An array of theirs.
+/// An array of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Given {
     /// Its name.
     pub name: String,
-    /// Other names of it.
+    /// Its aliases.
     pub aliases: Vec<String>,
-    /// Its dtype; nothing of what we have none for, such as strings.
+    /// Its dtype; `None` if we have none for it, such as strings.
     pub dtype: Option<DType>,
     /// Its dims.
     pub dims: Vec<i64>,
-    /// How many of the model's variables its framework numbers before it, where the file says it.
+    /// The number of trainable variables before it in its framework's order, if the file has that.
     pub place: Option<usize>,
 }
 
-/// What the numbers of a slot are in another framework.
+/// The meaning of a slot's numbers in another framework.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// What they are here.
+    /// The same as ours.
     #[default]
     Same,
-    /// Steps, as Keras' momentum: the learning rate times ours, and negative.
+    /// Steps, such as Keras' momentum: minus the learning rate times ours.
     Step,
 }

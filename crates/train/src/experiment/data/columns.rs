@@ -1,4 +1,4 @@
-//! `data: {columns: ...}`: what features are made of a table's columns, and `classes`: names of classes.
+//! `data: {columns: ...}`, the columns of a table that make each feature, and `classes`, the names of classes.
 
 use super::reading::Reading;
 use crate::TrainError;
@@ -26,7 +26,7 @@ struct Written {
     missing: Missing,
 }
 
-/// `true`, or the names.
+/// `true`, or the list of categories.
 enum Categories {
     Learnt,
     Names(Vec<String>),
@@ -143,7 +143,7 @@ pub(super) fn delimiter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     })
 }
 
-/// Names of classes: of the only label of classes, or by label; a list, or a file of a name a line.
+/// Class names: for the only label of classes, or by label; each a list, or a file with one name per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClassNames {
     /// For the only label.
@@ -152,12 +152,12 @@ pub enum ClassNames {
     Labels(BTreeMap<String, NameList>),
 }
 
-/// Names in their order, or the file that has them.
+/// An ordered list of names, or a file that has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameList {
     /// The names.
     Names(Vec<String>),
-    /// A file: a name a line, or a label map of TensorFlow's (`item { id: 1 name: 'cat' }`).
+    /// A file: one name per line, or a label map of TensorFlow (`item { id: 1 name: 'cat' }`).
     File(PathBuf),
 }
 
@@ -183,11 +183,11 @@ impl<'de> Deserialize<'de> for ClassNames {
     }
 }
 
-/// A file of names at most.
+/// The most bytes of a file of names.
 const MAX_NAMES: u64 = 64 << 20;
 
 impl ClassNames {
-    /// The names by label, as many as each label has classes.
+    /// The names by label. Checks that each label has as many names as classes.
     pub(super) fn read(&self, reading: &Reading<'_>) -> Result<BTreeMap<String, Vec<String>>, TrainError> {
         let labels: Vec<_> =
             reading.features.iter().filter(|feature| feature.is_label && feature.n_values.is_some()).collect();
@@ -229,7 +229,7 @@ impl ClassNames {
     }
 }
 
-/// The names of a file.
+/// Reads the names of a file.
 fn read_names(path: &Path) -> Result<Vec<String>, String> {
     let text =
         files::read_text(path, MAX_NAMES).map_err(|error| format!("cannot read the names of classes: {error}"))?;
@@ -239,7 +239,8 @@ fn read_names(path: &Path) -> Result<Vec<String>, String> {
     Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect())
 }
 
-/// The names of a label map, `item { id: 1 name: "cat" }`, in the order of their ids; `display_name` comes before `name`.
+/// The names of a label map, `item { id: 1 name: "cat" }`, in the order of their ids; `display_name` takes precedence
+/// over `name`.
 fn of_label_map(text: &str) -> Result<Vec<String>, String> {
     let mut items = BTreeMap::new();
     let tokens = tokens(text);
@@ -258,7 +259,7 @@ fn of_label_map(text: &str) -> Result<Vec<String>, String> {
     if items.is_empty() { Err("the label map has no items".to_string()) } else { Ok(items.into_values().collect()) }
 }
 
-/// The words, texts in quotes and marks of a protobuf in text, without comments.
+/// The words, quoted texts and marks of a protobuf text, without comments.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();

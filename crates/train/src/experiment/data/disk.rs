@@ -1,4 +1,4 @@
-//! Examples that stay on the disk: what features are made of records, and how.
+//! Examples that stay on disk, and the pipeline that makes features of their records.
 
 use super::memory;
 use super::reading::Reading;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The keys that sources on the disk take.
 pub(super) const TAKES: &[&str] = &["scale", "features", "workers", "on_error"];
 
-/// Whether the options go together, and with the features.
+/// Checks that the options fit each other and the features.
 pub(super) fn check(reading: &Reading<'_>) -> Result<(), TrainError> {
     check_workers(reading)?;
     for (name, spec) in &reading.data.features {
@@ -28,7 +28,7 @@ pub(super) fn check(reading: &Reading<'_>) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Whether somebody reads.
+/// Checks that there is at least one worker.
 pub(super) fn check_workers(reading: &Reading<'_>) -> Result<(), TrainError> {
     match reading.data.workers {
         Some(0) => {
@@ -39,7 +39,7 @@ pub(super) fn check_workers(reading: &Reading<'_>) -> Result<(), TrainError> {
     }
 }
 
-/// The features, made of records as `data` says.
+/// The pipeline that makes features of records as `data` describes.
 pub(super) fn pipeline(reading: &Reading<'_>, records: Arc<dyn Records>) -> Result<Pipeline, TrainError> {
     let folder = reading.path.parent().unwrap_or(Path::new(""));
     let mut specs = reading.data.features.clone();
@@ -53,7 +53,8 @@ pub(super) fn pipeline(reading: &Reading<'_>, records: Arc<dyn Records>) -> Resu
     Ok(factors.iter().fold(pipeline, |pipeline, (name, factor)| pipeline.scaled(name, *factor)))
 }
 
-/// Other examples, made as those of `data` are: a TFRecord file, a tar, a Parquet file, a folder of images, or one image.
+/// Other examples, through the same pipeline as those of `data`: a TFRecord file, a tar, a Parquet file, a folder of
+/// images, or one image.
 pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, TrainError> {
     let (data, features) = (reading.data, reading.features);
     if !data.is_on_disk() {
@@ -81,7 +82,7 @@ pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, Trai
     if !file.is_dir() || data.source.as_ref().is_some_and(|source| source.source_key().is_of_folders()) {
         return pipeline(reading, records);
     }
-    // Where `data` is of another kind, its names are not a folder's.
+    // If the source of `data` is of another kind, its array names do not apply to folders.
     let mut data = data.clone();
     for feature in features {
         let spec = data.features.entry(feature.name.clone()).or_default();

@@ -1,4 +1,4 @@
-//! Arrays in memory as features want them.
+//! Arrays in memory, brought to the dims that features have.
 
 use super::reading::Reading;
 use super::settings::Scale;
@@ -9,13 +9,13 @@ use bf16scope_model::task::{Feature, FeatureDType};
 /// The keys that every source in memory takes.
 pub(super) const TAKES: &[&str] = &["scale"];
 
-/// The arrays with the dims of their features, and multiplied by these factors.
+/// Reshapes the arrays to the dims of their features, and multiplies them by these factors.
 pub(super) fn ready(arrays: Arrays, features: &[Feature], factors: &[(String, f32)]) -> Result<Arrays, TrainError> {
     let arrays = fit(arrays, features)?;
     factors.iter().try_fold(arrays, |arrays, (name, factor)| Ok(arrays.scaled(name, *factor)?))
 }
 
-/// What each feature is multiplied by, where it is.
+/// The factors by which features are multiplied, if any.
 pub(super) fn factors(reading: &Reading<'_>) -> Result<Vec<(String, f32)>, TrainError> {
     let computed = |feature: &&Feature| feature.dtype == FeatureDType::Compute && !feature.is_label;
     let names: Vec<String> = reading.features.iter().filter(computed).map(|feature| feature.name.clone()).collect();
@@ -36,8 +36,8 @@ pub(super) fn factors(reading: &Reading<'_>) -> Result<Vec<(String, f32)>, Train
     }
 }
 
-/// The arrays with the dims of features where only axes of size 1 differ, or where one of the two is flat: pictures that have
-/// no axis of channels, or that the network reads as a row. All else is for the loader to refuse.
+/// Reshapes arrays to the dims of features where only axes of size 1 differ, or where one of the two is flat: images
+/// without a channel axis, or images that the network reads as rows. The loader refuses every other difference.
 fn fit(mut arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
     let without_ones = |dims: &[i64]| dims.iter().copied().filter(|&dim| dim != 1).collect::<Vec<_>>();
     for feature in features {

@@ -1,7 +1,8 @@
-//! The `data` block of an experiment: which files hold the examples, and which of them are for testing.
+//! The `data` block of an experiment: the files that hold the examples, and their split into training, validation and
+//! test examples.
 //!
-//! What opens a source's files is in [`source`]; what becomes of them is said by family: arrays in `memory`, records on the
-//! `disk`, `tokens` of text.
+//! [`source`] opens the files of each source. How they become features depends on the family: arrays in `memory`,
+//! records on the `disk`, `tokens` of text.
 
 mod columns;
 mod disk;
@@ -34,21 +35,22 @@ use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Which files hold the examples, and which of them are for testing: the last `n_test`, or those of `test`. Names, dims and
-/// ranges are those of the task's features.
+/// The files that hold the examples, and the test examples among them: the last `n_test`, or those of `test`. Names,
+/// dims and ranges are those of the task's features.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(remote = "Self", default)]
 pub struct DataConfig {
-    /// Where the examples are; where there is none, only `n_train` may be of use.
+    /// The source of the examples; without one, only `n_train` has an effect.
     #[serde(skip)]
     pub source: Option<DataSource>,
-    /// Of text: how it becomes examples.
+    /// For text: how it becomes examples.
     pub tokens: Option<text::Options>,
-    /// Of examples on disk (`tfrecord`, `webdataset`, `parquet`, `images`): what features are made of, and how, by name.
+    /// For examples on disk (`tfrecord`, `webdataset`, `parquet`, `images`): how each feature is made of records, by
+    /// name.
     pub features: BTreeMap<String, FeatureSpec>,
-    /// Of examples on disk and of text: how many threads read them. Default one for each core. It changes no result.
+    /// For examples on disk and text: the number of threads that read. Default one for each core. It changes no result.
     pub workers: Option<u32>,
-    /// Of examples on disk and of text: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default
+    /// For examples on disk and text: how examples that cannot be read are handled: `stop`, or `{skip: N}`. Default
     /// `stop`.
     pub on_error: Tolerance,
     /// For `csv`: the columns of each feature, by their names in the header.
@@ -57,39 +59,40 @@ pub struct DataConfig {
     /// For `csv` with `columns`: the delimiter. Default a comma.
     #[serde(deserialize_with = "columns::delimiter")]
     pub delimiter: Option<u8>,
-    /// How training's images are changed at random. Default not at all.
+    /// Random changes of training images. Default none.
     pub augment: Option<Augment>,
-    /// Names of classes, of class 0 first. Default those of the files, where they have any.
+    /// Class names, from class 0 on. Default those of the files, if they have any.
     pub classes: Option<ClassNames>,
     /// Statistics and vocabularies of an earlier run, used instead of learning them again.
     #[serde(skip)]
     pub learnt: Option<Learnt>,
-    /// Of `npz` and of text: the array of a feature, where it is not called like it.
+    /// For `npz` and text: the array of a feature, where its name differs.
     pub arrays: BTreeMap<String, String>,
-    /// What features that the network computes with are multiplied by: a number for all of them, or one by name.
+    /// The factor of features that the network computes with: a number for all of them, or one by name.
     pub scale: Option<Scale>,
-    /// How many examples training has: what schedules by epoch count with where the files are not read. Where they are, it
-    /// must be so.
+    /// The number of training examples: schedules by epoch use it where the files are not read. Where they are read, it
+    /// must be right.
     #[serde(deserialize_with = "some_positive")]
     pub n_train: Option<u64>,
-    /// How many examples are for testing: the last ones, unless they are shuffled or stratified.
+    /// The number of test examples: the last ones, unless they are shuffled or stratified.
     pub n_test: Option<PartSize>,
-    /// Where those that are stand.
+    /// Another source for the test examples.
     pub test: Option<DataSource>,
-    /// How many examples are for validation: those before the ones for testing. With them an epoch is evaluated on these, and
-    /// the test examples are only looked at when training is over.
+    /// The number of validation examples: those before the test examples. With them each epoch ends with an evaluation
+    /// on these, and the test examples are evaluated once, when training is over.
     pub n_validation: Option<PartSize>,
-    /// Where those that are stand.
+    /// Another source for the validation examples.
     pub validation: Option<DataSource>,
-    /// The seed by which examples are shuffled before they are cut into parts. Default not at all.
+    /// The seed of the shuffle before the examples are split. Default no shuffle.
     #[serde(deserialize_with = "settings::shuffle")]
     pub shuffle: Option<u64>,
-    /// The label of which every part has each class's share. Default none.
+    /// The label whose classes keep their shares in every part. Default none.
     pub stratify: Option<Stratify>,
-    /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache`](bf16scope_pjrt::Setup)).
+    /// The cache for what is made of the files once. Not a key of the file: the reader sets it
+    /// ([`Setup::cache`](bf16scope_pjrt::Setup)).
     #[serde(skip)]
     pub cache: Cache,
-    /// Where the experiment was read that it stands in.
+    /// The place of this block in its experiment.
     #[serde(skip)]
     pub origin: Origin,
 }
@@ -124,7 +127,7 @@ impl<'de> Deserialize<'de> for DataConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataConfig, D::Error> {
         Node::read(deserializer, |node| {
             let (source, others) = DataSource::of("data", node, &KEYS)?;
-            // serde's own reading of the keys beside it.
+            // serde reads the keys beside the source.
             let config = DataConfig::deserialize(&node.replaced(Value::Map(others)))?;
             Ok(DataConfig { source, ..config })
         })
@@ -135,7 +138,7 @@ fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u6
     Ok(Some(document::positive(deserializer)? as u64))
 }
 
-/// What `data` may be.
+/// The forms that `data` may have.
 fn help() -> String {
     let forms = source::alternatives(SOURCES.iter().map(source::SourceKey::form));
     format!("`data` is {forms}, with `n_test: N` or `test: {{…}}`, and `scale`; docs/EXPERIMENTS.md lists them")
@@ -144,22 +147,22 @@ fn help() -> String {
 /// The examples of an experiment.
 #[derive(Debug)]
 pub struct Examples {
-    /// What is trained on.
+    /// The training examples.
     pub training: Box<dyn Source>,
-    /// The examples of the final evaluation.
+    /// The test examples, for the final evaluation.
     pub test: Box<dyn Source>,
-    /// The examples evaluated after each epoch, where they differ.
+    /// The examples evaluated after each epoch, if they differ from the test examples.
     pub validation: Option<Box<dyn Source>>,
 }
 
 impl Examples {
-    /// The training examples, and those evaluated after each epoch, borrowed.
+    /// Borrows the training examples and those evaluated after each epoch.
     pub fn data(&self) -> Data<'_> {
         Data { training: &*self.training, test: self.validation.as_deref().unwrap_or(&*self.test) }
     }
 }
 
-/// Examples that may still be split.
+/// Examples that can still be split.
 enum Made {
     Arrays(Arrays),
     Records(Box<Pipeline>),
@@ -167,7 +170,7 @@ enum Made {
 }
 
 impl Made {
-    /// Those for training, and the last for testing.
+    /// The training examples, and the last `n_test` as test examples.
     fn split_tail(self, n_test: u64) -> Result<(Made, Made), DataError> {
         Ok(match self {
             Made::Arrays(arrays) => both(arrays.split_tail(n_test)?, Made::Arrays),
@@ -197,16 +200,16 @@ fn both<T, U>((training, test): (T, T), make: impl Fn(T) -> U) -> (U, U) {
     (make(training), make(test))
 }
 
-/// What makes examples of opened files.
+/// Makes examples of opened files.
 enum Maker {
-    /// What each feature of arrays is multiplied by.
+    /// The factor of each feature that has one.
     Memory(Vec<(String, f32)>),
     Disk,
     Text(Tokenizer),
 }
 
 impl Maker {
-    /// That of a source, whose options go together.
+    /// The maker for a source, after checking that its options fit each other.
     fn of(reading: &Reading<'_>, source: &DataSource) -> Result<Maker, TrainError> {
         Ok(match source.source_key().family {
             Family::Memory | Family::Sets => Maker::Memory(memory::factors(reading)?),
@@ -233,7 +236,7 @@ impl Maker {
         })
     }
 
-    /// The examples for testing, which are made as those for training are.
+    /// Makes test examples with the same transforms as the training examples.
     fn make_beside(&self, reading: &Reading<'_>, training: &Made, opened: Opened) -> Result<Made, TrainError> {
         match (training, opened) {
             (Made::Records(training), Opened::Records(records)) => Ok(Made::Records(Box::new(training.over(records)?))),
@@ -243,11 +246,10 @@ impl Maker {
 }
 
 impl DataConfig {
-    /// Reads the examples for training and for testing of an experiment that was read from `path`, for a task with these
-    /// features.
+    /// Reads the training and test examples of an experiment that was read from `path`, for a task with these features.
     ///
     /// # Errors
-    /// Keys that do not go together; a file that is not right: then with its place.
+    /// Keys that contradict each other; an invalid file, with its place.
     pub fn read(&self, path: &Path, features: &[Feature]) -> Result<Examples, TrainError> {
         let _span = tracing::info_span!("data").entered();
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -267,7 +269,7 @@ impl DataConfig {
         }
     }
 
-    /// Its source, if its keys go together.
+    /// The source, after checking the keys beside it.
     fn checked(&self, reading: &Reading<'_>) -> Result<&DataSource, TrainError> {
         let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
         let is_feature = |name: &&String| reading.features.iter().any(|feature| feature.name == **name);
@@ -292,7 +294,7 @@ impl DataConfig {
         Ok(source)
     }
 
-    /// Whether it says which examples are for testing.
+    /// Checks that `data` names the test examples.
     fn check_tests(&self, reading: &Reading<'_>, source: &DataSource) -> Result<(), TrainError> {
         let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
         let own = source.source_key();
@@ -313,7 +315,7 @@ impl DataConfig {
         }
     }
 
-    /// Whether what is said of validation, of shuffling and of classes goes together.
+    /// Checks the keys of validation, shuffling and classes against each other.
     fn check_cuts(&self, reading: &Reading<'_>, source: &DataSource) -> Result<(), TrainError> {
         let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
         let own = source.source_key();
@@ -346,7 +348,7 @@ impl DataConfig {
         Ok(())
     }
 
-    /// The keys that some sources take and others do not, whether they are set, and why others do not.
+    /// The keys that only some sources take: whether they are set, and why the others do not take them.
     fn options(&self) -> [(&'static str, bool, &'static str); 8] {
         let (as_they_are, no_names) =
             ("what other files hold is taken as it is", "other files have no names of arrays");
@@ -362,17 +364,17 @@ impl DataConfig {
         ]
     }
 
-    /// Reads other examples by the same rules, of an experiment that was read from `path`: `file` is CSV, plain or gzip, or
-    /// `.npz`, by its name, and holds these features. Where `data` is on disk it may be records of any kind, a folder of
-    /// images or one image, made features as `data` says.
+    /// Reads other examples by the same rules, for an experiment that was read from `path`: `file` is CSV, plain or
+    /// gzip, or `.npz`, by its name, and holds these features. Where `data` is on disk, it may also be records of any
+    /// kind, a folder of images or one image, and goes through the transforms of `data`.
     ///
     /// # Errors
-    /// A file of another kind, or one that is not right: then with its place.
+    /// A file of another kind, or an invalid one, with its place.
     pub fn read_other(&self, path: &Path, file: &Path, features: &[Feature]) -> Result<Box<dyn Source>, TrainError> {
         let _span = tracing::info_span!("data").entered();
         let name = file.to_string_lossy();
         let is_named = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
-        // What is drawn may be there nevertheless: by its name, or where nothing else is read.
+        // Features that are drawn at random may be in the file too: by their names, or if nothing else is read.
         let names: Option<Vec<String>> = match is_named(&[".npz"]) && features.iter().any(|it| it.random.is_some()) {
             true => Some(NpzReader::open(file)?.names().map(str::to_string).collect()),
             false => None,
@@ -406,8 +408,8 @@ impl DataConfig {
         Ok(Maker::Memory(memory::factors(&reading)?).make(&reading, opened)?.source())
     }
 
-    /// Arrays of bytes as the images that `features` normalise: pixels, where decoded ones would be. Floats are normalised
-    /// already.
+    /// Turns arrays of bytes into the images that `features` normalise, as if the pixels had been decoded. Floats are
+    /// taken as normalised.
     fn normalised(&self, arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
         let is_raw = |name: &str| arrays.arrays().iter().any(|info| info.name == name && info.dtype == DType::U8);
         let spec = |name: &str| self.features.get(name).filter(|spec| !(spec.mean.is_empty() && spec.std.is_empty()));
@@ -435,7 +437,7 @@ impl DataConfig {
         Ok(Arrays::from_arrays(all)?)
     }
 
-    /// The examples with the names of classes that the file lists.
+    /// The examples with the class names that `classes` gives.
     fn named(&self, reading: &Reading<'_>, examples: Examples) -> Result<Examples, TrainError> {
         let mut classes = self.classes.as_ref().map(|classes| classes.read(reading)).transpose()?.unwrap_or_default();
         let label = reading.features.iter().find(|feature| feature.is_label && feature.n_values.is_some());
@@ -467,15 +469,15 @@ impl DataConfig {
         Ok(Examples { training: named(training), test: named(test), validation: validation.map(named) })
     }
 
-    /// Whether the examples are on disk, where broken ones may be left out.
+    /// Whether the examples are on disk, where broken ones may be skipped.
     pub fn is_on_disk(&self) -> bool {
         self.source.as_ref().is_some_and(|source| source.source_key().family == Family::Disk)
     }
 
-    /// What makes ids of text in an experiment that was read from `path`; `None` where `data` has no `tokens`.
+    /// The tokenizer of an experiment that was read from `path`; `None` where `data` has no `tokens`.
     ///
     /// # Errors
-    /// A tokenizer's file that cannot be read.
+    /// A tokenizer file that cannot be read.
     pub fn tokenizer(&self, path: &Path) -> Result<Option<Tokenizer>, TrainError> {
         self.tokens.as_ref().map(|tokens| tokens::tokenizer(&self.origin, path, tokens)).transpose()
     }
@@ -485,7 +487,7 @@ impl DataConfig {
         self.arrays.get(&feature.name).unwrap_or(&feature.name)
     }
 
-    /// How many threads read.
+    /// The number of threads that read.
     fn n_workers(&self) -> usize {
         let n_cores = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         self.workers.unwrap_or_else(n_cores) as usize

@@ -1,4 +1,4 @@
-//! The parts of a data set: what is trained on, validated on, tested on.
+//! Splits a data set into training, validation and test examples.
 
 use super::reading::{Family, Opened, Reading};
 use super::source::DataSource;
@@ -10,14 +10,14 @@ use bf16scope_hlo::DType;
 use bf16scope_model::task::{Feature, FeatureDType};
 use std::sync::Arc;
 
-/// Examples that may be cut into parts, and the label of each where classes are to have their share.
+/// Examples to split, and the class of each one for a stratified split.
 struct Cutting<'a> {
     config: &'a DataConfig,
     classes: Option<Vec<i64>>,
 }
 
 impl DataConfig {
-    /// Opens the files and cuts what is in them.
+    /// Opens the files and splits their examples.
     pub(super) fn parts(
         &self,
         reading: &Reading<'_>,
@@ -51,7 +51,7 @@ impl DataConfig {
         Cutting { config: self, classes }.cut(whole, test, validation)
     }
 
-    /// The label by which the parts are stratified.
+    /// The label by which the split is stratified.
     pub(super) fn label(&self, reading: &Reading<'_>, stratify: &Stratify) -> Result<Feature, TrainError> {
         let is_class = |feature: &&Feature| feature.is_label && feature.n_values.is_some() && feature.dims.is_empty();
         let labels: Vec<&Feature> = reading.features.iter().filter(is_class).collect();
@@ -74,7 +74,7 @@ impl DataConfig {
         })
     }
 
-    /// The class of every example. Of records on the disk only the label is read.
+    /// The class of every example. For records on disk only the label is read.
     fn classes(
         &self,
         reading: &Reading<'_>,
@@ -127,7 +127,7 @@ impl Cutting<'_> {
             };
             return Ok(examples(training.source(), source(validation), source(test)));
         }
-        // One that is too large says so as it does without an order.
+        // A count that is too large gives the same error as without a shuffle.
         let n_kept = n_test.saturating_add(n_validation);
         if n_kept >= n || [config.n_test.map(|_| n_test), config.n_validation.map(|_| n_validation)].contains(&Some(0))
         {
@@ -146,7 +146,8 @@ impl Cutting<'_> {
     }
 }
 
-/// The parts. Whatever is evaluated on after each epoch is tested on too, where nothing is for testing alone.
+/// The parts as sources. If there are no separate test examples, those evaluated after each epoch are the test
+/// examples.
 pub(super) fn examples(
     training: Box<dyn Source>,
     validation: Option<Box<dyn Source>>,

@@ -1,4 +1,5 @@
-//! What opens the files that a source names: each source is a file beside this, and a line of the table in `source.rs`.
+//! The interface of sources to their files: each source is a file in `source`, and a line of the table in
+//! `source/mod.rs`.
 
 use super::{DataConfig, Patterns};
 use crate::TrainError;
@@ -10,77 +11,76 @@ use bf16scope_model::task::Feature;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The files of a source, as `data` names them.
+/// A source's files, as `data` names them.
 pub(super) trait SourceFiles {
-    /// What its examples become, and so what may name those for testing.
+    /// The family of its examples, which decides the sources that test examples may have.
     const FAMILY: Family;
 
     /// The keys that may stand beside it, apart from those about testing and `n_train`.
     const TAKES: &'static [&'static str];
 
-    /// What its features are multiplied by unless `scale` says otherwise.
+    /// The factor of its features unless `scale` is set.
     const SCALE: Option<f32> = None;
 
-    /// Opens them.
+    /// Opens the files.
     fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError>;
 }
 
-/// What the examples of a source become.
+/// The families of examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Arrays in memory. Those for testing may be of any source of this family.
+    /// Arrays in memory. Test examples may be of any source of this family.
     Memory,
-    /// The same, with a test set of their own.
+    /// Arrays in memory, with a test set in the same source.
     Sets,
-    /// Records on the disk. Those for testing are of the same source.
+    /// Records on disk. Test examples are of the same source.
     Disk,
-    /// Ids of text. Those for testing are of the same source.
+    /// Ids of text. Test examples are of the same source.
     Text,
 }
 
-/// What a source gives.
+/// The content of an opened source.
 pub(super) enum Opened {
     /// Arrays, and whether they are scaled.
     Arrays { arrays: Arrays, is_scaled: bool },
-    /// Those for training, and those for testing.
+    /// Training examples and test examples.
     Sets(Arrays, Arrays),
-    /// Records on the disk.
+    /// Records on disk.
     Records(Arc<dyn Records>),
     /// Files of text, or of JSON lines.
     Text { files: Vec<PathBuf>, is_json: bool },
 }
 
-/// What is read, and for whom.
+/// The context of reading `data`: the block, the experiment, the task's features.
 #[derive(Clone)]
 pub(super) struct Reading<'a> {
     pub(super) data: &'a DataConfig,
-    /// The experiment.
+    /// The experiment's file.
     pub(super) path: &'a Path,
-    /// What names of files are relative to.
+    /// The folder that file names are relative to.
     pub(super) folder: &'a Path,
     pub(super) features: &'a [Feature],
-    /// The keys that lead to the files; none to those of a command line.
+    /// The keys that lead to the files; empty for files of a command line.
     pub(super) keys: Vec<&'a str>,
 }
 
 impl Reading<'_> {
-    /// A file, or an object of a store, as it is here.
+    /// The local path of a file, or of a store's object in the cache.
     pub(super) fn at(&self, file: &Path) -> Result<PathBuf, TrainError> {
         self.placed(records::at(self.folder, file, &self.data.cache))
     }
 
-    /// The files, or the objects of a store, that patterns name.
+    /// The files or objects of a store that match the patterns.
     pub(super) fn files(&self, Patterns(patterns): &Patterns) -> Result<Vec<PathBuf>, TrainError> {
         self.placed(records::files(self.folder, patterns))
     }
 
-    /// What comes of files: an error that says nothing but that they are not there, or are not fetched, with the line that
-    /// names them.
+    /// Adds the line that names the files to an error about missing or unfetched files.
     pub(super) fn placed<T>(&self, found: Result<T, DataError>) -> Result<T, TrainError> {
         self.placed_below(None, found)
     }
 
-    /// The same of the file that a key below names.
+    /// The same for the file that the key `key` below names.
     pub(super) fn placed_below<T>(&self, key: Option<&str>, found: Result<T, DataError>) -> Result<T, TrainError> {
         found.map_err(|error| match *error.kind() == DataErrorKind::Read && !self.keys.is_empty() {
             true => {
@@ -92,7 +92,7 @@ impl Reading<'_> {
         })
     }
 
-    /// What is wrong under `data`: at the last of `keys`, or where there are none at `data` itself.
+    /// An error under `data`: at the last of `keys`, or at `data` itself if there are none.
     pub(super) fn wrong(&self, keys: &[&str], measured: &str, expected: &str) -> TrainError {
         let mut way: Vec<Step> = ["data"].iter().chain(keys).map(|key| Step::Key(key.to_string())).collect();
         if let Some(Step::Key(last)) = way.pop() {
@@ -105,7 +105,7 @@ impl Reading<'_> {
         }
     }
 
-    /// What features there are, for a message.
+    /// The names of the features, for a message.
     pub(super) fn names(&self) -> String {
         let names: Vec<&str> = self.features.iter().map(|feature| feature.name.as_str()).collect();
         names.join(", ")

@@ -1,4 +1,4 @@
-//! Values of `data` that are written in two ways each.
+//! Values of `data` that have two forms each.
 
 use bf16scope_model::document::{self, Node, ReadError, Value};
 use serde::{Deserialize, Deserializer};
@@ -22,17 +22,17 @@ impl<'de> Deserialize<'de> for Patterns {
     }
 }
 
-/// How many examples are kept for testing, or for validation.
+/// The size of a part for testing or validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PartSize {
-    /// So many.
+    /// A number of examples.
     Count(u64),
-    /// This share of all, above 0 and below 1; rounded to the nearest number.
+    /// A share of all examples, above 0 and below 1; rounded to the nearest number.
     Share(f64),
 }
 
 impl PartSize {
-    /// How many of `n` they are.
+    /// The number of examples out of `n`.
     pub fn of_examples(self, n: u64) -> u64 {
         match self {
             PartSize::Count(count) => count,
@@ -60,12 +60,12 @@ impl<'de> Deserialize<'de> for PartSize {
     }
 }
 
-/// Which examples go together into each part, class by class.
+/// The label by which a split keeps the share of each class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stratify {
-    /// Those of the only label of classes.
+    /// The only label of classes.
     Only,
-    /// Those of this label.
+    /// This label.
     Label(String),
 }
 
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Stratify {
     }
 }
 
-/// `shuffle: true`, which is 0, or the seed of the order in which examples are cut into parts.
+/// `shuffle: true`, which is seed 0, or the seed of the order in which examples are split.
 pub(super) fn shuffle<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     Node::read(deserializer, |node| match &node.value {
         Value::Bool(false) => Ok(None),
@@ -89,18 +89,18 @@ pub(super) fn shuffle<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     })
 }
 
-/// What is done about an example that cannot be read.
+/// How an example that cannot be read is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tolerance {
     /// The run ends.
     #[default]
     Stop,
-    /// It is left out, up to so many; then the run ends.
+    /// It is skipped, up to so many; then the run ends.
     Skip(u64),
 }
 
 impl Tolerance {
-    /// How many examples may be left out.
+    /// The most examples that may be skipped.
     pub(super) fn n_skipped_max(self) -> u64 {
         match self {
             Tolerance::Stop => 0,
@@ -119,16 +119,16 @@ impl<'de> Deserialize<'de> for Tolerance {
     }
 }
 
-/// What features are multiplied by.
+/// The factors of features.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
-    /// All that the network computes with.
+    /// One factor for all features that the network computes with.
     All(f32),
-    /// Those of these names.
+    /// Factors by feature name.
     Of(BTreeMap<String, f32>),
 }
 
-/// Both kinds of number that YAML has.
+/// A float or an integer of YAML.
 #[derive(Clone, Copy, Deserialize)]
 struct Factor(#[serde(deserialize_with = "factor")] f32);
 

@@ -1,4 +1,5 @@
-//! Examples of a CSV file with a header, whose columns are made numbers by what the rows that are trained on teach.
+//! Examples of a CSV file with a header. Training rows give the statistics and vocabularies that turn its columns into
+//! numbers.
 
 use super::reading::Reading;
 use super::source::DataSource;
@@ -15,7 +16,7 @@ impl DataConfig {
         reading.placed(Table::read(file, self.delimiter.unwrap_or(b',')))
     }
 
-    /// Reads a table, cuts its rows, and learns from those that are trained on.
+    /// Reads a table, splits its rows, and learns from the training rows.
     pub(super) fn table_parts(
         &self,
         reading: &Reading<'_>,
@@ -81,13 +82,13 @@ impl DataConfig {
         Ok(super::parts::examples(training, validation, test))
     }
 
-    /// Other rows, made as those of the run were; of `columns` only those of `features`.
+    /// Other rows, converted as those of the run were; only the `columns` of `features` are read.
     pub(super) fn other_table(&self, reading: &Reading<'_>, file: &Path) -> Result<Box<dyn Source>, TrainError> {
         let columns = self.columns.clone().unwrap_or_default();
         let table = self.table(reading, file)?;
         let learnt = match &self.learnt {
             Some(learnt) => learnt.clone(),
-            // Where nothing is to be learnt, nothing must be known.
+            // If nothing is learnt from rows, no checkpoint is needed.
             None => table.learn(&plain(&columns), &features_of(&plain(&columns), reading.features), &[])?,
         };
         self.made(reading, &table, &columns, &learnt, &(0..table.n_rows()).collect::<Vec<_>>())
@@ -107,7 +108,7 @@ impl DataConfig {
         Ok(Box::new(Named { source: Box::new(arrays), classes, learnt }))
     }
 
-    /// The error of a column.
+    /// Adds the advice to an error about a column that needs learnt values.
     fn placed_column<T>(&self, _: &Reading<'_>, found: Result<T, DataError>) -> Result<T, TrainError> {
         found.map_err(|error| {
             let text = error.to_string();

@@ -1,4 +1,4 @@
-//! Keys of `data` that do not go together, and values that are written in two ways.
+//! Keys of `data` that contradict each other, and values that have two forms.
 
 use super::*;
 use bf16scope_data::npz::{Header, NpzWriter};
@@ -20,7 +20,7 @@ fn error_of(data: &str, path: &Path, features: &[Feature]) -> String {
     }
 }
 
-/// Whatever is wrong with `data` shows the line, in a file whose `data` begins on the second.
+/// An error of `data` shows the line, in a file whose `data` begins on the second.
 #[test]
 fn keys_that_are_wrong_are_refused_with_their_place() {
     let features = [Feature::compute("x", [2]), Feature::compute("y", [2]).label()];
@@ -30,7 +30,7 @@ fn keys_that_are_wrong_are_refused_with_their_place() {
         let error = error_of(data, &path, &features);
         let error = error.strip_prefix(&path.display().to_string()).unwrap().to_string();
         assert!(error.contains("\n  2 | data: {"), "{error}");
-        // Whose format is not known is told all of them.
+        // An unknown format is answered with all of them.
         let lists_formats = error.contains("\n  help: `data` is {csv: FILE}, {npz");
         assert_eq!(lists_formats, error.contains(" of `csv`, `npz`, "), "{error}");
         let (place, message) = error.lines().next().unwrap().split_once(": ").unwrap();
@@ -42,7 +42,7 @@ fn keys_that_are_wrong_are_refused_with_their_place() {
             "z:",
             "`data` has `arrays` of z, expected a feature of the model: x, y",
         ),
-        // Nor are labels scaled with what the network reads.
+        // Labels are not scaled with the network's inputs.
         (
             "{npz: a.npz, n_test: 1, scale: {y: 0.5}}",
             "y:",
@@ -73,7 +73,7 @@ fn keys_that_are_wrong_are_refused_with_their_place() {
         let column = format!("data: {data}").rfind(key).unwrap() + 1;
         assert_eq!(refused(data), (format!(":2:{column}"), expected.to_string()), "{data}");
     }
-    // Whoever has no document is told without a place.
+    // A config without its document has an error without a place.
     let config: DataConfig = document::from_str("e.yaml", "{n_test: 1}").unwrap();
     let error = config.read(Path::new("/nonexistent/e.yaml"), &features).unwrap_err().to_string();
     assert!(error.starts_with("/nonexistent/e.yaml: `data` has none of"), "{error}");
@@ -88,7 +88,7 @@ fn keys_that_are_wrong_are_refused_with_their_place() {
     assert_eq!(features[1].dtype_in(DType::BF16), DType::BF16);
 }
 
-/// What is said of `data: TEXT`, with the place, in a file whose `data` stands on the second line.
+/// The error of `data: TEXT`, with its place, in a file whose `data` is on the second line.
 fn refused(data: &str) -> (String, String) {
     let features = [Feature::compute("images", [8, 8, 3]), Feature::exact("labels", DType::S32, []).label()];
     let folder = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ fn files_and_errors_are_said_in_two_ways_each() {
     }
 }
 
-/// `npz` beside a CSV file was not scaled, and a CSV file beside `npz` was scaled twice.
+/// `npz` beside a CSV file used not to be scaled, and a CSV file beside `npz` was scaled twice.
 #[test]
 fn examples_for_testing_are_scaled_as_those_for_training_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -338,7 +338,7 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     assert_eq!((training.len(), validation.len(), test), (90, 10, vec![100, 101]));
     let [_, validation, test] = parts_of("{csv: a.csv, n_test: 3, validation: {csv: b.csv}}").unwrap();
     assert_eq!((validation, test), (vec![100, 101], vec![97, 98, 99]));
-    // With nothing for testing alone, both are the same.
+    // Without separate test examples, test and validation examples are the same.
     let [training, validation, test] = parts_of("{csv: a.csv, n_validation: 4}").unwrap();
     assert_eq!((training.len(), validation.len(), test), (96, 0, vec![96, 97, 98, 99]));
     for (data, expected) in [
@@ -477,7 +477,7 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
     let two = |name: &str| Feature::exact(name, DType::S32, []).below(9).label();
     let of_two = error_of("{csv: plain.csv, n_test: 1, classes: [a]}", &path, &[two("a"), two("b")]);
     assert!(of_two.contains("`classes` and 2 labels of classes, expected names by label, of `a`, `b`"), "{of_two}");
-    // What is good, by a label map; and other rows of a run of which nothing is known.
+    // Valid keys, with a label map; and other rows for a run whose learnt values are unknown.
     #[derive(Deserialize)]
     struct Block {
         data: DataConfig,

@@ -1,4 +1,4 @@
-//! Text as examples of ids: which options go together, and what an example is.
+//! Text as examples of ids: checks of the options, and the shape of an example.
 
 use super::disk::check_workers;
 use super::reading::{Opened, Reading};
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 /// The keys that sources of text take.
 pub(super) const TAKES: &[&str] = &["tokens", "arrays", "workers", "on_error"];
 
-/// Files of text, those of stores in the cache.
+/// Opens files of text; objects of stores are read from the cache.
 pub(super) fn open(reading: &Reading<'_>, patterns: &Patterns, is_json: bool) -> Result<Opened, TrainError> {
     let files = records::local(reading.files(patterns)?, &reading.data.cache);
     Ok(Opened::Text { files: reading.placed(files)?, is_json })
 }
 
-/// What makes ids of the text of a source, if the options go together, and with the features.
+/// The tokenizer of a text source, after checking the options against each other and the features.
 pub(super) fn checked(reading: &Reading<'_>, key: &str) -> Result<Tokenizer, TrainError> {
     let (data, features) = (reading.data, reading.features);
     check_workers(reading)?;
@@ -92,7 +92,7 @@ pub(super) fn other(reading: &Reading<'_>, file: &Path, tokens: &Options) -> Res
     examples(reading, (vec![file.to_path_buf()], is_json), &tokens, &tokenizer)
 }
 
-/// What makes ids of text.
+/// Reads the tokenizer.
 pub(super) fn tokenizer(origin: &Origin, path: &Path, tokens: &Options) -> Result<Tokenizer, TrainError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let Some(file) = path_of(folder, &tokens.tokenizer) else { return Ok(Tokenizer::bytes()) };
@@ -109,7 +109,7 @@ pub(super) fn tokenizer(origin: &Origin, path: &Path, tokens: &Options) -> Resul
     })
 }
 
-/// What is wrong with `tokens`, if something is: the key, what is wrong, and what may be.
+/// The first fault in `tokens`: the key, what is wrong, and what is allowed.
 fn fault(tokens: &Options, is_json: bool) -> Option<(&'static str, String, &'static str)> {
     let shapes = [("window", tokens.window), ("pack", tokens.pack), ("max_length", tokens.max_length)];
     let set: Vec<&str> = shapes.iter().filter(|(_, length)| length.is_some()).map(|(key, _)| *key).collect();
@@ -167,7 +167,7 @@ fn fault(tokens: &Options, is_json: bool) -> Option<(&'static str, String, &'sta
     None
 }
 
-/// Says that every place counts in the loss and the accuracy of a model that takes no weights, where some should not.
+/// Warns if padding counts in the loss and accuracy because the model takes no weights.
 fn warn_of_padding(reading: &Reading<'_>, tokens: &Options) {
     let (option, what, other) = match (tokens.mask.is_some(), tokens.pack.is_some(), tokens.max_length.is_some()) {
         (true, ..) => ("mask", "what was not chosen", ""),
@@ -184,7 +184,7 @@ fn warn_of_padding(reading: &Reading<'_>, tokens: &Options) {
     tracing::warn!("{}", reading.data.origin.error(reading.path, NodeError::new(way, message).with_help(help)));
 }
 
-/// The error of ids that the network's table does not have, at the place where that says how many it has.
+/// The error of ids beyond the network's table, at the key that gives the table's size.
 fn beyond(reading: &Reading<'_>, tokenizer: &Tokenizer, greatest: u32, feature: &str, n: i64) -> TrainError {
     let key = |name: &str| Step::Key(name.to_string());
     let origin = reading.data.origin.at("model");

@@ -1,4 +1,4 @@
-//! Numbers that are infinite, at the ends of their dtype's range, or below it.
+//! Rules for numbers that are infinite, at the ends of their dtype's range, or below it.
 
 use crate::watch::look::{Found, Look, percent};
 use crate::watch::row::{Quantity, Role, WatchRow};

@@ -1,30 +1,31 @@
-//! What reaches the first layers: layers that give nothing, and gradients that do not come back.
+//! Rules for gradients: layers whose output is 0, and gradients that do not reach the first layers.
 
 use crate::watch::look::{Found, Look, norm};
 use crate::watch::row::{Function, Quantity, Role, WatchRow};
 
-/// What a layer passes on at least, of its cotangent's norm.
+/// The least share of its cotangent's norm that a healthy layer passes on.
 const PASSED: f64 = 1.0 / 16384.0;
 
-/// A layer that passes next to nothing of its cotangent on, at this look and at the one before: its number, and the share.
+/// A layer that passes almost nothing of its cotangent on, in this record and the one before: its number, and the
+/// share.
 struct Block<'a> {
     number: usize,
     row: &'a WatchRow,
     share: f64,
 }
 
-/// The share of the largest cotangent among the readers of an activation that arrives at it; and that reader.
+/// The largest cotangent among the readers of an activation: the reader, and the share that arrives at the activation.
 fn passed<'l>(look: &'l Look<'_>, number: usize, row: &WatchRow) -> Option<(usize, &'l WatchRow, f64)> {
     let arrived = norm(look.cotangent(row)?);
     let readers = look.layers().filter(|(_, reader)| reader.takes.contains(&(number as u32)));
     let given = readers.map(|(at, reader)| look.cotangent(reader).map(|cotangent| (at, reader, norm(cotangent))));
-    // A reader of which nothing is known, such as a dropped branch, may pass it on.
+    // A reader without a record, such as a dropped branch, may pass it on.
     let given: Vec<(usize, &WatchRow, f64)> = given.collect::<Option<_>>()?;
     let (at, reader, most) = given.into_iter().max_by(|a, b| a.2.total_cmp(&b.2))?;
     (most > 0.0 && most.is_finite() && arrived.is_finite()).then(|| (at, reader, arrived / most))
 }
 
-/// The layers that pass nothing on, the last of the network first.
+/// The layers that pass nothing on, from the last of the network.
 fn blocks<'l>(look: &'l Look<'_>) -> Vec<Block<'l>> {
     if !look.has_moved() || !look.are_gradients_finite() {
         return Vec::new();
@@ -60,7 +61,7 @@ pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
 pub(in crate::watch) fn norm_of_one(look: &Look<'_>) -> Vec<Found> {
     let blocks = blocks(look);
     let is_one = |row: &WatchRow| look.is_norm(&row.layer) && !look.is_zero_kernel(&row.layer);
-    // Of an offset that is 0 still, nothing comes, and a ReLU behind it passes nothing on either.
+    // A bias that is still 0 contributes nothing, and a ReLU after it passes nothing on either.
     let is_shut = |(number, row): &(usize, &WatchRow)| {
         let was_zero = look.before(row).is_some_and(WatchRow::is_zero);
         let takes_numbers = look.taken(*number, row).iter().any(|(_, taken)| !taken.is_zero());
@@ -93,10 +94,11 @@ pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
     far.into_iter().collect()
 }
 
-/// Numbers of this rms are nearly all where a sigmoid or a tanh is flat: of a normal distribution 6 % are between -5 and 5.
+/// Numbers of this rms are nearly all where a sigmoid or a tanh is flat: of a normal distribution, 6 % are between -5
+/// and 5.
 const FLAT: f32 = 64.0;
 
-/// A sigmoid or a tanh, before the last layer, that takes such numbers at both looks.
+/// A sigmoid or a tanh, before the last layer, whose input is flat in both records.
 fn far_from_slope(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<Found> {
     let is_flat = matches!(row.function, Some(Function::Sigmoid | Function::Tanh)) && look.has_moved();
     let is_read = || look.layers().any(|(_, reader)| reader.takes.contains(&(number as u32)));
@@ -126,7 +128,7 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
     let layer = look.layers().find(|(_, row)| is_shut(row) && was_dead(row));
     if let Some((number, row)) = layer {
         let taken = look.taken(number, row);
-        // What takes nothing, or a branch that was dropped, gives nothing.
+        // A layer with zero inputs, or a dropped branch, has zero outputs.
         let takes_nothing = !taken.is_empty() && taken.iter().all(|(_, taken)| taken.is_zero());
         if takes_nothing || taken.iter().any(|(_, taken)| taken.role == Some(Role::Dropped)) {
             return Vec::new();
@@ -156,9 +158,9 @@ const BLOCKS: &str = "normalise before each block (`norm: pre`, `normalize_first
                       1000}`";
 const SMALL: &str = "give its kernel larger initial values: `kernel_initializer: he_normal`";
 
-/// What arrives at the first layers, of what the last one is given.
+/// The least share of the last layer's cotangent that arrives at healthy first layers.
 const ARRIVED: f64 = 1.0 / 65536.0;
-/// Layers with kernels between, at least.
+/// The least number of layers with kernels in between.
 const MANY: usize = 4;
 
 pub(in crate::watch) fn vanishing(look: &Look<'_>) -> Vec<Found> {
@@ -190,17 +192,17 @@ pub(in crate::watch) fn vanishing(look: &Look<'_>) -> Vec<Found> {
     }]
 }
 
-/// What arrives at the first layers.
+/// The cotangent at the first layers.
 struct Arrived<'a> {
     number: usize,
     first: &'a WatchRow,
     last: String,
     share: f64,
-    /// Layers with kernels after the first.
+    /// The number of layers with kernels after the first.
     n_layers: usize,
 }
 
-/// Of the layers that take no other one the one at which most arrives.
+/// The largest cotangent among the layers that read no other layer.
 fn arrived<'l>(look: &'l Look<'_>) -> Option<Arrived<'l>> {
     let with_cotangents: Vec<(usize, &WatchRow, f64)> =
         look.layers().filter_map(|(number, row)| Some((number, row, norm(look.cotangent(row)?)))).collect();

@@ -1,5 +1,5 @@
-//! What is looked for, a function for each cause of [`RULES`](super::anomaly::RULES): by what the numbers are (`finite`), how
-//! large they are (`scale`), what reaches the first layers (`gradients`), and what a step makes of it (`updates`).
+//! The rules of [`RULES`](super::anomaly::RULES), one function for each cause: non-finite numbers (`finite`), sizes
+//! (`scale`), gradients that do not reach the first layers (`gradients`), and updates (`updates`).
 
 pub(super) mod finite;
 pub(super) mod gradients;

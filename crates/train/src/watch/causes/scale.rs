@@ -1,22 +1,22 @@
-//! Numbers that are too large or too small for what computes with them: features, labels, layers.
+//! Rules for numbers that are too large or too small for the layers that read them: features, labels, layers.
 
 use std::collections::BTreeSet;
 
 use crate::watch::look::{Found, Look, percent};
 use crate::watch::row::{Function, Quantity, Role, WatchRow};
 
-/// A feature is scaled below this rms.
+/// A feature counts as scaled below this rms.
 const SCALED: f32 = 32.0;
-/// A feature whose largest number is below this adds nothing to what initial values are for.
+/// A feature whose largest number is below this is too small for initial values that assume an rms of about 1.
 const TINY: f32 = 1.0 / 1024.0;
 
-/// A feature that a kernel reads as it is.
+/// A feature that a kernel reads unscaled.
 pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
     let is_tiny = |row: &WatchRow| row.max > 0.0 && row.max <= TINY;
     let is_off = |row: &WatchRow| row.not_finite == 0.0 && (row.rms >= SCALED || is_tiny(row));
     let inputs = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input) && is_off(row));
     for (input, of_input) in inputs {
-        // A layer without variables hands it on, unless it scales it.
+        // A layer without variables passes the feature on, unless it scales it.
         let mut handed = BTreeSet::from([input]);
         for (number, row) in look.layers().filter(|(number, _)| *number > input) {
             if !look.taken(number, row).iter().any(|(taken, _)| handed.contains(taken)) {
@@ -43,7 +43,7 @@ pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
 const OUT_OF_REACH: &str = "train on labels less their mean, divided by their standard deviation (in the data, for `scale` is for \
                             features): an update of the head is a step towards them of the size of the learning rate";
 
-/// Labels that the loss does not bear, or that the head does not reach.
+/// Labels that are too large for the loss, or out of the head's reach.
 pub(in crate::watch) fn label_scale(look: &Look<'_>) -> Vec<Found> {
     let labels = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Label));
     let Some((number, row)) = labels.max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms)) else { return Vec::new() };
@@ -61,12 +61,12 @@ pub(in crate::watch) fn label_scale(look: &Look<'_>) -> Vec<Found> {
     out_of_reach.into_iter().collect()
 }
 
-/// Steps after which a loss that has not moved says something.
+/// Steps after which a loss that has not decreased is significant.
 const ENOUGH_STEPS: u64 = 32;
-/// A label is out of reach of as many updates of the head.
+/// A label is out of reach if it needs as many updates of the head.
 const MANY_UPDATES: f32 = 1048576.0;
 
-/// A sentence about labels that many updates like this one do not reach, if the loss has not halved either (losses of single
+/// A sentence about labels that many updates like this one do not reach, unless the loss has halved (losses of single
 /// batches vary).
 fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
     let first = look.first?;
@@ -78,7 +78,7 @@ fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
     let (head, given) = look.layers().filter(|(_, row)| look.has_kernel(&row.layer)).last()?;
     let takes = look.taken(head, given).iter().map(|(_, row)| row.rms).fold(0.0, f32::max);
     let updates = look.rows(Quantity::Update).filter(|(_, update)| update.scope() == given.layer);
-    // As if all of them added up, and no two of them went to different outputs.
+    // As if all updates added up, and no two of them moved different outputs.
     let moves = |update: &WatchRow| match update.layer.ends_with("/bias") {
         true => update.max,
         false => update.rms * update.n as f32 * takes,
@@ -93,7 +93,7 @@ fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
     })
 }
 
-/// A layer without variables that makes numbers of another size.
+/// A layer without variables that changes the size of its numbers.
 pub(in crate::watch) fn rescaled(look: &Look<'_>) -> Vec<Found> {
     const FACTOR: f32 = 8192.0;
     let found = look.layers().find_map(|(number, row)| {
@@ -120,7 +120,7 @@ pub(in crate::watch) fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
     let is_costly = look.now.loss().is_none_or(|loss| loss >= 1.0);
     let rows = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Softmax));
     let of = |(number, row): (usize, &WatchRow)| {
-        // From 2^12 on it is a mask.
+        // Numbers from 2^12 on are a mask.
         let masked = row.not_finite + row.bins[14] + row.bins[15];
         let others = 1.0 - row.zero - masked;
         let far = (row.bins[12] + row.bins[13]) / others;
@@ -149,7 +149,7 @@ pub(in crate::watch) fn unscaled_residual(look: &Look<'_>) -> Vec<Found> {
     Vec::new()
 }
 
-/// Where an rms is large.
+/// An rms counts as large from here on.
 const LARGE: f32 = 64.0;
 
 pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
@@ -157,9 +157,9 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
     let mut all: Vec<f32> = look.layers().filter(|(_, row)| is_layer(row)).map(|(_, row)| row.rms).collect();
     all.sort_by(f32::total_cmp);
     let median = all.get(all.len() / 2).copied().unwrap_or(0.0);
-    // What predicts a price is as large as one, and the gradient of its square as large as that.
+    // An output that predicts a price is as large as the price, and so is the gradient of its square.
     let label = look.label_scale();
-    // What only a sigmoid or a tanh reads goes no further: `saturated_activation` is about that.
+    // A value that only a sigmoid or a tanh reads has no further effect: `saturated_activation` covers that.
     let is_bounded = |number: usize| {
         let mut readers = look.layers().filter(|(_, reader)| reader.takes.contains(&(number as u32))).peekable();
         let is_flat = |row: &WatchRow| matches!(row.function, Some(Function::Sigmoid | Function::Tanh));

@@ -1,9 +1,9 @@
-//! What a step makes of gradients: rates, ε, decay, and what a variable's dtype loses.
+//! Rules for updates: learning rates, ε, decay, and what a variable's dtype loses.
 
 use crate::watch::look::{Found, Look, percent};
 use crate::watch::row::{Quantity, Role, WatchRow};
 
-/// Updates of so many learning rates are none that an optimizer with a quotient makes.
+/// An optimizer with a quotient does not make updates of more learning rates than this.
 const LARGE: f32 = 64.0;
 
 /// Optimizers that divide a gradient by its own size.
@@ -12,7 +12,7 @@ const QUOTIENTS: [&str; 5] = ["adam", "adamw", "nadam", "rmsprop", "adagrad"];
 pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
     let rate = look.now.learning_rate as f32;
     let is_of_a_quotient = QUOTIENTS.contains(&look.now.optimizer.as_str());
-    // Weight decay moves variables past the quotient.
+    // Weight decay moves variables without the quotient.
     if !is_of_a_quotient || rate <= 0.0 || look.now.decay >= MOST_DECAY {
         return Vec::new();
     }
@@ -41,7 +41,7 @@ pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
     if !QUOTIENTS.contains(&look.now.optimizer.as_str()) || look.now.decay >= MOST_DECAY {
         return Vec::new();
     }
-    // Of a bias that is 0 still every update is large.
+    // For a bias that is still 0, every update is large.
     let largest = look.rows(Quantity::Update).filter_map(|(_, row)| row.stored).fold(0.0, f32::max);
     let is_damped = |(_, row): (usize, &WatchRow)| {
         let before = look.before(row).map_or(0.0, |before| before.rms);
@@ -66,7 +66,7 @@ pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
     found.into_iter().collect()
 }
 
-/// The share of a variable that decays in a step.
+/// The largest plausible share of a variable that decays in a step.
 const MOST_DECAY: f64 = 0.1;
 
 pub(in crate::watch) fn weight_decay(look: &Look<'_>) -> Vec<Found> {

@@ -15,7 +15,7 @@ impl SourceFiles for Csv {
     const FAMILY: Family = Family::Memory;
     const TAKES: &'static [&'static str] = &["scale", "columns", "delimiter"];
 
-    /// One factor for all is applied as the file is read.
+    /// A factor for all features is applied while the file is read.
     fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
         let factor = if let Some(Scale::All(factor)) = reading.data.scale { Some(factor) } else { None };
         let arrays = csv::read_scaled(&reading.at(&self.0)?, reading.features, factor.unwrap_or(1.0));

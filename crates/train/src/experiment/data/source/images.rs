@@ -28,7 +28,7 @@ impl SourceFiles for Images {
     }
 }
 
-/// Says that the last images of a folder, which come class after class, are no fair test.
+/// Warns that the last images of a folder, which come class by class, are no fair test set.
 fn warn_of_split(reading: &Reading<'_>, folder: &ImageFolder, n_test: u64) {
     let (n, n_classes) = (folder.n_records(), folder.classes().len() as i64);
     let label = |index| match folder.values(index, Some(&["labels"])).ok()?.get("labels")? {

@@ -1,6 +1,6 @@
 //! The sources that `data` may name.
 //!
-//! A source is added in two files: what opens its files in one of this folder, and a line of the table here.
+//! To add a source, write a file in this folder that opens its files, and a line in the table below.
 
 mod csv;
 mod idx;
@@ -22,7 +22,7 @@ macro_rules! sources {
     ($($(#[$doc:meta])* $Source:ident in $key:ident = $value:literal;)*) => {
         $(pub use $key::$Source;)*
 
-        /// Where examples are: a key of `data`, or of its `test`, and the files that it names.
+        /// The source of examples: a key of `data`, or of its `test`, and the files that it names.
         #[derive(Clone, Debug, PartialEq)]
         pub enum DataSource {
             $($(#[$doc])* $Source($Source),)*
@@ -84,11 +84,11 @@ sources! {
     Jsonl in jsonl = "FILES";
 }
 
-/// A source as the table has it.
+/// A source's row of the table.
 #[derive(Clone, Copy)]
 pub(super) struct SourceKey {
     pub(super) name: &'static str,
-    /// What stands after the key.
+    /// The form of the key's value.
     value: &'static str,
     pub(super) family: Family,
     takes: &'static [&'static str],
@@ -101,7 +101,7 @@ impl SourceKey {
         format!("{{{}: {}}}", self.name, self.value)
     }
 
-    /// Whether it names directories, and no files.
+    /// Whether its value names directories instead of files.
     pub(super) fn is_of_folders(&self) -> bool {
         self.value == "DIRECTORY"
     }
@@ -111,7 +111,7 @@ impl SourceKey {
         self.takes.contains(&key)
     }
 
-    /// Whether `test` may name that one.
+    /// Whether `test` may name the source `other`.
     pub(super) fn may_be_tested_on(&self, other: &SourceKey) -> bool {
         match self.family {
             Family::Memory => other.family == Family::Memory,
@@ -120,14 +120,14 @@ impl SourceKey {
         }
     }
 
-    /// What may say which examples are for testing.
+    /// The keys that may name the test examples, for a message.
     pub(super) fn tests(&self) -> String {
         let forms = SOURCES.iter().filter(|other| self.may_be_tested_on(other)).map(|other| other.form());
         alternatives(forms.map(|form| format!("`test: {form}`")))
     }
 }
 
-/// `` `csv`, `npz` or `idx` ``, of the sources for which something holds.
+/// `` `csv`, `npz` or `idx` ``: the sources that meet a condition.
 pub(super) fn names(is_meant: impl Fn(&SourceKey) -> bool) -> String {
     alternatives(SOURCES.iter().filter(|source| is_meant(source)).map(|source| format!("`{}`", source.name)))
 }
@@ -145,12 +145,12 @@ pub(super) fn alternatives(names: impl Iterator<Item = String>) -> String {
 type OtherKeys = Vec<(Key, Node)>;
 
 impl DataSource {
-    /// Its line of the table.
+    /// Its row of the table.
     pub(super) fn source_key(&self) -> &'static SourceKey {
         SOURCES.iter().find(|source| source.name == self.key()).expect("every source is in the table")
     }
 
-    /// The source that the keys of `block` name, and its other keys, which are some of `known`.
+    /// The source that the keys of `block` name, and the other keys, which must be among `known`.
     pub(super) fn of(block: &str, node: &Node, known: &[&str]) -> Result<(Option<DataSource>, OtherKeys), ReadError> {
         let Value::Map(map) = &node.value else { return Err(node.wrong("keys and values")) };
         let (mut found, mut others) = (None::<DataSource>, Vec::new());

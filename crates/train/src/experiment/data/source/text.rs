@@ -1,4 +1,4 @@
-//! `text: FILES`: text that `tokens` makes examples of.
+//! `text: FILES`: text that `tokens` turns into examples.
 
 use crate::TrainError;
 use crate::experiment::data::reading::{Family, Opened, Reading, SourceFiles};
