@@ -1,9 +1,9 @@
 //! Networks and training steps as XLA HLO: a graph builder with TensorFlow's `bfloat16_scope`, layers, losses, optimizers.
 //!
-//! A [`Graph`](graph::Graph) writes an [`hlo::Module`](bf16scope_hlo::Module) as it is built. Inside a bf16 scope variables
-//! are stored as f32 and read as bf16; layers ([`nn`]) ask for variables in the dtype of their input. A [`Task`](task::Task)
-//! says what is learnt, and [`models`] holds a small zoo of tasks, also as YAML ([`document`]). Nothing here runs or compiles
-//! a program: `bf16scope-train` does.
+//! A [`Graph`](graph::Graph) writes an [`hlo::Module`](bf16scope_hlo::Module) as it is built. Inside a bf16 scope,
+//! variables are stored as f32 and read as bf16; layers ([`nn`]) request variables in the dtype of their input. A
+//! [`Task`](task::Task) is a network with its loss and metrics, and [`models`] holds a small zoo of tasks, also as YAML
+//! ([`document`]). Nothing here compiles or runs a program: `bf16scope-train` does.
 //!
 //! ```
 //! use bf16scope_model::prelude::*;

@@ -1,7 +1,7 @@
-//! What a file that builds a model imports: `use bf16scope_model::prelude::*;`.
+//! The usual imports of a file that builds a model: `use bf16scope_model::prelude::*;`.
 //!
-//! The builder, the dtypes, layers and their configurations, optimizers, and the modules [`nn`] and [`models`] by name for
-//! the rest. The package `bf16scope` has the same prelude with what trains.
+//! It has the builder, the dtypes, layers and their configurations, optimizers, and the modules [`nn`] and [`models`]
+//! for everything else. The package `bf16scope` has the same prelude plus training.
 
 pub use crate::graph::{Distribution, FanMode, Graph, Init, Precision, Program, Scope, Tensor, Variable, gradients};
 pub use crate::models::{self, Model};

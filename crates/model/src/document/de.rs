@@ -1,5 +1,5 @@
-//! `&Node` as a deserializer: configuration types are read by serde, and an error has the place of the innermost value, or
-//! key, that it passes on its way out.
+//! serde deserialization from a `&Node`: an error gets the place of the innermost value or key that it passes on its
+//! way out.
 
 use super::error::ReadError;
 use super::node::{NODE, Node, Value};
@@ -72,7 +72,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         read.map_err(|error| error.or_at(self.mark))
     }
 
-    /// Any scalar is text, as it is written.
+    /// Any scalar can be read as text, as it is written.
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match self.text() {
             Some(text) => visitor.visit_borrowed_str(text).map_err(|error: ReadError| error.or_at(self.mark)),
@@ -162,7 +162,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-/// A list, all of which the visitor takes.
+/// A list, which the visitor must consume completely.
 fn items<'de, V: Visitor<'de>>(node: &Node, list: &'de [Node], visitor: V) -> Result<V::Value, ReadError> {
     let mut items = Items(list.iter());
     let read = visitor.visit_seq(&mut items).map_err(|error| error.or_at(node.mark))?;

@@ -1,15 +1,15 @@
-//! What is wrong with a document: where, in which words, and what to do about it.
+//! Errors of documents: the place, the problem, and advice.
 
 use super::place::{Key, Mark, Step};
-use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES, nearest};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES};
 use serde::de::{self, Expected, Unexpected};
 use std::cell::RefCell;
 use std::fmt;
 
-/// Most characters of a line that an error quotes.
+/// The most characters of a line that an error quotes.
 const MAX_SHOWN: usize = 100;
 
-/// What is wrong with a document, and where.
+/// An error in a document, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct ConfigError {
@@ -17,7 +17,7 @@ pub struct ConfigError {
     pub path: String,
     /// The place, if there is one.
     pub place: Option<Place>,
-    /// What is wrong.
+    /// The problem.
     pub problem: ConfigProblem,
 }
 
@@ -32,7 +32,7 @@ pub struct Place {
     pub text: String,
 }
 
-/// What is wrong with a document.
+/// A problem in a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigProblem {
@@ -41,28 +41,28 @@ pub enum ConfigProblem {
     UnknownKey {
         /// The key.
         key: String,
-        /// The keys that are read there.
+        /// The keys that are valid there.
         valid: Vec<String>,
     },
-    /// A key of a [`Tuning`](bf16scope_passes::tuning::Tuning) where it is none, as earlier versions had it.
+    /// A key of a [`Tuning`](bf16scope_passes::tuning::Tuning) outside of `tune`, where earlier versions had it.
     #[error("`{key}` is a choice for a target, expected under `tune`")]
     OfTuning {
         /// The key.
         key: String,
-        /// What to write instead.
+        /// The line to write instead.
         line: String,
     },
-    /// A key of a [`Tuning`](bf16scope_passes::tuning::Tuning) by the name that earlier versions read.
+    /// A key of a [`Tuning`](bf16scope_passes::tuning::Tuning) by its name in earlier versions.
     #[error("`{key}` is called `{now}`")]
     Renamed {
         /// The key.
         key: String,
-        /// Its name.
+        /// The present name.
         now: &'static str,
-        /// What to write instead.
+        /// The line to write instead.
         line: String,
     },
-    /// A value that is none of the valid ones.
+    /// A value that is not one of the valid ones.
     #[error("unknown value `{value}`, {}", expected("value", valid))]
     UnknownValue {
         /// The value.
@@ -70,13 +70,13 @@ pub enum ConfigProblem {
         /// The valid ones.
         valid: Vec<String>,
     },
-    /// A key that must be there.
+    /// A missing key.
     #[error("missing key `{key}`")]
     MissingKey {
         /// The key.
         key: String,
     },
-    /// A key that is there twice.
+    /// A duplicate key.
     #[error("key `{key}` is given twice")]
     DuplicateKey {
         /// The key.
@@ -85,29 +85,29 @@ pub enum ConfigProblem {
     /// A value of the wrong kind or out of range.
     #[error("found {found}, expected {expected}")]
     WrongValue {
-        /// What stands there.
+        /// The value in the document.
         found: String,
-        /// What should.
+        /// The valid values.
         expected: String,
     },
-    /// Keys and values that are right each, and together are not.
+    /// Keys and values that are valid alone but not together.
     #[error("{message}")]
     Together {
-        /// What was found, and what was expected.
+        /// The measured and the expected value.
         message: String,
-        /// What to do about it, if that is not plain.
+        /// The advice, if it is not obvious.
         help: Option<String>,
     },
     /// Not YAML; the text is the YAML parser's.
     #[error("not valid yaml: {0}")]
     Syntax(String),
-    /// Values inside values, deeper than any configuration.
+    /// Nesting deeper than any configuration.
     #[error("more than {MAX_DEPTH} lists and maps stand inside one another")]
     TooDeep,
     /// Aliases that repeat aliases.
     #[error("aliases repeat more than {MAX_NODES} values")]
     TooMany,
-    /// Too large to be a configuration.
+    /// A document too large to be a configuration.
     #[error("document has at least {n_bytes} bytes, expected at most {MAX_BYTES}")]
     TooLarge {
         /// Its size, as far as it was read.
@@ -146,7 +146,7 @@ impl fmt::Display for ConfigError {
 }
 
 impl ConfigProblem {
-    /// What to do about it, if that is not plain.
+    /// The advice, if it is not obvious.
     pub fn help(&self) -> Option<String> {
         match self {
             ConfigProblem::UnknownValue { value, valid } if valid == &["auto", "none"] && value.starts_with("tpu") => {
@@ -174,8 +174,8 @@ impl ConfigProblem {
     }
 }
 
-/// What to write in place of a value that is nearly the one expected: a number in quotes, a whole number with a point, one
-/// item of a list alone.
+/// The correction of a value that is nearly valid: a number in quotes, a whole number with a decimal point, a list's
+/// single item without brackets.
 fn as_expected(found: &str, expected: &str) -> Option<String> {
     let quoted = found.strip_prefix("string \"").and_then(|rest| rest.strip_suffix('"'));
     let (integer, float) = (in_backticks(found, "integer"), in_backticks(found, "floating point"));
@@ -209,50 +209,50 @@ fn expected(noun: &str, valid: &[String]) -> String {
     }
 }
 
-/// `one of a, b, c`, of the valid names of a value.
+/// `one of a, b, c`, from the valid names of a value.
 pub(super) fn one_of(names: &[&str]) -> String {
     format!("one of {}", names.join(", "))
 }
 
-/// What is wrong with a value, with the place of the innermost value or key that the error passed on its way out.
+/// A problem with a value, with the place of the innermost value or key that the error passed on its way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError {
-    /// Where; nowhere while it has passed none.
+    /// The place; `None` before it has passed one.
     pub mark: Option<Mark>,
-    /// What is wrong.
+    /// The problem.
     pub problem: ConfigProblem,
 }
 
 impl ReadError {
-    /// An error in our own words.
+    /// An error with a message of ours.
     pub fn new(message: impl Into<String>) -> ReadError {
         ReadError::of(ConfigProblem::Together { message: message.into(), help: None })
     }
 
-    /// An error of this problem.
+    /// An error with this problem.
     pub fn of(problem: ConfigProblem) -> ReadError {
         ReadError { mark: None, problem }
     }
 
-    /// The error of a value that is something else.
+    /// The error of a value of another kind.
     pub fn wrong(found: String, expected: &str) -> ReadError {
         ReadError::of(ConfigProblem::WrongValue { found, expected: expected.to_string() })
     }
 
-    /// The same with help, in place of what the problem says itself.
+    /// The same error with this advice instead of the problem's own.
     #[must_use]
     pub fn with_help(self, help: impl Into<String>) -> ReadError {
         let problem = ConfigProblem::Together { message: self.problem.to_string(), help: Some(help.into()) };
         ReadError { problem, ..self }
     }
 
-    /// The same, at this place if it has none.
+    /// The same error, at this place if it has none.
     #[must_use]
     pub fn or_at(self, mark: Mark) -> ReadError {
         ReadError { mark: self.mark.or(Some(mark).filter(|mark| mark.line > 0)), ..self }
     }
 
-    /// The same, of a key: with the name that is written there.
+    /// The same error about a key, with the name that the document has for it.
     pub(super) fn of_key(self, key: &Key) -> ReadError {
         let problem = match self.problem {
             ConfigProblem::UnknownKey { valid, .. } => {
@@ -263,8 +263,9 @@ impl ReadError {
         ReadError { problem, ..self }.or_at(key.mark)
     }
 
-    /// The error as one of whatever is being read. serde takes an error of ours as text alone, so the error itself waits
-    /// beside, and [`de::Error::custom`] of a [`ReadError`] takes it; an error of another deserializer has the text.
+    /// Raises the error as serde's type `E`. serde passes an error of ours as text only, so the error itself waits in a
+    /// thread-local until [`de::Error::custom`] of a [`ReadError`] takes it; an error of another deserializer keeps the
+    /// text.
     pub fn raise<E: de::Error>(self) -> E {
         let text = self.to_string();
         RAISED.with_borrow_mut(|place| *place = Some(self));
@@ -328,30 +329,30 @@ fn strings(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| name.to_string()).collect()
 }
 
-/// What is wrong about what the steps lead to, in our words: of values that are right each, and together are not.
+/// An error relative to a node: usually values that are valid alone but not together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeError {
-    /// From where it was found to the culprit.
+    /// The steps from the node to the value.
     pub path: Vec<Step>,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The advice.
     pub help: Option<String>,
 }
 
 impl NodeError {
-    /// An error about what is at `path`.
+    /// An error about the value at `path`.
     pub fn new(path: Vec<Step>, message: impl Into<String>) -> NodeError {
         NodeError { path, message: message.into(), help: None }
     }
 
-    /// The same with help.
+    /// The same error with advice.
     #[must_use]
     pub fn with_help(self, help: impl Into<String>) -> NodeError {
         NodeError { help: Some(help.into()), ..self }
     }
 
-    /// The same, seen from one step further out.
+    /// The same error, relative to a node one step further out.
     #[must_use]
     pub fn within(mut self, step: Step) -> NodeError {
         self.path.insert(0, step);
@@ -359,7 +360,7 @@ impl NodeError {
     }
 }
 
-/// serde's and Rust's words for values in words of the document.
+/// Replaces serde's and Rust's terms for values by terms of the document.
 pub(super) fn plain(words: &str) -> String {
     let known = match words {
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",

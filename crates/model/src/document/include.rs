@@ -1,8 +1,9 @@
 //! Documents that include others: `include: FILE`, or a list of files, at the root or under `model`.
 //!
-//! Keys of an included file stand as if they were written there, but for those that are; maps of both are joined. Under
-//! `model` a file may be a model's keys, or an experiment, whose `model` is taken. This file reads nothing: the caller does. A place
-//! in an included file has a line behind those of the files before it, by which [`Document`] finds the file again.
+//! Keys of an included file count as if they were written in the document, unless the document has them; maps in both
+//! are merged. Under `model`, a file may hold a model's keys, or an experiment, whose `model` is used. The caller reads
+//! the files. Lines of an included file are numbered after those of the files before it, so [`Document`] can map a line
+//! back to its file.
 
 use super::error::ReadError;
 use super::node::{Node, Value};
@@ -10,10 +11,10 @@ use super::place::{Key, Mark};
 use super::{ConfigError, Document, MAX_BYTES, placed, without_mark, yaml};
 use std::path::Path;
 
-/// Files inside one another at most.
+/// The deepest nesting of files.
 const MAX_DEPTH: usize = 8;
 
-/// Reads a file's text.
+/// A function that reads a file's text.
 type Read<'a> = dyn FnMut(&Path) -> std::io::Result<String> + 'a;
 
 /// A file that a document includes.
@@ -21,22 +22,21 @@ type Read<'a> = dyn FnMut(&Path) -> std::io::Result<String> + 'a;
 pub(super) struct Included {
     pub path: String,
     pub text: String,
-    /// Lines of the files before it.
+    /// The number of lines of the files before it.
     pub before: usize,
 }
 
-/// Why a document cannot be put together: a value that names a file, or a file that is no document.
+/// Why a document cannot be assembled: a bad reference to a file, or an invalid file.
 enum Failed {
     At(ReadError),
     Within(ConfigError),
 }
 
 impl Document {
-    /// As [`Document::parse`], with the files that it includes, which `read` reads; paths are relative to the file that names
-    /// them.
+    /// As [`Document::parse`], with included files, which `read` reads; paths are relative to the file that names them.
     ///
     /// # Errors
-    /// A text that is no document, or includes one; a file that cannot be read; files that include each other.
+    /// An invalid document, also an included one; a file that cannot be read; files that include each other.
     pub fn parse_with(path: &str, text: &str, read: &mut Read<'_>) -> Result<Document, ConfigError> {
         let mut document = Document::parse(path, text)?;
         let (n_lines, n_bytes) = (text.lines().count() + 1, text.len());
@@ -73,7 +73,7 @@ impl Including<'_> {
         Ok(root.replaced(Value::Map(whole)))
     }
 
-    /// A map, joined with those of the files that it includes.
+    /// A map, merged with those of the files that it includes.
     fn level(&mut self, node: Node, path: &Path, is_model: bool, depth: usize) -> Result<Node, Failed> {
         let Value::Map(map) = &node.value else { return Ok(node) };
         let Some(include) = node.get("include") else { return Ok(node) };
@@ -107,7 +107,7 @@ impl Including<'_> {
         Ok(joined)
     }
 
-    /// The tree of a file, with its lines behind all others.
+    /// The tree of a file, with its lines numbered after all others.
     fn file(&mut self, file: &Path, name: &Node) -> Result<Node, Failed> {
         let text = (self.read)(file).map_err(|error| {
             let error = ReadError::new(format!("cannot include {}: {error}", file.display())).or_at(name.mark);
@@ -127,7 +127,7 @@ impl Including<'_> {
     }
 }
 
-/// A tree whose places are so many lines later.
+/// A tree with its line numbers shifted by `lines`.
 fn moved(node: &Node, lines: usize) -> Node {
     let later = |mark: Mark| Mark { line: mark.line + lines, ..mark };
     let value = match &node.value {
@@ -144,7 +144,7 @@ fn moved(node: &Node, lines: usize) -> Node {
     made
 }
 
-/// Maps joined: what the first has stays, and what both have as maps is joined in turn.
+/// Merges maps: the first one's values win, and maps in both are merged recursively.
 fn with(node: Node, included: Node) -> Node {
     let (Value::Map(own), Value::Map(others)) = (&node.value, included.value) else { return node };
     let mut own = own.clone();

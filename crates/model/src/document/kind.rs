@@ -1,7 +1,7 @@
-//! Enums in YAML: `kind`, and the keys of that kind.
+//! Enums in YAML: a `kind`, and the keys of that kind.
 //!
-//! `{kind: momentum, momentum: 0.9}` is read as serde's own form `{momentum: {momentum: 0.9}}`, wherever `kind` stands among
-//! the keys. A kind without keys may stand alone: `adam`.
+//! `{kind: momentum, momentum: 0.9}` is read as serde's own form `{momentum: {momentum: 0.9}}`; `kind` need not be the
+//! first key. A kind whose keys all have defaults may be written as its name alone: `adam`.
 
 use super::error::{ConfigProblem, ReadError};
 use super::nearest;
@@ -15,12 +15,12 @@ use serde::forward_to_deserialize_any;
 /// Reads an enum whose variants are all structs, for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// Where `kind` is missing or not known, and whatever the kind's own keys bring.
+/// A missing or unknown `kind`, and the errors of the kind's own keys.
 pub fn read<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
     Node::read(deserializer, of)
 }
 
-/// As [`read()`], of a node.
+/// As [`read()`], from a node.
 ///
 /// # Errors
 /// As [`read()`].
@@ -28,15 +28,15 @@ pub fn of<T: DeserializeOwned>(node: &Node) -> Result<T, ReadError> {
     of_node(node, None)
 }
 
-/// As [`of`], where a number alone stands for one of the kinds.
+/// As [`of`]; a number alone stands for one of the kinds.
 ///
 /// # Errors
-/// As [`read()`]; a number that `of_number` does not take, which says what it takes.
+/// As [`read()`]; a number that `of_number` refuses, with its reason.
 pub fn of_or_number<T: DeserializeOwned>(node: &Node, of_number: OfNumber<T>) -> Result<T, ReadError> {
     of_node(node, Some(of_number))
 }
 
-/// The error of [`of`] or [`of_or_number`], of a key that another kind has, with which that is.
+/// Adds to an error of [`of`] or [`of_or_number`] about an unknown key which other kind has that key.
 pub fn elsewhere<T: DeserializeOwned>(error: ReadError) -> ReadError {
     let ConfigProblem::UnknownKey { key, .. } = &error.problem else { return error };
     let kinds = with_key::<T>(key);
@@ -51,7 +51,7 @@ pub fn elsewhere<T: DeserializeOwned>(error: ReadError) -> ReadError {
 pub fn with_key<T: DeserializeOwned>(key: &str) -> Vec<&'static str> {
     let has = |kind: &&str| {
         let mut keys = Vec::new();
-        // It fails, after it has named them.
+        // Fails, after the type has named its keys.
         drop(T::deserialize(AskKeys { kind, keys: &mut keys }));
         keys.contains(&key)
     };
@@ -61,12 +61,12 @@ pub fn with_key<T: DeserializeOwned>(key: &str) -> Vec<&'static str> {
 /// The keys of a struct.
 pub fn keys_of<T: DeserializeOwned>() -> Vec<&'static str> {
     let mut keys = Vec::new();
-    // It fails, after it has named them.
+    // Fails, after the type has named its keys.
     drop(T::deserialize(AskKeys { kind: "", keys: &mut keys }));
     keys
 }
 
-/// What a number alone stands for; an error says which numbers do.
+/// Converts a number alone; the error says which numbers are valid.
 type OfNumber<T> = fn(f64) -> Result<T, &'static str>;
 
 fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> Result<T, ReadError> {
@@ -87,7 +87,7 @@ fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> 
     let (kind, rest) = match &node.value {
         Value::Text(name) => {
             let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-            // What is like none of the kinds need not be meant for one.
+            // A name unlike all kinds is probably not meant as one.
             if of_number.is_some() && nearest(name, &names).is_none() {
                 return Err(wrong());
             }
@@ -96,7 +96,7 @@ fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> 
         Value::Map(map) => {
             let Some(kind) = node.get("kind") else {
                 let missing = ReadError::of(ConfigProblem::MissingKey { key: "kind".to_string() });
-                // `{adam: {beta1: 0.9}}`, as a layer is written.
+                // `{adam: {beta1: 0.9}}`, the form of layers.
                 let named = map.iter().find(|(key, _)| names.contains(&&**key));
                 let missing = match named {
                     Some((name, _)) => {
@@ -114,15 +114,15 @@ fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> 
     T::deserialize(Kinded { kind, rest: &rest }).map_err(|error| error.or_at(node.mark))
 }
 
-/// What the kinds are called.
+/// The names of the kinds.
 fn names_of<T: DeserializeOwned>() -> Vec<&'static str> {
     let mut names = Vec::new();
-    // It fails, after it has named them.
+    // Fails, after the type has named its variants.
     drop(T::deserialize(Ask(&mut names)));
     names
 }
 
-/// Is told what variants an enum has.
+/// A deserializer that receives the names of an enum's variants.
 struct Ask<'a>(&'a mut Vec<&'static str>);
 
 impl<'de> Deserializer<'de> for Ask<'_> {
@@ -148,7 +148,7 @@ impl<'de> Deserializer<'de> for Ask<'_> {
     }
 }
 
-/// Is told what keys a kind has.
+/// A deserializer that receives the names of a kind's keys.
 struct AskKeys<'a> {
     kind: &'a str,
     keys: &'a mut Vec<&'static str>,
@@ -221,7 +221,7 @@ impl<'de> VariantAccess<'de> for AskKeys<'_> {
     }
 }
 
-/// A kind, and the keys beside it: as an enum, the one is the variant and the others are its fields.
+/// A kind and the keys beside it: the variant of an enum, and its fields.
 struct Kinded<'a> {
     kind: &'a Node,
     rest: &'a Node,

@@ -1,10 +1,10 @@
-//! YAML to configuration types, with errors that a person can act on: they point at line and column, quote the line,
-//! list the valid keys or values and suggest the nearest.
+//! Reads YAML into configuration types, with errors that point at line and column, quote the line, list the valid keys
+//! or values and suggest the nearest.
 //!
-//! No IO: the caller reads the file. A document is read into a tree ([`Node`]) in which every value knows its line and
-//! column, configuration types are read of that tree by serde, and an error has the place of the value it was made for.
-//! Once a document is read, its places travel as [`Origin`]s.
-//! Where a type has `#[serde(flatten)]` or `untagged`, serde reads a map before it looks at it, and the place is the map's.
+//! No IO: the caller reads the file. A document is parsed into a tree ([`Node`]) in which every value knows its line
+//! and column; serde reads configuration types from the tree, and an error has the place of the value that it is about.
+//! After reading, places are kept as [`Origin`]s. For types with `#[serde(flatten)]` or `untagged`, serde buffers a map
+//! before it examines it, and the place is the map's.
 
 mod de;
 mod error;
@@ -27,17 +27,17 @@ pub use yaml::{WriteError, to_line, to_string, with};
 use bf16scope_passes::tuning::{CHOICES, Choice};
 use serde::de::DeserializeOwned;
 
-/// Largest document taken, in bytes. A model is a page of text.
+/// The largest document, in bytes. A model is a page of text.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// Most values inside one another. A configuration has ten.
+/// The deepest nesting of values. A configuration has about ten levels.
 const MAX_DEPTH: usize = 128;
 
-/// Most values of a document with what its aliases repeat. A document of [`MAX_BYTES`] has half as many
-/// at most, and one in which aliases repeat aliases would have more than memory holds.
+/// The most values of a document, counting what its aliases repeat. A document of [`MAX_BYTES`] has at most half as
+/// many itself; nested aliases could expand to more than fits in memory.
 const MAX_NODES: usize = 1 << 20;
 
-/// Reads a configuration from the text of file `path`, which is named in errors only.
+/// Reads a configuration from the text of file `path`, which appears in errors only.
 ///
 /// # Errors
 /// The first problem of the document.
@@ -45,21 +45,21 @@ pub fn from_str<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, Config
     Document::parse(path, text)?.read()
 }
 
-/// A document: its tree, and its text, of which errors show a line.
+/// A document: its tree, and its text, whose lines errors show.
 #[derive(Clone, Debug)]
 pub struct Document {
     path: String,
     text: String,
     root: Node,
-    /// Files that it includes, whose lines are behind its own.
+    /// Included files, whose lines are numbered after its own.
     included: Vec<include::Included>,
 }
 
 impl Document {
-    /// Reads the text of file `path`, which is named in errors only.
+    /// Parses the text of file `path`, which appears in errors only.
     ///
     /// # Errors
-    /// A text that is no document.
+    /// A text that is not a valid document.
     pub fn parse(path: &str, text: &str) -> Result<Document, ConfigError> {
         if text.len() > MAX_BYTES {
             return Err(placed(path, text, None, ConfigProblem::TooLarge { n_bytes: text.len() }));
@@ -69,7 +69,7 @@ impl Document {
         Ok(Document { path: path.to_string(), text: text.to_string(), root, included: Vec::new() })
     }
 
-    /// The file, as it is named in errors.
+    /// The file's name in errors.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -79,10 +79,10 @@ impl Document {
         &self.root
     }
 
-    /// What it says, as a configuration.
+    /// Reads the document as a configuration.
     ///
     /// # Errors
-    /// The first value that is not right.
+    /// The first invalid value.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         T::deserialize(&self.root).map_err(|error| {
             let ReadError { mark, problem } = error.or_at(self.root.mark);
@@ -90,7 +90,7 @@ impl Document {
         })
     }
 
-    /// An error about what its steps lead to from the root.
+    /// An error about the value that its steps lead to from the root.
     pub fn error(&self, error: NodeError) -> ConfigError {
         self.read_error(self.root.error(error))
     }
@@ -125,7 +125,7 @@ pub fn error_without_place(path: &str, NodeError { message, help, .. }: NodeErro
     placed(path, "", None, ConfigProblem::Together { message, help })
 }
 
-/// Some editors put a byte order mark first, which is no part of the document.
+/// Some editors write a byte order mark first, which is not part of the document.
 fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{FEFF}').unwrap_or(text)
 }
@@ -138,11 +138,11 @@ fn placed(path: &str, text: &str, mark: Option<Mark>, problem: ConfigProblem) ->
     ConfigError { path: path.to_string(), place, problem }
 }
 
-/// The problem of an unknown key, if it is a key of `tune` that stands elsewhere or by an earlier name, with what to write.
+/// Refines the problem of an unknown key that belongs to `tune`, or has an earlier name, with the line to write.
 fn of_tuning(root: &Node, problem: ConfigProblem) -> ConfigProblem {
     let ConfigProblem::UnknownKey { key, valid } = problem else { return problem };
     match Choice::from_key(&key) {
-        // `tune` itself reads the new name.
+        // `tune` itself is read with the new name.
         Some(choice) if valid.iter().any(|name| name == choice.key) => {
             ConfigProblem::Renamed { now: choice.key, line: renamed_line(root, &key), key }
         }
@@ -151,9 +151,9 @@ fn of_tuning(root: &Node, problem: ConfigProblem) -> ConfigProblem {
     }
 }
 
-/// The line that says under `tune` what a document says elsewhere.
+/// The line that moves keys of `tune` from elsewhere in a document to `tune`.
 fn tune_line(root: &Node, key: &str) -> String {
-    // A model may stand alone.
+    // A document may also be a model alone.
     let blocks = [Some(root), root.get("model"), root.get("train")];
     let given = |choice: &Choice| {
         let of_block = |block: &&Node| block.get(choice.key).or_else(|| block.get(choice.was?)).cloned();
@@ -167,7 +167,7 @@ fn tune_line(root: &Node, key: &str) -> String {
     }
 }
 
-/// The line that says what `tune` says, with the names that its keys have.
+/// The line of `tune` with the present names of its keys.
 fn renamed_line(root: &Node, key: &str) -> String {
     let now = |key: &str| Choice::from_key(key).map_or(key.to_string(), |choice| choice.key.to_string());
     match &root.get("tune").unwrap_or(root).value {
@@ -182,7 +182,7 @@ fn renamed_line(root: &Node, key: &str) -> String {
     }
 }
 
-/// A choice's value, which of one was a truth before it was counts of layers.
+/// A choice's value; one of the choices was a boolean before it became counts of layers.
 fn as_now(key: &str, value: &Node) -> String {
     match (key, &value.value) {
         ("layer_remat", Value::Bool(true)) => "{weights: all}".to_string(),

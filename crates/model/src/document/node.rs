@@ -1,7 +1,7 @@
-//! A document as a tree in which every value and every key knows its line and column.
+//! The tree of a document: every value and every key knows its line and column.
 //!
-//! A [`Node`] is read as any configuration is: `&Node` is a [`serde::Deserializer`] (see [`de`](super::de)), and a [`Node`]
-//! is itself [`Deserialize`], for configurations whose keys mean something only together.
+//! A [`Node`] is read like any configuration: `&Node` is a [`serde::Deserializer`] (see [`de`](super::de)). A [`Node`]
+//! is itself [`Deserialize`], for configurations whose keys must be interpreted together.
 
 use super::error::{NodeError, ReadError};
 use super::place::{Key, Mark, Step};
@@ -10,18 +10,18 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 use std::cell::RefCell;
 use std::fmt;
 
-/// What a document holds at one place. Two are equal that hold the same, wherever they stand.
+/// A value of a document, with its place. Nodes with equal values are equal, wherever they are.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it holds.
+    /// The value.
     pub value: Value,
-    /// Where it begins.
+    /// The place of its beginning.
     pub mark: Mark,
-    /// Of a scalar, its text as it is written, without quotes.
+    /// For a scalar, its text as written, without quotes.
     written: Box<str>,
 }
 
-/// What a [`Node`] holds.
+/// The value of a [`Node`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Nothing.
@@ -51,24 +51,24 @@ impl PartialEq for Node {
 }
 
 impl Node {
-    /// A list, a map, or nothing.
+    /// A node for a list, a map, or nothing.
     pub fn new(value: Value, mark: Mark) -> Node {
         Node { value, mark, written: Box::default() }
     }
 
-    /// A scalar that is written so.
+    /// A node for a scalar with this text.
     pub(crate) fn scalar(value: Value, written: &str, mark: Mark) -> Node {
         Node { value, mark, written: written.into() }
     }
 
-    /// Another value in its place.
+    /// The same node with another value.
     #[must_use]
     pub fn replaced(&self, value: Value) -> Node {
         Node { value, mark: self.mark, written: self.written.clone() }
     }
 
-    /// Reads a node, and of it something else. Errors of `read` keep their place and their help, whatever `deserializer` is
-    /// inside of, where that reads a [`Node`]; elsewhere they are text.
+    /// Reads a node, and converts it by `read`. Errors of `read` keep their place and advice if `deserializer` is
+    /// within a [`Node`]'s; otherwise they become text.
     ///
     /// # Errors
     /// Those of the document, and those of `read`.
@@ -80,7 +80,7 @@ impl Node {
         read(&node).map_err(|error| error.or_at(node.mark).raise())
     }
 
-    /// The scalar's text as it is written, without quotes; of a list or a map none.
+    /// The scalar's text as written, without quotes; `None` for a list or a map.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::List(_) | Value::Map(_) => None,
@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    /// Whether nothing at all stands there.
+    /// Whether it is an empty value.
     pub(super) fn is_empty(&self) -> bool {
         self.value == Value::Null && self.written.is_empty()
     }
@@ -103,12 +103,12 @@ impl Node {
         map.iter().find(|(other, _)| &**other == key).map(|(_, node)| node)
     }
 
-    /// What a step leads to.
+    /// The value that a step leads to.
     pub fn after(&self, step: &Step) -> Option<&Node> {
         self.step(step).map(|(node, _)| node)
     }
 
-    /// What a step leads to, and where that is.
+    /// The value that a step leads to, and its place.
     fn step(&self, step: &Step) -> Option<(&Node, Mark)> {
         match (&self.value, step) {
             (Value::List(list), Step::Index(at)) => list.get(*at).map(|node| (node, node.mark)),
@@ -120,19 +120,19 @@ impl Node {
         }
     }
 
-    /// Where the steps lead, if they lead anywhere.
+    /// The place that the steps lead to, if there is one.
     pub fn place_of(&self, steps: &[Step]) -> Option<Mark> {
         let start = Some((self, self.mark));
         steps.iter().fold(start, |here, step| here.and_then(|(node, _)| node.step(step))).map(|(_, mark)| mark)
     }
 
-    /// Where the steps lead as far as they lead anywhere; those that do not are left out.
+    /// The place that the steps lead to; steps after the last existing value are ignored.
     pub fn nearest_place_of(&self, steps: &[Step]) -> Mark {
         let start = (self, self.mark);
         steps.iter().fold(start, |(node, mark), step| node.step(step).unwrap_or((node, mark))).1
     }
 
-    /// An error about what its steps lead to from here.
+    /// An error about the value that its steps lead to from here.
     pub fn error(&self, error: NodeError) -> ReadError {
         let mark = self.nearest_place_of(&error.path);
         let help = error.help;
@@ -140,7 +140,7 @@ impl Node {
         if let Some(help) = help { error.with_help(help) } else { error }
     }
 
-    /// What it holds in turn.
+    /// The nodes that it directly holds.
     pub(crate) fn children(&self) -> Box<dyn Iterator<Item = &Node> + '_> {
         match &self.value {
             Value::List(list) => Box::new(list.iter()),
@@ -150,11 +150,11 @@ impl Node {
         }
     }
 
-    /// That it is no number alone, where keys are expected; `keys` are what to write before the number, such as
-    /// `kind: norm, value`.
+    /// Refuses a number alone where keys are expected; `keys` are the text to write before the number, such as `kind:
+    /// norm, value`.
     ///
     /// # Errors
-    /// A number, with what to write.
+    /// A number, with the correction.
     pub fn is_no_number(&self, keys: &str) -> Result<(), ReadError> {
         match &self.value {
             Value::Whole(_) | Value::Float(_) => {
@@ -165,12 +165,12 @@ impl Node {
         }
     }
 
-    /// The error of a node that is something else.
+    /// The error of a node of another kind.
     pub fn wrong(&self, expected: &str) -> ReadError {
         ReadError::wrong(self.found(), expected).or_at(self.mark)
     }
 
-    /// What it is, for an error.
+    /// A description of it, for an error.
     pub fn found(&self) -> String {
         super::error::plain(&self.unexpected().to_string())
     }
@@ -189,7 +189,7 @@ impl Node {
         }
     }
 
-    /// The value as YAML writes it between brackets.
+    /// The value in YAML's flow style.
     pub fn in_one_line(&self) -> String {
         let text = |text: &str| match text.chars().all(|c| c.is_alphanumeric() || c == '_') {
             true => text.to_string(),
@@ -209,17 +209,18 @@ impl Node {
     }
 }
 
-/// The name by which a [`Node`] asks a deserializer for itself: `&Node` knows it, and any other deserializer reads a value.
+/// The name by which a [`Node`] asks a deserializer for itself: `&Node` recognises it, and any other deserializer reads
+/// a value.
 pub(super) const NODE: &str = "bf16scope::document::Node";
 
 thread_local! {
-    /// A node on its way from `&Node` to [`Node::deserialize`]. serde's traits carry no value of ours: `&Node` puts it here
-    /// and calls the visitor, which takes it, and nothing is between the two.
+    /// A node on its way from `&Node` to [`Node::deserialize`]. serde's traits cannot carry it: `&Node` stores it here
+    /// and calls the visitor, which takes it at once.
     static HANDED_OVER: RefCell<Option<Node>> = const { RefCell::new(None) };
 }
 
 impl Node {
-    /// Gives the node to a visitor that asked for it by [`NODE`].
+    /// Passes the node to a visitor that asked for it by [`NODE`].
     pub(super) fn hand_over<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, ReadError> {
         HANDED_OVER.with_borrow_mut(|place| *place = Some(self.clone()));
         visitor.visit_unit()
@@ -232,7 +233,7 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
-/// A node of any deserializer: without places, where that has none.
+/// Reads a node from any deserializer, without places if it has none.
 struct Any;
 
 impl<'de> Visitor<'de> for Any {

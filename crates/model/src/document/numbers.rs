@@ -1,4 +1,4 @@
-//! Numbers of a document, within what their keys take.
+//! Numbers in a document, checked against the range of their key.
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
@@ -59,13 +59,13 @@ impl Visitor<'_> for Whole {
 #[derive(Deserialize)]
 pub struct Positive(#[serde(deserialize_with = "positive")] pub i64);
 
-/// Numbers of a list of sizes at most: as many as the deepest networks have layers.
+/// The most numbers in a list of sizes: as many as the deepest networks have layers.
 const MAX_POSITIVES: usize = 1000;
 
 /// A list of whole numbers of at least 1, for `#[serde(deserialize_with)]`: sizes of an array, or of layers.
 ///
 /// # Errors
-/// Any other value; more than a thousand numbers, of which a network would be hours in the making.
+/// Any other value; more than a thousand numbers: building such a network would take hours.
 pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
     let values = Vec::<Positive>::deserialize(deserializer)?;
     if values.len() > MAX_POSITIVES {
@@ -83,7 +83,7 @@ pub fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Er
     number(deserializer, |value| (0.0..1.0).contains(&value), "a number from 0 up to but not including 1")
 }
 
-/// A number that `accepts` takes; `expected` says in words which those are.
+/// A number that `accepts` accepts; `expected` describes those.
 ///
 /// # Errors
 /// Any other value.
@@ -97,7 +97,7 @@ pub fn number<'de, D: Deserializer<'de>>(
         expected: &'static str,
     }
     impl Number {
-        /// The value; an error says it as it is written.
+        /// The value if it is accepted; the error quotes it as written.
         fn accepted<E: de::Error>(self, value: f64, written: Unexpected<'_>) -> Result<f64, E> {
             match (self.accepts)(value) {
                 true => Ok(value),

@@ -1,11 +1,11 @@
-//! Where something was read: a handle on a value of a document, for places that are needed after reading.
+//! Origins: handles on values of a document, for errors that are found after reading.
 
 use super::{ConfigError, Document, Node, NodeError, ReadError, Step, error_without_place};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The value of a document that something was read from, or nothing where a program made it (the default). All origins are
-/// equal: where something is written does not change what it means.
+/// The document value from which something was read; none (the default) for values that a program made. All origins
+/// compare equal: the place does not change the meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Origin(Option<Written>);
 
@@ -28,7 +28,7 @@ impl From<Document> for Origin {
 }
 
 impl Origin {
-    /// The origin of what a step leads to.
+    /// The origin of the value that a step leads to.
     #[must_use]
     pub fn at(&self, step: impl Into<Step>) -> Origin {
         let mut origin = self.clone();
@@ -43,19 +43,19 @@ impl Origin {
         self.0.as_ref().map(|written| &*written.document)
     }
 
-    /// The value, if it is written.
+    /// The value, if there is one.
     pub fn node(&self) -> Option<&Node> {
         let Written { document, way } = self.0.as_ref()?;
         way.iter().try_fold(document.root(), |node, step| node.after(step))
     }
 
-    /// The file and the line of the value, if it is written.
+    /// The file and the line of the value, if there is one.
     pub fn line(&self) -> Option<(&str, u32)> {
         let (path, line) = self.document()?.place_of(self.node()?.mark.line);
         Some((path, u32::try_from(line).unwrap_or(0)))
     }
 
-    /// An error about what its steps lead to from here. `path` names the file if there is no document.
+    /// An error about the value that its steps lead to from here. `path` names the file if there is no document.
     pub fn error(&self, path: &Path, error: NodeError) -> ConfigError {
         match &self.0 {
             Some(Written { document, way }) => {
@@ -65,7 +65,7 @@ impl Origin {
         }
     }
 
-    /// The error at the place that it has, or else at what `way` leads to from the document's root.
+    /// The error at its own place, or else at the value that `way` leads to from the document's root.
     pub fn read_error(&self, path: &Path, way: &[Step], error: ReadError) -> ConfigError {
         match &self.0 {
             Some(Written { document, .. }) => document.read_error(error.or_at(document.root().nearest_place_of(way))),

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-/// Line and column of a document, from 1, in characters; 0 of what was read of no document.
+/// Line and column in a document, from 1, in characters; 0 without a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// The line.
@@ -14,21 +14,21 @@ pub struct Mark {
 /// A key of a map.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// What it is read as.
+    /// The name by which it is read.
     pub name: String,
-    /// Where it stands.
+    /// Its place.
     pub mark: Mark,
-    /// What is written there, if that is another name.
+    /// The name in the document, if it differs.
     pub written: Option<String>,
 }
 
 impl Key {
-    /// A key that is read as it is written.
+    /// A key that is read by the name in the document.
     pub fn new(name: impl Into<String>, mark: Mark) -> Key {
         Key { name: name.into(), mark, written: None }
     }
 
-    /// The key as it is written.
+    /// The name in the document.
     pub fn as_written(&self) -> &str {
         self.written.as_deref().unwrap_or(&self.name)
     }
@@ -48,7 +48,7 @@ impl PartialEq for Key {
     }
 }
 
-/// One step from a node to what it holds.
+/// One step from a node to a value that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The value of a key.

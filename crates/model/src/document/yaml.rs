@@ -1,8 +1,9 @@
-//! YAML as text: read into a tree of [`Node`]s, and written.
+//! Parses YAML text into a tree of [`Node`]s, and writes YAML.
 //!
-//! The one file that names YAML crates. `saphyr-parser` scans a document and says where each value stands; what a plain
-//! scalar means (a number, a truth, text) is `serde_yaml`'s rule, which this crate has read by from the start: numbers are
-//! its [`serde_yaml::Number`], so one tree gives both values and places. `serde_yaml`, which is archived upstream, writes.
+//! This is the only file that names YAML crates. `saphyr-parser` scans a document and gives the place of each value.
+//! The meaning of a plain scalar (a number, a boolean, text) follows `serde_yaml`, which this crate used from the
+//! start: numbers are its [`serde_yaml::Number`], so one tree gives both values and places. `serde_yaml`, which is
+//! archived upstream, writes.
 
 use super::error::ConfigProblem;
 use super::node::{Node, Value};
@@ -13,10 +14,10 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
-/// What is wrong with a text that is no document, and where.
+/// The problem of an invalid text, and its place.
 type Wrong = (ConfigProblem, Option<Mark>);
 
-/// Reads a document.
+/// Parses a document.
 pub(super) fn parse(text: &str) -> Result<Node, Wrong> {
     let mut tree = Tree::default();
     for event in Parser::new_from_str(text) {
@@ -33,19 +34,19 @@ fn mark_of(marker: Marker) -> Mark {
     Mark { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// A tree as far as it was read.
+/// A tree under construction.
 #[derive(Default)]
 struct Tree {
     root: Option<Node>,
-    /// Lists and maps that have begun, from the outermost.
+    /// Lists and maps that are not closed yet, from the outermost.
     open: Vec<Open>,
-    /// What aliases stand for, by the scanner's numbers.
+    /// The nodes of anchors, by the scanner's numbers.
     anchors: BTreeMap<usize, Node>,
     n_nodes: usize,
     n_documents: usize,
 }
 
-/// A list or a map that has begun.
+/// A list or a map that is not closed yet.
 struct Open {
     anchor: usize,
     tag: Option<String>,
@@ -55,13 +56,12 @@ struct Open {
 
 enum Items {
     List(Vec<Node>),
-    /// The last key waits for its value; all keys so far tell one that comes twice.
+    /// The last key waits for its value; the set of keys detects duplicates.
     Map(Vec<(Key, Node)>, Option<Key>, HashSet<String>),
 }
 
 impl Tree {
-    /// What the scanner could not read, in its words and with what is known here: whether a tab or too many brackets are
-    /// why, and which bracket is open.
+    /// The scanner's error, with the likely cause: a tab, too deep brackets, or a bracket that is not closed.
     fn syntax(&self, text: &str, error: &ScanError) -> Wrong {
         let mark = mark_of(*error.marker());
         let lines: Vec<&str> = text.lines().collect();
@@ -94,7 +94,7 @@ impl Tree {
             Some((at, bracket)) => {
                 let message = format!("not valid yaml: {}", error.info());
                 let help = format!("`{bracket}` of line {}, column {} is open here", at.line, at.column);
-                // At the end of the text there is nothing to show.
+                // The end of the text has no line to show.
                 let mark = if line(mark.line).trim().is_empty() { at } else { mark };
                 (together(message, help), Some(mark))
             }
@@ -130,7 +130,7 @@ impl Tree {
             }
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor) else {
-                    // The scanner refuses one that was never given: this one is not yet whole.
+                    // The scanner refuses unknown anchors, so this one is not complete yet.
                     let problem = ConfigProblem::Syntax("an alias stands inside what it is an alias of".to_string());
                     return Err((problem, Some(mark)));
                 };
@@ -158,9 +158,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts a value that is whole where it belongs.
+    /// Adds a complete value to its list or map.
     fn close(&mut self, node: Node, anchor: usize) -> Result<(), Wrong> {
-        // What an alias may stand for is kept beside the tree, and counts as often as it is kept.
+        // A node with an anchor is stored beside the tree too, and counts twice.
         self.n_nodes += if anchor > 0 { n_nodes_of(&node) } else { 1 };
         if self.n_nodes > MAX_NODES {
             return Err((ConfigProblem::TooMany, Some(node.mark)));
@@ -191,17 +191,17 @@ impl Tree {
     }
 }
 
-/// Values in a node, itself among them. Neither this nor [`depth_of`] goes deeper than [`MAX_DEPTH`].
+/// The number of values in a node, including itself. Neither this nor [`depth_of`] recurses deeper than [`MAX_DEPTH`].
 fn n_nodes_of(node: &Node) -> usize {
     1 + node.children().map(n_nodes_of).sum::<usize>()
 }
 
-/// How many values lie inside one another in a node; 0 of a scalar.
+/// The nesting depth of a node; 0 for a scalar.
 fn depth_of(node: &Node) -> usize {
     node.children().map(|child| 1 + depth_of(child)).max().unwrap_or(0)
 }
 
-/// The name of a tag that is not of YAML's own.
+/// The name of a tag that is not one of YAML's own.
 fn own_tag(tag: &Tag) -> Option<String> {
     (!tag.is_yaml_core_schema() && tag.handle == "!" && !tag.suffix.is_empty()).then(|| tag.suffix.clone())
 }
@@ -216,7 +216,7 @@ fn tagged(tag: Option<String>, node: Node) -> Node {
     }
 }
 
-/// A scalar's value: by its tag, if that is YAML's own, by its text if it is plain, and else text.
+/// A scalar's value: by its tag if that is YAML's own, by its text if it is plain, or else text.
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, mark: Mark) -> Result<Node, Wrong> {
     let of_text = || Value::Text(text.to_string());
     let value = match tag.filter(|tag| tag.is_yaml_core_schema()).map(|tag| tag.suffix.as_str()) {
@@ -242,7 +242,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, mark: Mark) -> Resu
     Ok(tagged(tag.and_then(own_tag), Node::scalar(value, text, mark)))
 }
 
-/// What a plain scalar means.
+/// The value of a plain scalar.
 fn plain(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
@@ -254,7 +254,7 @@ fn plain(text: &str) -> Value {
         let whole = number.as_u64().map(Value::Whole).or_else(|| number.as_i64().map(Value::Negative));
         return whole.or_else(|| number.as_f64().map(Value::Float)).unwrap_or_else(|| Value::Text(text.to_string()));
     }
-    // A whole number of more than 64 bits is a number, but none of `serde_yaml::Number`.
+    // A whole number of more than 64 bits is a number, but not a `serde_yaml::Number`.
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let is_number = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
     match text.parse::<f64>() {
@@ -266,7 +266,7 @@ fn plain(text: &str) -> Value {
 /// Writes a configuration, such as [`from_str`](super::from_str) reads.
 ///
 /// # Errors
-/// A value that YAML has no form for, such as a map whose keys are maps; in the writer's words.
+/// A value that YAML cannot represent, such as a map whose keys are maps; the message is the writer's.
 pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
     serde_yaml::to_string(value).map_err(WriteError)
 }
@@ -280,16 +280,16 @@ pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
 pub fn to_line<T: Serialize>(value: &T) -> String {
     match serde_yaml::to_string(value) {
         Ok(text) => parse(&text).map_or(text, |node| node.in_one_line()),
-        // Only a map whose keys are maps has no form.
+        // Only a map whose keys are maps cannot be represented.
         Err(error) => error.to_string(),
     }
 }
 
-/// A document with some keys set, such as a command line's: block, key and value as YAML; a key of no block stands beside
-/// the blocks. Keys keep their order, and what is not there is added. Comments are lost.
+/// A document with some keys set, such as those of a command line: block, key and value as YAML; a key without a block
+/// is set at the root. Keys keep their order, and missing ones are appended. Comments are lost.
 ///
 /// # Errors
-/// A document, or a value, that is no YAML; a value that YAML has no form for.
+/// A document, or a value, that is not YAML; a value that YAML cannot represent.
 ///
 /// ```
 /// use bf16scope_model::document::with;
@@ -320,7 +320,7 @@ pub fn with(text: &str, keys: &[(Option<&str>, &str, &str)]) -> Result<String, W
     to_string(&document)
 }
 
-/// A value that YAML has no form for.
+/// A value that YAML cannot represent.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct WriteError(serde_yaml::Error);
@@ -329,7 +329,7 @@ pub struct WriteError(serde_yaml::Error);
 mod tests {
     use super::*;
 
-    /// The tree as `serde_yaml` has it.
+    /// The tree as a `serde_yaml` value.
     fn value_of(node: &Node) -> serde_yaml::Value {
         use serde_yaml::value::{Tag, TaggedValue};
         match &node.value {
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// What `serde_yaml` reads by itself is read alike.
+    /// Agrees with `serde_yaml`'s own reader.
     #[test]
     fn values_are_those_of_serde_yaml() {
         let scalars = "a ~ null Null nULL true True tRUE yes no on 0 1 -1 +1 01 -01 007 1_000 0x1F -0x1F +0x1f 0x 0o17 0b101 \
@@ -364,7 +364,7 @@ mod tests {
                 let (own, other) = (parse(&text), serde_yaml::from_str::<serde_yaml::Value>(&text));
                 match (own, other) {
                     (Ok(own), Ok(other)) => assert_eq!(value_of(&own), other, "{text}"),
-                    // In YAML 1.1, which `serde_yaml` follows there, a tag does not end at a bracket.
+                    // In YAML 1.1, which `serde_yaml` follows here, a bracket does not end a tag.
                     (Ok(_), Err(_)) if text.contains("!a]") || text.contains("!a,b]") => {}
                     (own, other) => assert_eq!(own.is_ok(), other.is_ok(), "{text}: {own:?}, {other:?}"),
                 }
@@ -397,7 +397,7 @@ mod tests {
         let Value::Map(inner) = &list[1].value else { panic!("{node:?}") };
         let Value::List(deep) = &inner[0].1.value else { panic!("{node:?}") };
         assert_eq!((inner[0].0.mark, deep[2].mark), (mark(4, 6), mark(4, 16)));
-        // What an alias stands for is where it is written, from its anchor on.
+        // An alias has the place of its anchor.
         assert_eq!((map[2].1.mark, map[3].0.mark, map[3].1.mark), (mark(5, 4), mark(7, 1), mark(5, 4)));
     }
 }

@@ -1,8 +1,8 @@
-//! Replicas: copies of a program that run at once, each on its part of a batch; and the collectives between them.
+//! Replicas, which run a program at the same time on parts of a batch, and the collectives between them.
 //!
-//! How many there are, a graph knows from [`Graph::for_replicas`]; a program of one device says nothing to anybody. State
-//! that is stored in [`VariableShard`]s takes less memory on each replica: what the optimizer keeps and updates lies spread over all,
-//! and what the network reads is gathered.
+//! [`Graph::for_replicas`] sets the number of replicas; a program of one device has no collectives. Sharded state
+//! ([`VariableShard`]) saves memory on each replica: variables that train and the optimizer's slots are sharded over
+//! all replicas, and the network's reads gather them.
 //!
 //! Source: Xu et al. 2020, "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training".
 
@@ -11,59 +11,59 @@ use bf16scope_hlo::ops::{AllReduce, BinaryOp, Opaque, PadDim, ReplicaGroups, Sli
 use bf16scope_hlo::{DType, Emitter, InstrId, Op, POISON, Shape};
 use std::num::NonZeroU32;
 
-/// How many replicas run a program, and what they share.
+/// The number of replicas of a program, and what they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// How many there are.
+    /// The number of replicas.
     pub n: NonZeroU32,
-    /// Over how many, those of one rank after the other, a batch norm takes its statistics; it divides `n`.
+    /// The number of replicas, of consecutive ranks, over which a batch norm takes its statistics; it divides `n`.
     pub statistics: NonZeroU32,
-    /// Whether variables that train, and the optimizer's state of them, are sharded over the replicas.
+    /// Whether trainable variables and the optimizer's state are sharded over the replicas.
     pub in_parts: bool,
 }
 
 impl Default for Replicas {
-    /// One.
+    /// One replica.
     fn default() -> Self {
         Replicas { n: NonZeroU32::MIN, statistics: NonZeroU32::MIN, in_parts: false }
     }
 }
 
-/// The replicas that sum something together: one of all groups of a size, the one that this replica is in.
+/// A group of replicas that sum together: all groups have one size, and each replica is in one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// How many are in it.
+    /// The number of replicas in a group.
     pub size: NonZeroU32,
-    /// All groups; none is named where all replicas are in one.
+    /// All groups; empty if all replicas are in one.
     groups: Vec<Vec<i64>>,
 }
 
-/// In which order a sum of bf16 goes over replicas, where each addition rounds.
+/// The order of a bf16 sum over replicas in which each addition rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumOrder {
-    /// One after the other by rank, as a ring that begins at the first: what is summed so far passes N - 1 roundings.
+    /// One after the other by rank, as in a ring that begins at the first: a partial sum is rounded up to N - 1 times.
     Ring,
-    /// In pairs, and pairs of pairs: a value passes log2 N roundings.
+    /// In pairs, and pairs of pairs: a value is rounded log2 N times.
     Tree,
 }
 
-/// How an array is sharded over replicas: in as many parts of one size, along one axis, the first on the first replica. What
-/// the last parts have more than the whole is padding: zeros that nothing reads.
+/// How an array is sharded over replicas: into equal parts along one axis, the first on the first replica. The last
+/// parts may be padded with zeros that nothing reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VariableShard {
     /// The axis that is split.
     pub axis: usize,
-    /// The whole's size along it.
+    /// The size of the whole along it.
     pub whole: i64,
-    /// How many parts there are.
+    /// The number of parts.
     pub n: NonZeroU32,
 }
 
 impl VariableShard {
-    /// How an array of these dims is best spread over `n` replicas; not at all where that would save no memory.
+    /// The best sharding of an array of these dims over `n` replicas; `None` if no sharding would save memory.
     ///
-    /// What counts is what a part takes on a TPU, whose f32 arrays are stored in tiles of 8 × 128 along their last two
-    /// dimensions, or of 1024. Of axes that are as good the first is taken.
+    /// It minimises the memory of a part on a TPU, which stores f32 arrays in tiles of 8 × 128 along their last two
+    /// dimensions, or of 1024. The first axis wins a tie.
     pub fn of(dims: &[i64], n: NonZeroU32) -> Option<VariableShard> {
         let axes = (0..dims.len()).map(|axis| VariableShard { axis, whole: dims[axis], n });
         let best = axes.filter(|part| part.whole >= part.n()).min_by_key(|part| stored_size(&part.dims(dims)))?;
@@ -97,17 +97,17 @@ impl VariableShard {
         dims
     }
 
-    /// How an array without the axis `removed` lies: in parts too, unless it is the one that is split.
+    /// The sharding of the array without the axis `removed`; `None` if that is the sharded one.
     pub fn without(self, removed: usize) -> Option<VariableShard> {
         (self.axis != removed).then(|| VariableShard { axis: self.axis - usize::from(self.axis > removed), ..self })
     }
 
-    /// Whether the last parts have padding.
+    /// Whether the last parts are padded.
     pub fn is_padded(self) -> bool {
         self.length() * self.n() != self.whole
     }
 
-    /// Bytes of a replica's part, from those of the whole, of these dims, with elements of so many bytes.
+    /// Cuts a replica's part out of the bytes of the whole, which has these dims and elements of `n_bytes`.
     pub fn cut(self, whole: &[u8], dims: &[i64], n_bytes: usize, replica: usize) -> Vec<u8> {
         let (outer, row) = self.rows(dims, n_bytes);
         let (size, length) = (self.whole as usize, self.length() as usize);
@@ -120,7 +120,7 @@ impl VariableShard {
         part
     }
 
-    /// Bytes of the whole, of these dims, from those of all parts, the first replica's first.
+    /// Joins the bytes of all parts, in the order of replicas, to the whole, which has these dims.
     pub fn join(self, parts: &[Vec<u8>], dims: &[i64], n_bytes: usize) -> Vec<u8> {
         let (outer, row) = self.rows(dims, n_bytes);
         let (size, length) = (self.whole as usize, self.length() as usize);
@@ -134,7 +134,7 @@ impl VariableShard {
         whole
     }
 
-    /// How often the axis is gone through, and the bytes of one step along it.
+    /// The number of slices before the axis, and the bytes of one step along it.
     fn rows(self, dims: &[i64], n_bytes: usize) -> (usize, usize) {
         let product = |dims: &[i64]| dims.iter().product::<i64>() as usize;
         (product(&dims[..self.axis]), product(&dims[self.axis + 1..]) * n_bytes)
@@ -142,13 +142,13 @@ impl VariableShard {
 }
 
 impl VariableInfo {
-    /// Its dims, whole.
+    /// Dims of the whole.
     pub fn whole_dims(&self) -> Vec<i64> {
         self.part.map_or(self.dims.clone(), |part| part.whole_dims(&self.dims))
     }
 }
 
-/// Elements that an f32 array of these dims takes in a TPU's memory.
+/// The number of elements that an f32 array of these dims occupies in a TPU's memory, with padding.
 fn stored_size(dims: &[i64]) -> i64 {
     let up = |dim: i64, tile: i64| ((dim.max(1) + (tile - 1)) / tile).saturating_mul(tile);
     let product = |dims: &[i64]| dims.iter().fold(1i64, |product, &dim| product.saturating_mul(dim));
@@ -160,7 +160,7 @@ fn stored_size(dims: &[i64]) -> i64 {
 }
 
 impl Graph {
-    /// The graph of a program that so many replicas run, which variables and layers follow from now on; before, it is one.
+    /// Sets the replicas of the program, for variables and layers from now on; initially one.
     #[must_use]
     pub fn for_replicas(self, replicas: Replicas) -> Graph {
         self.inner.replicas.set(replicas);
@@ -183,20 +183,20 @@ impl Graph {
         (length > 1).then_some(Group { size, groups })
     }
 
-    /// How a variable that trains, of these dims, lies over the replicas.
+    /// The sharding of a trainable variable of these dims, if it is sharded.
     pub(super) fn part_of(&self, dims: &[i64]) -> Option<VariableShard> {
         let Replicas { n, in_parts, .. } = self.replicas();
         if in_parts { VariableShard::of(dims, n) } else { None }
     }
 
-    /// Says how variable `number`, whose dims are those of a part, lies over replicas, where another program made it.
+    /// Sets the sharding of variable `number`, whose dims are a part's: for variables declared from another program.
     pub fn set_part(&self, number: usize, part: Option<VariableShard>) {
         if let Some(variable) = self.inner.variables.borrow_mut().get_mut(number) {
             variable.part = part;
         }
     }
 
-    /// What a reader of variable `number` reads: the whole, gathered if it is sharded.
+    /// Variable `number` as its readers see it: gathered if it is sharded.
     pub fn whole(&self, number: usize) -> Tensor {
         let gathered = self.inner.gathered.borrow().get(&number).copied();
         self.tensor(gathered.unwrap_or_else(|| self.variable(number).instr))
@@ -214,7 +214,7 @@ impl Graph {
         id
     }
 
-    /// Where this replica's part starts along its axis, `u32[]`.
+    /// The start of this replica's part along its axis, `u32[]`.
     #[track_caller]
     pub(crate) fn start_of_part(&self, part: VariableShard) -> Tensor {
         self.replica_id() * self.scalar(DType::U32, part.length() as f64)
@@ -224,7 +224,8 @@ impl Graph {
 impl Tensor {
     /// The sum over all replicas that run the program, on each of them, in this tensor's dtype: an `all-reduce`.
     ///
-    /// How many replicas there are is said when the program is compiled. Its gradient is the sum of cotangents over the same.
+    /// The number of replicas is set when the program is compiled. Its gradient is the sum of cotangents over the same
+    /// replicas.
     #[track_caller]
     pub fn sum_over_replicas(&self) -> Tensor {
         self.sum_over_group(&Group { size: self.graph.replicas().n, groups: Vec::new() })
@@ -237,8 +238,8 @@ impl Tensor {
         self.emit("all-reduce", &[], |e| group.sum(e, self.id))
     }
 
-    /// The sum over all replicas that a machine makes which rounds every addition to bf16, on each of them, as f32: written out,
-    /// with all that is summed gathered first. For measuring what such sums lose: a CPU sums a bf16 `all-reduce` in more.
+    /// The sum over all replicas on a machine that rounds every addition to bf16, on each replica, as f32: explicit
+    /// additions after an all-gather. For measuring what such sums lose: a CPU sums a bf16 `all-reduce` in f32.
     #[track_caller]
     pub fn rounded_sum_over_replicas(&self, order: SumOrder) -> Tensor {
         let rounded = |x: &Tensor| x.emit("reduce-precision", &[], |e| e.emit(Op::ROUND_TO_BF16, &[x.id], None));
@@ -290,7 +291,7 @@ impl Tensor {
         gathered
     }
 
-    /// The whole of which each replica has a part.
+    /// The whole array, gathered from the replicas' parts.
     #[track_caller]
     pub(crate) fn gathered(&self, part: VariableShard) -> Tensor {
         let all = self.gathered_from_replicas(part.axis);
@@ -302,7 +303,7 @@ impl Tensor {
         all.slice(&dims)
     }
 
-    /// This replica's part of what all have, with zeros where it has padding.
+    /// This replica's part of a replicated array, with zeros as padding.
     #[track_caller]
     pub fn part(&self, part: VariableShard) -> Tensor {
         if self.is_poison() {
@@ -319,7 +320,7 @@ impl Tensor {
         self.emit("dynamic-slice", &[], |e| e.emit(op, &operands, None))
     }
 
-    /// This replica's part, with zeros in place of whatever stands in the padding.
+    /// This replica's part, with its padding set to zero.
     #[track_caller]
     pub(crate) fn without_padding(&self, part: VariableShard) -> Tensor {
         if self.is_poison() || !part.is_padded() {
@@ -332,7 +333,7 @@ impl Tensor {
         is_there.select(self, &self.graph.full(self.dtype(), &dims, 0.0))
     }
 
-    /// The sum of all elements: of a part, those of the parts of all replicas.
+    /// The sum of all elements; for a part, over the parts of all replicas.
     #[track_caller]
     pub(crate) fn total(&self, part: Option<VariableShard>) -> Tensor {
         let axes: Vec<i64> = (0..self.rank() as i64).collect();
@@ -342,7 +343,7 @@ impl Tensor {
         }
     }
 
-    /// The mean along `axis`, of the whole where this is a part.
+    /// The mean along `axis`; for a part, over the whole.
     #[track_caller]
     pub(crate) fn mean_along(&self, axis: usize, part: Option<VariableShard>) -> Tensor {
         match part.filter(|part| part.axis == axis) {
@@ -365,7 +366,7 @@ impl Group {
             use_global_device_ids: false,
             constrain_layout: false,
         };
-        // Or the TPU compiler sums bf16 that was just cast to f32, and casts the sum.
+        // Without the barrier, the TPU compiler would sum the bf16 operand of the cast and cast the sum.
         let x = e.emit(Op::OptimizationBarrier, &[x], None);
         e.emit(Op::AllReduce(Box::new(sum)), &[x], None)
     }
@@ -386,14 +387,15 @@ mod tests {
 
     #[test]
     fn arrays_are_split_where_a_part_takes_least() {
-        // BERT's: 30522 rows are padded by 6, and 768 columns would be 96 of a tile's 128.
+        // BERT's table: 30522 rows are padded by 6, while 768 columns would become 96 of a tile's 128.
         assert_eq!(part(&[30522, 768], 8), Some((0, 3816)));
         assert_eq!(part(&[768, 3072], 8), Some((0, 96)));
         assert_eq!(part(&[768, 12, 64], 8), Some((0, 96)));
         assert_eq!(part(&[3072], 8), Some((0, 384)));
-        // A convolution's input channels are its last but one; its 3 × 3 are fewer than the replicas.
+        // A convolution's input channels are its last axis but one; its 3 × 3 window is smaller than the number of
+        // replicas.
         assert_eq!(part(&[3, 3, 64, 64], 8), Some((2, 8)));
-        // What is in one tile stays whole, and all of one device.
+        // Arrays of one tile stay whole, and every array on one device.
         assert_eq!(part(&[768], 8), None);
         assert_eq!(part(&[], 8), None);
         assert_eq!(part(&[4, 10], 2), None);

@@ -20,12 +20,12 @@ use std::borrow::Borrow;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The variables may be any tensors from which the loss is computed: `gradients(&loss, [&x])`. Gradients in a module that no
-/// [`Graph`] made: [`bf16scope_passes::grad`].
+/// The variables may be any tensors that the loss depends on: `gradients(&loss, [&x])`. For a module that was not built
+/// by a [`Graph`], see [`bf16scope_passes::grad`].
 ///
 /// # Errors
-/// As [`grad::gradients`]: a loss that is no floating scalar, a variable that is no floating array, a tensor of another graph,
-/// an op between them that has no gradient.
+/// As [`grad::gradients`]: a loss that is not a floating scalar, a variable that is not a floating array, a tensor of
+/// another graph, an op in between without a gradient.
 #[track_caller]
 pub fn gradients(
     loss: &Tensor,
@@ -38,14 +38,14 @@ pub fn gradients(
 }
 
 impl Graph {
-    /// The variables that train, in the order they were made, as what [`gradients`] are taken of: each as it is stored, or the
-    /// f32 value that its readers share.
+    /// The trainable variables, in order, as inputs of [`gradients`]: each as it is stored, or as the f32 value that
+    /// its readers share.
     pub fn trainable_variables(&self) -> Vec<Tensor> {
         let trainable = (0..).zip(self.variables()).filter(|(_, variable)| variable.trainable);
         trainable.map(|(number, _)| self.tensor(self.differentiable(number))).collect()
     }
 
-    /// The number of the variable that a tensor of [`Graph::trainable_variables`] stands for.
+    /// The number of the variable that a tensor of [`Graph::trainable_variables`] represents.
     pub(crate) fn number_of(&self, tensor: &Tensor) -> Option<usize> {
         let (gathered, widened) = (self.inner.gathered.borrow(), self.inner.widened.borrow());
         let stands_for = |number: usize, stored| {
@@ -64,7 +64,7 @@ mod tests {
     use crate::optim::Update;
     use bf16scope_hlo::DType;
 
-    /// State stands between the variables that train, so that positions are not numbers.
+    /// State is declared between trainable variables, so that positions differ from numbers.
     fn network(storage: Storage) -> (Graph, Tensor, Tensor) {
         let g = Graph::training("g").storing(storage);
         let x = g.input("x", DType::BF16, [8, 4]);

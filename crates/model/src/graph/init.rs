@@ -1,7 +1,7 @@
-//! How variables start: a recipe that the graph records, and the pure function from a seed to values.
+//! Initial values of variables: recipes that the graph records, and the pure function from a seed to values.
 //!
-//! Values are a function of (seed, variable name, dims, recipe) alone: the order in which variables are made, or which
-//! others exist, does not matter.
+//! Values are a function of (seed, variable name, dims, recipe) alone: neither the order of variables nor other
+//! variables matter.
 //!
 //! Source: Glorot & Bengio 2010; He et al. 2015; TensorFlow's `VarianceScaling` (a truncated normal keeps values within
 //! two standard deviations and divides by 0.87962566103423978, the standard deviation that remains).
@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// How a variable starts. A recipe is read and written as Keras configures it: by its name (a constant below), or with
+/// The recipe of a variable's initial values. It is written as in Keras: by its name (a constant below), or with
 /// arguments, as `{constant: -2}` and `{random_normal: {stddev: 0.02}}` (`written`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
@@ -28,13 +28,13 @@ pub enum Init {
         /// Its standard deviation.
         stddev: f64,
     },
-    /// Normal around a mean; within two standard deviations of it, where it is truncated.
+    /// Normal around a mean, optionally truncated to two standard deviations.
     NormalAround {
         /// The mean.
         mean: f64,
-        /// The standard deviation, of a truncated one before it is.
+        /// The standard deviation, before truncation.
         stddev: f64,
-        /// Whether values farther away are drawn again.
+        /// Whether values farther away are redrawn.
         is_truncated: bool,
     },
     /// Uniform in `[-limit, limit)`.
@@ -46,25 +46,25 @@ pub enum Init {
     UniformBetween {
         /// The least value.
         minval: f64,
-        /// The bound of the others.
+        /// The upper bound, exclusive.
         maxval: f64,
     },
     /// Variance `scale / fan`.
     VarianceScaling {
         /// The numerator.
         scale: f64,
-        /// Which fan.
+        /// The denominator.
         mode: FanMode,
-        /// Which distribution.
+        /// The distribution.
         distribution: Distribution,
     },
-    /// Columns (or rows, of a matrix that is wider than high) of length one, at right angles to each other; Saxe et al. 2014.
+    /// Orthonormal columns (or rows, if the matrix is wider than high); Saxe et al. 2014.
     Orthogonal,
-    /// The identity of a matrix, or an orthogonal one, times a gain.
+    /// The identity matrix, or an orthogonal one, times a gain.
     Times {
         /// The gain.
         gain: f64,
-        /// Which of both.
+        /// The matrix.
         matrix: Matrix,
     },
     /// Zeros, but for the second quarter, which is ones: the bias of an LSTM whose forget gate starts open.
@@ -149,7 +149,7 @@ named! {
     HE_NORMAL, HeNormal = scaled(2.0, FanMode::FanIn, Distribution::TruncatedNormal);
     /// Uniform, variance `1 / inputs`.
     LECUN_UNIFORM, LecunUniform = scaled(1.0, FanMode::FanIn, Distribution::Uniform);
-    /// Truncated normal, variance `1 / inputs`: TensorFlow's `variance_scaling_initializer()` as it stands.
+    /// Truncated normal, variance `1 / inputs`: the default of TensorFlow's `variance_scaling_initializer()`.
     LECUN_NORMAL, LecunNormal = scaled(1.0, FanMode::FanIn, Distribution::TruncatedNormal);
     /// Truncated normal, variance `2 / outputs`.
     HE_NORMAL_FAN_OUT, HeNormalFanOut = scaled(2.0, FanMode::FanOut, Distribution::TruncatedNormal);
@@ -159,13 +159,13 @@ named! {
     RANDOM_NORMAL, RandomNormal = Init::Normal { stddev: 0.05 };
     /// Normal, standard deviation 0.02, as BERT and GPT-2 start (BERT's is truncated at two standard deviations).
     BERT_NORMAL, BertNormal = Init::Normal { stddev: 0.02 };
-    /// Orthogonal columns or rows: Keras' default for kernels of a state.
+    /// Orthonormal columns or rows: Keras' default for recurrent kernels.
     ORTHOGONAL, Orthogonal = Init::Orthogonal;
     /// Uniform within 0.05.
     RANDOM_UNIFORM, RandomUniform = Init::Uniform { limit: 0.05 };
     /// Normal, standard deviation 0.05, within two of them.
     TRUNCATED_NORMAL, TruncatedNormal = Init::NormalAround { mean: 0.0, stddev: 0.05, is_truncated: true };
-    /// The identity of a matrix.
+    /// The identity matrix.
     IDENTITY, Identity = Init::Times { gain: 1.0, matrix: Matrix::Identity };
 }
 
@@ -174,7 +174,7 @@ const fn scaled(scale: f64, mode: FanMode, distribution: Distribution) -> Init {
 }
 
 impl Init {
-    /// The start values, row-major. The last dim is taken as outputs, the one before as inputs, those before as the
+    /// The initial values, row-major. The last dim counts as outputs, the one before as inputs, those before as the
     /// receptive field, as in HWIO kernels and `[in, out]` matrices.
     pub fn values(&self, seed: u64, name: &str, dims: &[i64]) -> Vec<f32> {
         let n = dims.iter().product::<i64>().max(0) as usize;
@@ -229,7 +229,7 @@ impl Init {
         }
     }
 
-    /// Start values of an integer variable: random words for [`Init::RandomBits`], else `values` truncated.
+    /// The initial values of an integer variable: random words for [`Init::RandomBits`], otherwise `values` truncated.
     pub fn words(&self, seed: u64, name: &str, dims: &[i64]) -> Vec<u64> {
         match self {
             Init::RandomBits => {
@@ -251,7 +251,7 @@ impl Init {
     }
 }
 
-/// A random matrix of all but the last dim by the last, whose shorter side has vectors of length one at right angles to each other.
+/// A random matrix of all dims but the last by the last one, with orthonormal vectors along its shorter side.
 fn orthogonal(rng: &mut StdRng, dims: &[i64]) -> Vec<f32> {
     let columns = dims.last().copied().unwrap_or(1).max(1) as usize;
     let rows = (dims.iter().product::<i64>().max(0) as usize) / columns;
@@ -259,7 +259,7 @@ fn orthogonal(rng: &mut StdRng, dims: &[i64]) -> Vec<f32> {
     let mut vectors: Vec<Vec<f64>> = Vec::with_capacity(n);
     while vectors.len() < n {
         let mut vector: Vec<f64> = (0..length).map(|_| normal(rng)).collect();
-        // Twice is enough (Giraud et al. 2005): the first time leaves what rounding leaves.
+        // Two passes are enough (Giraud et al. 2005): the second removes the rounding errors of the first.
         for _ in 0..2 {
             for other in &vectors {
                 let shared: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
@@ -267,7 +267,7 @@ fn orthogonal(rng: &mut StdRng, dims: &[i64]) -> Vec<f32> {
             }
         }
         let norm = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
-        // By chance one of almost nothing: another is drawn.
+        // A vector of almost zero length is redrawn.
         if norm > 1e-6 {
             vectors.push(vector.into_iter().map(|value| value / norm).collect());
         }
@@ -276,7 +276,7 @@ fn orthogonal(rng: &mut StdRng, dims: &[i64]) -> Vec<f32> {
     (0..rows * columns).map(|idx| at(idx / columns, idx % columns) as f32).collect()
 }
 
-/// The word of a number: of one below zero, that of the signed integer.
+/// The word of a number; a negative one as a signed integer.
 fn word(value: f32) -> u64 {
     if value < 0.0 { (value as i64).cast_unsigned() } else { value as u64 }
 }
@@ -346,7 +346,7 @@ mod tests {
             };
             for (a, b) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))) {
                 let product: f64 = (0..rows.max(columns)).map(|element| at(a, element) * at(b, element)).sum();
-                // Elements of at most 1 are rounded to f32: 64 products, each off by 2^-23 at most.
+                // Elements of at most 1 are rounded to f32: 64 products, each off by at most 2^-23.
                 assert!(
                     (product - if a == b { 1.0 } else { 0.0 }).abs() < 64.0 * 2f64.powi(-23),
                     "{dims:?} {a} {b}: {product}"

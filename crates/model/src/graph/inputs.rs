@@ -1,9 +1,9 @@
-//! What the host hands over at every call.
+//! Inputs: data that the host uploads at every call.
 
 use super::{Graph, Tensor, name_problem};
 use bf16scope_hlo::{DType, InstrId};
 
-/// An input of the program: data that the host hands over at every call.
+/// An input of the program: data that the host uploads at every call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputInfo {
     /// Its name.
@@ -12,17 +12,18 @@ pub struct InputInfo {
     pub dtype: DType,
     /// Its dims.
     pub dims: Vec<i64>,
-    /// Of one that has the examples last, in one dimension: the dims of a step's batch, examples first, as the host has it.
+    /// For an input with the examples last, in one dimension: the dims of a step's batch, examples first, as the host
+    /// has it.
     pub transposed: Option<Vec<i64>>,
     /// Its parameter instruction.
     pub instr: InstrId,
 }
 
 impl InputInfo {
-    /// The dims of the array that it is made of, examples first.
+    /// The dims of the host's array, examples first.
     pub fn dims_of_batch(&self) -> Vec<i64> {
         let Some(step) = &self.transposed else { return self.dims.clone() };
-        // Of several steps, one batch after the other.
+        // For several steps, one batch after the other.
         let n_steps = self.dims[0] / step.iter().product::<i64>().max(1);
         let mut dims = step.clone();
         dims[0] *= n_steps;
@@ -31,15 +32,15 @@ impl InputInfo {
 }
 
 impl Graph {
-    /// Data the host hands over: `[dims]` of `dtype`.
+    /// Declares an input `[dims]` of `dtype`.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>) -> Tensor {
         self.declare_input(name, dtype, dims.into(), None)
     }
 
-    /// An input that is a batch of examples, `[batch, dims…]`. Where
-    /// [`Tuning::transpose_input`](bf16scope_passes::tuning::Tuning::transpose_input) says so, one of images is a parameter of one
-    /// dimension, `[height · width · channels · batch]`, that is turned back here.
+    /// Declares an input for a batch of examples, `[batch, dims…]`. With
+    /// [`Tuning::transpose_input`](bf16scope_passes::tuning::Tuning::transpose_input), a batch of images is a parameter
+    /// of one dimension, `[height · width · channels · batch]`, which is transposed back here.
     #[track_caller]
     pub fn batch_input(&self, name: &str, dtype: DType, dims: impl Into<Vec<i64>>) -> Tensor {
         let dims = dims.into();
@@ -52,7 +53,7 @@ impl Graph {
         flat.reshape([height, width, channels, n]).transpose(&[3, 0, 1, 2])
     }
 
-    /// An input that is the batches of `n` steps of a program that has `input`, one after the other.
+    /// Declares an input for the batches of `n` steps, one after the other, of a program that has `input`.
     pub fn input_of_steps(&self, input: &InputInfo, n: u32) -> Tensor {
         let mut dims = input.dims.clone();
         if let Some(first) = dims.first_mut() {
@@ -72,12 +73,12 @@ impl Graph {
         self.tensor(instr)
     }
 
-    /// The inputs so far, in the order they were made.
+    /// The inputs so far, in the order of their declaration.
     pub fn inputs(&self) -> Vec<InputInfo> {
         self.inner.inputs.borrow().clone()
     }
 
-    /// Puts the inputs in the order of `names`; those that are not among them follow, in the order they were made.
+    /// Orders the inputs as `names`; the others follow in the order of their declaration.
     pub fn order_inputs(&self, names: &[&str]) {
         let place = |input: &InputInfo| names.iter().position(|name| *name == input.name).unwrap_or(names.len());
         self.inner.inputs.borrow_mut().sort_by_key(place);

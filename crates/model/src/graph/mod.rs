@@ -1,7 +1,7 @@
-//! The builder: [`Graph`], [`Tensor`], [`Scope`].
+//! The graph builder: [`Graph`], [`Tensor`], [`Scope`].
 //!
-//! A graph writes the entry computation of an [`hlo::Module`](bf16scope_hlo::Module) as it is built; there is nothing
-//! between the two. Calls do not return `Result`: the first error poisons its result, and [`Graph::finish`] returns it
+//! A graph writes the entry computation of an [`hlo::Module`](bf16scope_hlo::Module) directly; there is no intermediate
+//! form. Calls do not return `Result`: the first error poisons its result, and [`Graph::finish`] returns that error
 //! with the layer's name, the operands and the caller's file and line.
 //!
 //! ```
@@ -64,9 +64,9 @@ struct Inner {
     emitter: Emitter,
     path: Path,
     taken: Taken,
-    /// Who called the layer that is open, if one is.
+    /// The caller of the open layer, if there is one.
     layer_caller: Cell<Option<&'static Location<'static>>>,
-    /// The file and line that a user wrote in place of Rust, if what is emitted comes from one.
+    /// The file and line of a user's document that is being built, in place of a line of Rust.
     written_at: RefCell<Option<(Rc<str>, u32)>>,
     training: bool,
     tuning: RefCell<Rc<Tuning>>,
@@ -75,12 +75,12 @@ struct Inner {
     inputs: RefCell<Vec<InputInfo>>,
     variables: RefCell<Vec<VariableInfo>>,
     variable_names: RefCell<BTreeSet<String>>,
-    /// Of variables stored in less than they are read in, by number: the value in f32.
+    /// For variables stored narrower than they are read, by number: the value in f32.
     widened: RefCell<BTreeMap<usize, InstrId>>,
     replicas: Cell<Replicas>,
-    /// This replica's number, once something asked for it.
+    /// This replica's id, once it was needed.
     replica_id: Cell<Option<InstrId>>,
-    /// Of sharded variables, by number: the whole, in the dtype in which gradients add up.
+    /// For sharded variables, by number: the gathered value, in the dtype in which gradients add up.
     gathered: RefCell<BTreeMap<usize, InstrId>>,
     warnings: RefCell<Vec<String>>,
     shared: shared::Shared,
@@ -93,15 +93,15 @@ pub struct VariableInfo {
     pub name: String,
     /// The dtype it is stored in.
     pub dtype: DType,
-    /// Its dims: of a sharded one, those of a shard.
+    /// Its dims; for a sharded variable, a shard's.
     pub dims: Vec<i64>,
-    /// How it lies over replicas, if each has a part of it.
+    /// Its sharding over replicas, if it is sharded.
     pub part: Option<VariableShard>,
-    /// How it starts.
+    /// Its initial values.
     pub init: Init,
     /// Whether an optimizer updates it (a running mean is not trainable).
     pub trainable: bool,
-    /// Whether it would train, but that it was asked to stay as it is.
+    /// Whether it would be trainable but was frozen.
     pub is_frozen: bool,
     /// Its parameter instruction.
     pub instr: InstrId,
@@ -109,8 +109,8 @@ pub struct VariableInfo {
     pub update: Option<InstrId>,
 }
 
-/// What [`Graph::finish`] gives. Parameters are the variables, then the inputs, each in the order they were made; the
-/// result is a tuple of the outputs.
+/// The result of [`Graph::finish`]. Parameters are the variables, then the inputs, each in the order of declaration;
+/// the result is a tuple of the outputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The HLO.
@@ -121,7 +121,7 @@ pub struct Program {
     pub inputs: Vec<InputInfo>,
     /// Names of the result's elements.
     pub outputs: Vec<String>,
-    /// What the builder warned of, such as a bf16 scope whose network stayed f32.
+    /// The builder's warnings, such as a bf16 scope whose network stayed f32.
     pub warnings: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ pub struct Program {
 #[error("{0}")]
 pub struct BuildError(#[from] pub Box<EmitError>);
 
-/// What speaks against the name of a variable or an input.
+/// The problem with the name of a variable or an input, if there is one.
 fn name_problem(what: &str, name: &str, is_taken: bool) -> Option<RuleError> {
     if is_taken {
         let error = RuleError::new("graph/name", format!("{what} named {name} exists already"));
@@ -143,7 +143,7 @@ fn name_problem(what: &str, name: &str, is_taken: bool) -> Option<RuleError> {
     })
 }
 
-/// A layer that is open: see [`Graph::open_layer`].
+/// An open layer: see [`Graph::open_layer`].
 pub(crate) struct OpenLayer {
     graph: Graph,
     outer: Option<&'static Location<'static>>,
@@ -156,12 +156,12 @@ impl Drop for OpenLayer {
 }
 
 impl Graph {
-    /// An empty graph, of a program that infers: dropout is off, batch norm uses its running statistics.
+    /// An empty graph for inference: dropout is off, batch norm uses its running statistics.
     pub fn new(name: &str) -> Graph {
         Graph::with_mode(name, false)
     }
 
-    /// An empty graph of a program that trains: dropout is on, batch norm uses and updates statistics of the batch.
+    /// An empty graph for training: dropout is on, batch norm uses and updates statistics of the batch.
     pub fn training(name: &str) -> Graph {
         Graph::with_mode(name, true)
     }
@@ -193,39 +193,38 @@ impl Graph {
         }
     }
 
-    /// The graph with this tuning, which layers read from now on; before, it is [`Tuning::none`].
+    /// Sets the tuning that layers read from now on; initially [`Tuning::none`].
     #[must_use]
     pub fn tuned(self, tuning: &Tuning) -> Graph {
         self.inner.tuning.replace(Rc::new(tuning.clone()));
         self
     }
 
-    /// How the program is made cheaper on its target.
+    /// The optimisations for the target.
     pub fn tuning(&self) -> Rc<Tuning> {
         Rc::clone(&self.inner.tuning.borrow())
     }
 
-    /// The graph whose network computes in this precision, which [`Scope::low_precision`] reads; before, it is f32.
+    /// Sets the precision of the network, which [`Scope::low_precision`] reads; initially f32.
     #[must_use]
     pub fn computing_in(self, precision: Precision) -> Graph {
         self.inner.precision.set(precision);
         self
     }
 
-    /// What the network computes in.
+    /// The dtype that the network computes in.
     pub fn precision(&self) -> Precision {
         self.inner.precision.get()
     }
 
-    /// The graph whose variables are stored so, which [`Scope::variable`] follows from now on; before, it is
-    /// [`Storage::F32`].
+    /// Sets the storage that [`Scope::variable`] follows from now on; initially [`Storage::F32`].
     #[must_use]
     pub fn storing(self, storage: Storage) -> Graph {
         self.inner.storage.set(storage);
         self
     }
 
-    /// What variables are stored in.
+    /// The storage of variables.
     pub fn storage(&self) -> Storage {
         self.inner.storage.get()
     }
@@ -240,7 +239,7 @@ impl Graph {
         &self.inner.emitter
     }
 
-    /// A handle on an instruction of the graph. An id that names none is an error of the graph.
+    /// A handle on an instruction of the graph. An invalid id is an error of the graph.
     #[track_caller]
     pub fn tensor(&self, id: InstrId) -> Tensor {
         let n_instructions = self.emitter().n_instructions();
@@ -252,7 +251,7 @@ impl Graph {
         self.fail("tensor", &[], RuleError::new("graph/tensor", message))
     }
 
-    /// The result of an error that is kept.
+    /// The poisoned result of an error.
     fn poison(&self) -> Tensor {
         Tensor { graph: self.clone(), id: POISON }
     }
@@ -274,7 +273,7 @@ impl Graph {
         self.emit_with("broadcast", |e| e.full(dtype, dims, value))
     }
 
-    /// An array that is known when the program is built.
+    /// An array whose value is known when the program is built.
     #[track_caller]
     pub(crate) fn constant(&self, array: Literal) -> Tensor {
         self.emit_with("constant", |e| e.constant(array))
@@ -286,7 +285,8 @@ impl Graph {
         self.emit_with("iota", |e| e.iota(dtype, dims, axis))
     }
 
-    /// Inside `network` a *bf16 request* for a variable makes an f32 variable and gives its bf16 cast; see [`Scope`].
+    /// Inside `network`, a *bf16 request* for a variable declares an f32 variable and returns its bf16 cast; see
+    /// [`Scope`].
     /// No name level is added, as with TensorFlow's `bfloat16_scope()`.
     #[track_caller]
     pub fn bf16_scope<R>(&self, network: impl FnOnce(&Scope) -> R) -> R {
@@ -305,7 +305,7 @@ impl Graph {
         self.scope().low_precision_named("", dtype.into(), network)
     }
 
-    /// Sets the value variable number `variable` has after the call: of its dtype and dims.
+    /// Sets the value of variable number `variable` after the call, of its dtype and dims.
     #[track_caller]
     pub fn set_update(&self, variable: usize, value: &Tensor) {
         if !self.owns("set_update", &[value]) || value.is_poison() {
@@ -313,7 +313,7 @@ impl Graph {
         }
         let expected = self.inner.variables.borrow().get(variable).map(|v| (v.name.clone(), v.dtype, v.dims.clone()));
         let error = match expected {
-            // Not borrowed any more: an error is described by the graph.
+            // Not borrowed here: describing an error reads the graph.
             Some((_, dtype, dims)) if value.shape() == Shape::array(dtype, &dims[..]) => None,
             Some((name, dtype, dims)) => {
                 let expected = Shape::array(dtype, dims);
@@ -332,12 +332,12 @@ impl Graph {
         }
     }
 
-    /// The variables so far, in the order they were made.
+    /// The variables so far, in the order of declaration.
     pub fn variables(&self) -> Vec<VariableInfo> {
         self.inner.variables.borrow().clone()
     }
 
-    /// Lets the variables whose names are frozen train no more: they stay what they are stored in.
+    /// Freezes variables by name: they are not trained, and keep their storage.
     pub fn freeze(&self, is_frozen: impl Fn(&str) -> bool) {
         for variable in self.inner.variables.borrow_mut().iter_mut().filter(|variable| variable.trainable) {
             variable.is_frozen = is_frozen(&variable.name);
@@ -345,13 +345,13 @@ impl Graph {
         }
     }
 
-    /// Variable `number` of them.
+    /// The variable with this number.
     pub fn variable(&self, number: usize) -> VariableInfo {
         self.inner.variables.borrow()[number].clone()
     }
 
-    /// Where the gradient of variable `number` is to be taken, before the computation goes on: the f32 value that its readers
-    /// share, or, if there is none or something reads the variable past it, the variable as it is stored.
+    /// The value with respect to which the gradient of variable `number` is taken: the f32 value that its readers
+    /// share, or, if there is none or something reads the variable directly, the variable as stored.
     pub fn differentiable(&self, number: usize) -> InstrId {
         let gathered = self.inner.gathered.borrow().get(&number).copied();
         let stored = gathered.unwrap_or(self.inner.variables.borrow()[number].instr);
@@ -363,7 +363,7 @@ impl Graph {
         })
     }
 
-    /// Keeps a warning for [`Graph::warnings`] and [`Program::warnings`], once.
+    /// Records a warning for [`Graph::warnings`] and [`Program::warnings`], once.
     pub fn warn(&self, warning: String) {
         let mut warnings = self.inner.warnings.borrow_mut();
         if !warnings.contains(&warning) {
@@ -381,13 +381,13 @@ impl Graph {
     /// among the outputs.
     ///
     /// # Errors
-    /// The first error of the building.
+    /// The first error of building.
     #[track_caller]
     pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, BuildError> {
         self.program(outputs, |emitter| emitter.with_module(Module::clone))
     }
 
-    /// [`Graph::finish`] of a graph that nobody uses after this: its instructions are not copied.
+    /// [`Graph::finish`] for a graph that is not used afterwards: its instructions are not copied.
     #[track_caller]
     pub fn finish_for_good(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, BuildError> {
         self.program(outputs, Emitter::take_module)
@@ -439,7 +439,7 @@ impl Graph {
         id
     }
 
-    /// Names and places what is emitted as what `outer` emits now: for the body of a loop of it.
+    /// Takes over names and places of `outer`: for the body of a loop in it.
     pub(crate) fn placed_as(self, outer: &Graph) -> Graph {
         self.inner.path.open(outer.inner.path.current());
         self.inner.layer_caller.set(outer.inner.layer_caller.get());
@@ -447,7 +447,7 @@ impl Graph {
         self
     }
 
-    /// Emits with the metadata of the current path, `leaf`, and the file and line of the caller, or of the layer's.
+    /// Emits with the metadata of the current path, `leaf`, and the file and line of the caller or of the open layer.
     #[track_caller]
     pub(crate) fn emit_with(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
         let caller = self.inner.layer_caller.get().unwrap_or(Location::caller());
@@ -457,8 +457,8 @@ impl Graph {
         Tensor { graph: self.clone(), id }
     }
 
-    /// Until it is dropped, what is emitted carries the file and line of the caller: for a layer that emits in closures,
-    /// which do not know their caller's caller. Of nested ones the outermost counts.
+    /// While it exists, emitted instructions carry the file and line of the caller: for a layer that emits in closures,
+    /// which do not know their caller's caller. The outermost open layer counts.
     #[track_caller]
     pub(crate) fn open_layer(&self) -> OpenLayer {
         let open = &self.inner.layer_caller;
@@ -466,7 +466,7 @@ impl Graph {
         OpenLayer { graph: self.clone(), outer }
     }
 
-    /// `leaf` under the current path, and a place of the user's.
+    /// Metadata with `leaf` under the current path, and a place in the user's code.
     fn metadata_at(&self, leaf: &str, caller: &Location<'_>) -> Metadata {
         let (source_file, source_line) = match &*self.inner.written_at.borrow() {
             Some((file, line)) => (file.to_string(), *line),
@@ -481,7 +481,7 @@ impl Graph {
         }
     }
 
-    /// The file and line that what is emitted now carries.
+    /// The file and line that emitted instructions carry now.
     #[track_caller]
     fn here(&self) -> String {
         let caller = self.inner.layer_caller.get().unwrap_or(Location::caller());
@@ -489,7 +489,7 @@ impl Graph {
         format!("{source_file}:{source_line}")
     }
 
-    /// As [`Graph::fail`], of what no line of the user's made: what a task leaves out.
+    /// As [`Graph::fail`], for an error without a line of the user's, such as an output that a task lacks.
     pub fn fail_without_place(&self, what: &str, operands: &[&Tensor], error: RuleError) {
         if !self.owns(what, operands) {
             return;
@@ -500,7 +500,7 @@ impl Graph {
         emitter.fail(what, &ids, error);
     }
 
-    /// Keeps a broken rule of a layer or operator as the graph's error, unless one is kept already; gives poison.
+    /// Records a broken rule of a layer or operator as the graph's error, unless there is one already; returns poison.
     #[track_caller]
     pub fn fail(&self, what: &str, operands: &[&Tensor], error: RuleError) -> Tensor {
         if !self.owns(what, operands) {

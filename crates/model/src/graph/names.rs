@@ -30,7 +30,7 @@ impl Path {
         result
     }
 
-    /// Opens the levels of a path, for good.
+    /// Opens the levels of a path permanently.
     pub(super) fn open(&self, path: String) {
         *self.0.borrow_mut() = path;
     }
@@ -46,14 +46,14 @@ impl Path {
 pub(super) struct Taken(RefCell<BTreeSet<String>>);
 
 impl Taken {
-    /// `path` as an instruction name that no other has: HLO names hold letters, digits, `_`, `.`, `-`.
+    /// `path` as a unique instruction name: HLO names hold letters, digits, `_`, `.`, `-`.
     pub(super) fn unique(&self, path: &str) -> String {
         let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '.' };
         let mut base: String = path.chars().map(legal).collect();
         if !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             base.insert(0, '_');
         }
-        // A generated name is `opcode.number`; a user's name must not look like one that is still to come.
+        // A generated name is `opcode.number`; a user's name must not look like a future one.
         if base.rsplit_once('.').is_some_and(|(_, tail)| tail.bytes().all(|b| b.is_ascii_digit())) {
             base.push('_');
         }

@@ -1,7 +1,7 @@
-//! Whose a tensor is: tensors of two graphs do not mix.
+//! Ownership of tensors: tensors of two graphs cannot be mixed.
 //!
-//! An id is a number, and each graph counts from zero: without this the id of one graph would name whatever instruction
-//! has that number in the other. Every place that takes tensors asks [`Graph::owns`] first.
+//! An id is a number, and each graph counts from zero: an id of one graph would silently name another instruction in
+//! the other. Every function that takes tensors checks [`Graph::owns`] first.
 
 use super::{Graph, Tensor};
 use bf16scope_hlo::ops::RuleError;
@@ -10,19 +10,19 @@ use std::panic::Location;
 use std::rc::Rc;
 
 impl Graph {
-    /// Whether a tensor is of this graph.
+    /// Whether a tensor belongs to this graph.
     pub(super) fn is_of(&self, tensor: &Tensor) -> bool {
         Rc::ptr_eq(&tensor.graph.inner, &self.inner)
     }
 
-    /// Whether all `tensors` are of this graph. If not, it and the graph of the first that is not keep the error: either
-    /// may be the one that is finished.
+    /// Whether all `tensors` belong to this graph. If not, this graph and that of the first foreign tensor both record
+    /// the error: either may be the one that is finished.
     #[track_caller]
     pub(crate) fn owns(&self, what: &str, tensors: &[&Tensor]) -> bool {
         match tensors.iter().find(|tensor| !self.is_of(tensor)) {
             None => true,
             Some(foreign) => {
-                // A layer that is given a tensor of another graph is open in its own.
+                // A layer that receives a tensor of another graph is open in its own graph.
                 let graphs = [self].into_iter().chain(tensors.iter().map(|tensor| &tensor.graph));
                 let mut open = graphs.filter_map(|graph| Some((graph, graph.inner.layer_caller.get()?)));
                 let (graph, caller) = open.next().unwrap_or((self, Location::caller()));
@@ -46,7 +46,7 @@ impl Value for Tensor {
     }
 }
 
-/// Keeps in `e` and in the graph of `foreign` that `foreign` is not a value of the computation of `e`.
+/// Records in `e` and in the graph of `foreign` that `foreign` is not a value of the computation of `e`.
 fn keep_error(what: &str, e: &Emitter, metadata: Metadata, tensors: &[&Tensor], foreign: &Tensor) {
     let theirs = foreign.graph.emitter();
     let name = |e: &Emitter| e.with_module(|module| module.name.clone());

@@ -1,4 +1,4 @@
-//! The one switch between precisions: in which dtype a network computes.
+//! Precisions: the dtype in which a network computes.
 //!
 //! Variables, logits, loss and update are f32 in all three; see [`Scope`](super::Scope) for the rule.
 
@@ -6,7 +6,7 @@ use bf16scope_hlo::DType;
 use std::fmt;
 use std::str::FromStr;
 
-/// In which dtype a network computes.
+/// The dtype in which a network computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -19,11 +19,11 @@ pub enum Precision {
     F16,
 }
 
-/// A precision that is none.
+/// A text that is not a precision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown precision `{given}`, expected {}{suggestion}", names())]
 pub struct UnknownPrecision {
-    /// What was given.
+    /// The text.
     pub given: String,
     suggestion: &'static str,
 }

@@ -1,22 +1,22 @@
-//! A body run several times on the device: [`Graph::scan`], as a `while`, and [`Graph::scan_unrolled`], copy after copy.
+//! Loops on the device: [`Graph::scan`], as a `while`, and [`Graph::scan_unrolled`], copy after copy.
 //!
-//! The body of a loop is a computation of its own, and a [`Graph`] writes one. So a body is built as a graph of its own,
-//! finished, and its module is copied in here: nothing else has to know of two computations at once. Gradients are taken
-//! inside the body, or of what the loop gives: the reverse of a `while` runs from the last trip to the first
-//! (`passes::grad`).
+//! The body of a loop is a computation, and a [`Graph`] writes one computation. So a body is built as a graph of its
+//! own, finished, and its module is copied into the outer one: nothing else must handle two computations at once.
+//! Gradients can be taken inside the body, or of the loop's results: the reverse of a `while` runs from the last trip
+//! to the first (`passes::grad`).
 
 use super::{Graph, Tensor};
 use bf16scope_hlo::ops::{BinaryOp, Comparison, RuleError, SliceDim};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Metadata, Module, Op, Shape};
 
-/// What a loop's body is given.
+/// An operand of a loop.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
-    /// A value that each trip passes to the next: at first this one.
+    /// A value that each trip passes to the next, with this initial value.
     Carried(&'a Tensor),
-    /// An equal part of this one for each trip, along its first dimension.
+    /// One of equal parts of this value for each trip, along its first dimension.
     Split(&'a Tensor),
-    /// An integer scalar and the number of the trip, from 0, added up.
+    /// An integer scalar plus the number of the trip, from 0.
     Counted(&'a Tensor),
 }
 
@@ -29,7 +29,7 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// How many instructions copies of a body may be: what a compiler still takes.
+/// The most instructions in copies of a body: what a compiler still handles.
 const MAX_UNROLLED: usize = 1 << 20;
 
 impl Graph {
@@ -66,7 +66,7 @@ impl Graph {
         };
         let n_carried = results.carried.len();
         let stacks: Vec<Tensor> = results.stacked.iter().map(|shape| self.zeros_stacked(n, shape)).collect();
-        // The state is the carried values and the stacks, then the whole of the other operands, then the number of the trip.
+        // The state is the carried values and the stacks, then the other operands whole, then the trip number.
         let of = |is_carried: bool| {
             operands.iter().filter(move |it| matches!(it, Operand::Carried(_)) == is_carried).map(|it| it.tensor())
         };
@@ -110,7 +110,7 @@ impl Graph {
         let mut others: Vec<Vec<InstrId>> = vec![Vec::new(); results.stacked.len()];
         let called = self.emitter().with_module_mut(|module| copy_called(module, body));
         for trip in 0..n {
-            // All that this trip reads, and all that the one before gave, pass together.
+            // A barrier for all values that this trip reads and all results of the one before.
             let mut parts = Vec::new();
             for operand in operands {
                 match operand {
@@ -161,7 +161,7 @@ impl Graph {
         passed[..n_carried].iter().map(|&id| self.tensor(id)).chain(stacked).collect()
     }
 
-    /// What a loop gives, if it can be.
+    /// The results of a loop, if its body is valid.
     #[track_caller]
     pub(super) fn results_of(&self, what: &str, n: u32, body: &Module, operands: &[Operand<'_>]) -> Option<Results> {
         let tensors: Vec<&Tensor> = operands.iter().map(|operand| operand.tensor()).collect();
@@ -183,7 +183,7 @@ impl Graph {
         self.full(shape.dtype().expect("what is stacked is an array"), &dims, 0.0)
     }
 
-    /// The values behind a barrier.
+    /// The values after a barrier.
     #[track_caller]
     fn barrier(&self, values: &[InstrId]) -> Vec<InstrId> {
         let passed = self.emit_with("barrier", |e| {
@@ -205,7 +205,7 @@ impl Graph {
     }
 }
 
-/// VariableShard `trip` of `n`.
+/// Part `trip` of `n`.
 #[track_caller]
 fn part(tensor: &Tensor, n: u32, trip: u32) -> Tensor {
     let mut dims: Vec<SliceDim> = tensor.dims().iter().map(|&limit| SliceDim { start: 0, limit, stride: 1 }).collect();
@@ -220,18 +220,18 @@ fn row(tensor: &Tensor) -> Tensor {
     tensor.reshape([1].into_iter().chain(tensor.dims()).collect::<Vec<i64>>())
 }
 
-/// How many values a loop over `body` gives.
+/// The number of results of a loop over `body`.
 pub(super) fn n_results(body: &Module) -> usize {
     n_elements(body.entry().result_shape()) as usize
 }
 
-/// What a body gives.
+/// The results of a body.
 pub(super) struct Results {
     carried: Vec<Shape>,
     stacked: Vec<Shape>,
 }
 
-/// Whether the body takes these operands and gives the carried ones.
+/// Checks that the body takes these operands and returns the carried ones.
 fn check(n: u32, body: &Module, operands: &[Operand<'_>]) -> Result<Results, RuleError> {
     if n == 0 {
         return Err(RuleError::new("scan/trip-count", "a scan has a trip count of 0, expected at least 1"));
@@ -292,9 +292,9 @@ fn part_of(tensor: &Tensor, n: u32) -> Result<Shape, RuleError> {
     Ok(Shape::array(tensor.dtype(), dims))
 }
 
-/// What nothing is fused across: an `opt-barrier` in a computation that is called and not to be inlined. XLA's CPU compiler
-/// takes an `opt-barrier` out before it fuses (its pass `cse_barrier_expander`), and keeps such a call until the end; one that
-/// inlines the call has the `opt-barrier`.
+/// A barrier for fusion: an `opt-barrier` in a called computation that must not be inlined. XLA's CPU compiler removes
+/// an `opt-barrier` before it fuses (its pass `cse_barrier_expander`), but keeps such a call until the end; a compiler
+/// that inlines the call still has the `opt-barrier`.
 fn write_barrier(module: &mut Module, shape: &Shape) -> Result<CompId, RuleError> {
     let comp = module.add_computation("barrier");
     let mut push = |op: Op, operands: &[InstrId], declared: Option<&Shape>| {
@@ -381,7 +381,7 @@ fn write_body(
     Ok(comp)
 }
 
-/// Copies every computation of `body` but its entry; gives their new ids by their old ones.
+/// Copies every computation of `body` except its entry; returns their new ids by their old ones.
 fn copy_called(module: &mut Module, body: &Module) -> Vec<CompId> {
     let ids: Vec<CompId> = body
         .computations
@@ -405,7 +405,8 @@ fn copy_called(module: &mut Module, body: &Module) -> Vec<CompId> {
     ids
 }
 
-/// Copies the entry of `body` into `comp`, its parameters replaced by `arguments`; gives the elements of its result.
+/// Copies the entry of `body` into `comp` with its parameters replaced by `arguments`; returns the elements of its
+/// result.
 fn inline(
     module: &mut Module,
     comp: CompId,
@@ -428,7 +429,7 @@ fn inline(
         .collect()
 }
 
-/// Appends a copy of `instr` under a new name, what it reads being at `place`.
+/// Appends a copy of `instr` under a new name, with its operands mapped by `place`.
 fn copy(
     module: &mut Module,
     comp: CompId,

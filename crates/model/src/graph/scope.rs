@@ -1,13 +1,12 @@
-//! Scopes: where variables are made, and the low-precision rule.
+//! Scopes: where variables are declared, and the low-precision rule.
 //!
-//! TensorFlow's `bfloat16_scope`, exactly: the scope does not touch operations, inputs or outputs. It decides on the
-//! dtype the caller *requests* for a variable. A request in the scope's dtype makes an **f32** variable and gives its
-//! cast; any other request makes a variable of the requested dtype (so batch norm, which asks for f32, keeps f32
-//! parameters and statistics). Outside, a bf16 request makes a bf16 variable. A layer asks in the dtype of its input,
-//! so casting the input is what turns a network bf16.
+//! The rule is exactly that of TensorFlow's `bfloat16_scope`: the scope does not touch operations, inputs or outputs.
+//! It decides by the dtype that the caller *requests* for a variable. A request in the scope's dtype declares an
+//! **f32** variable and returns its cast; any other request declares a variable of the requested dtype (so batch norm,
+//! which requests f32, keeps f32 parameters and statistics). Outside of the scope, a bf16 request declares a bf16
+//! variable. A layer requests the dtype of its input, so casting the input is what turns a network bf16.
 //!
-//! Where the rule says f32, [`Storage`](super::Storage) may say bf16 for variables that train, which are then read from
-//! that.
+//! Where the rule says f32, [`Storage`](super::Storage) may store trainable variables as bf16.
 //!
 //! Source: `tensorflow/python/tpu/bfloat16.py`.
 
@@ -19,7 +18,7 @@ use std::cell::Cell;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// A place to make variables. Names of everything made inside nest by the levels that are open.
+/// A place to declare variables. Their names are nested in the open levels.
 #[derive(Clone, Debug)]
 pub struct Scope {
     graph: Graph,
@@ -39,23 +38,24 @@ struct Low {
 pub struct Variable {
     /// Its number in [`Graph::variables`].
     pub number: usize,
-    /// As stored (the parameter); of a sharded one, what of the whole is gathered: its cast, where all read that.
+    /// As stored (the parameter); for a sharded variable the gathered value, which is the cast if all readers read
+    /// that.
     pub stored: Tensor,
-    /// What a reader of single elements reads, whose gradient then adds up as a whole cast's does: `stored`, or, of one that
-    /// is sharded and gathered in less, that in f32.
+    /// The value for readers of single elements, whose gradients add up like a whole cast's: `stored`, or, for a
+    /// sharded variable that is gathered as a cast, that cast in f32.
     pub full: Tensor,
-    /// As read, in the dtype asked for: `stored`, or its cast.
+    /// As read, in the requested dtype: `stored`, or its cast.
     pub value: Tensor,
 }
 
-/// What a variable was asked for as.
+/// The request for a variable.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Request {
-    /// What it is read in.
+    /// The dtype that it is read in.
     pub requested: DType,
-    /// What it is stored in, unless [`Storage`](super::Storage) says otherwise.
+    /// The dtype that it is stored in, unless [`Storage`](super::Storage) says otherwise.
     pub master: DType,
-    /// Of the whole.
+    /// Dims of the whole.
     pub dims: Vec<i64>,
     pub init: Init,
     pub trainable: bool,
@@ -76,7 +76,7 @@ impl Scope {
         self.graph.is_training()
     }
 
-    /// How the program is made cheaper on its target.
+    /// The optimisations for the target.
     pub fn tuning(&self) -> Rc<Tuning> {
         self.graph.tuning()
     }
@@ -91,16 +91,16 @@ impl Scope {
         self.graph.inner.path.within(level, || body(self))
     }
 
-    /// [`Scope::within`] for a layer: what it emits carries the file and line of its caller, not of its own body. Of
-    /// nested layers the outermost counts: it is the one the user wrote.
+    /// [`Scope::within`] for a layer: its instructions carry the file and line of its caller, not of its own body. The
+    /// outermost of nested layers counts: it is the one that the user wrote.
     #[track_caller]
     pub fn layer<R>(&self, name: &str, body: impl FnOnce(&Scope) -> R) -> R {
         let _open = self.graph.open_layer();
         self.within(name, body)
     }
 
-    /// Runs `body`, whose instructions carry this file and line in place of a caller's in Rust: a user who wrote YAML looks
-    /// for his own. Of nested ones the innermost counts.
+    /// Runs `body`, whose instructions carry this file and line instead of a caller's in Rust, for users who wrote
+    /// YAML. The innermost of nested calls counts.
     pub fn written_at<R>(&self, file: &str, line: u32, body: impl FnOnce(&Scope) -> R) -> R {
         let open = &self.graph.inner.written_at;
         let outer = open.replace(Some((file.into(), line)));
@@ -124,7 +124,7 @@ impl Scope {
         self.make(name, dtype, dims.into(), init, false, None)
     }
 
-    /// State about a variable, each replica with a part of it where it has one of the variable: `dims` are those of the whole.
+    /// State of a variable, sharded if the variable is: `dims` are those of the whole.
     #[track_caller]
     pub(crate) fn state_in_parts(
         &self,
@@ -191,8 +191,8 @@ impl Scope {
         });
         let mut stored = graph.tensor(instr);
         if let Some(part) = part.filter(|_| trainable) {
-            // What is read as a cast is gathered as that. Gradients are taken at an f32 value nevertheless: it stands for the
-            // variable that each replica would have, so all that reads it and all that adds up is the same.
+            // If all readers read a cast, the cast is gathered. Gradients are still taken at an f32 value: it
+            // represents the variable that each replica would have, so reads and sums of gradients are the same.
             let in_low = is_low && dtype == master;
             stored = if in_low { stored.cast(requested) } else { stored }.gathered(part);
             let full = if in_low { stored.cast(master) } else { stored.clone() };
@@ -202,7 +202,7 @@ impl Scope {
                 return Variable { number, stored, full, value };
             }
         }
-        // Where it is stored in less than its readers compute in, they share an f32 value, and gradients add up in f32.
+        // If it is stored narrower than its readers compute in, they share an f32 value, and gradients add up in f32.
         let is_widened = dtype != master && requested != dtype;
         let wide = if is_widened { stored.cast(DType::F32) } else { stored.clone() };
         if is_widened {
@@ -219,7 +219,7 @@ impl Scope {
         self.low_precision_named("", self.graph.precision().compute(), network)
     }
 
-    /// Part of a low-precision scope that computes in f32 as if there were none. No name level is added.
+    /// A part of a low-precision scope that computes in f32, as if outside of it. No name level is added.
     pub(crate) fn in_f32<R>(&self, part: impl FnOnce(&Scope) -> R) -> R {
         part(&Scope { graph: self.graph.clone(), low: None })
     }
@@ -241,7 +241,7 @@ impl Scope {
         result
     }
 
-    /// A scope in whose dtype nothing was asked for, though variables were made: its input was f32, most likely.
+    /// Warns if variables were declared in a scope but none in its dtype: its input was f32, most likely.
     fn warn_stayed_f32(&self, name: &str, dtype: DType, start: usize, caller: &Location<'_>) {
         let path = self.graph.inner.path.join(name);
         let path = if path.is_empty() { "(unnamed)" } else { &path };
@@ -281,7 +281,7 @@ impl Scope {
 }
 
 impl Graph {
-    /// What a variable is that cannot be made.
+    /// The poisoned result of an invalid request.
     #[track_caller]
     fn no_variable(&self, error: RuleError) -> Variable {
         let number = self.inner.variables.borrow().len();

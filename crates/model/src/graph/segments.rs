@@ -1,5 +1,5 @@
-//! Loops whose trips the backward pass makes again: each of the state before it ([`Graph::scan_rematerialised`]), or segments of
-//! them ([`Graph::scan_in_segments`]).
+//! Loops that the backward pass rematerialises: trip by trip from the carried state ([`Graph::scan_rematerialised`]),
+//! or in segments ([`Graph::scan_in_segments`]).
 
 use super::scan::n_results;
 use super::{BuildError, Graph, Operand, Tensor};
@@ -8,8 +8,8 @@ use bf16scope_hlo::ops::{RuleError, SliceDim};
 use bf16scope_passes::grad::rematerialise_trips;
 
 impl Graph {
-    /// As [`Graph::scan`], of whose trips reverse mode keeps only what is carried: the backward pass makes each trip again, by
-    /// the same operations, so gradients are the same.
+    /// As [`Graph::scan`], but reverse mode keeps only the carried values: the backward pass rematerialises each trip
+    /// with the same operations, so gradients are the same.
     ///
     /// # Errors
     /// As [`Graph::scan`].
@@ -26,15 +26,14 @@ impl Graph {
         results
     }
 
-    /// As [`Graph::scan`], in segments of about the root of `n` trips: reverse mode keeps what is carried at the start of each
-    /// segment, and makes one segment at a time again. Memory grows with the root of the trips, and the forward pass is made
-    /// twice.
+    /// As [`Graph::scan`], in segments of about √n trips: reverse mode keeps the carried values at the start of each
+    /// segment, and rematerialises one segment at a time. Memory grows with √n, and the forward pass is computed twice.
     ///
     /// # Errors
-    /// As [`Graph::scan`]; a body that changes a carried value's place, as of any scan.
+    /// As [`Graph::scan`]; a body that reorders carried values, as for any scan.
     #[track_caller]
     pub fn scan_in_segments(&self, n: u32, body: &Module, operands: &[Operand<'_>]) -> Vec<Tensor> {
-        // Counted operands start elsewhere in each segment.
+        // Counted operands start at another number in each segment.
         let is_counted = operands.iter().any(|operand| matches!(operand, Operand::Counted(_)));
         if n / segment_length(n) < 2 || is_counted || self.results_of("scan", n, body, operands).is_none() {
             return self.scan_rematerialised(n, body, operands);
@@ -48,9 +47,9 @@ impl Graph {
         })
     }
 
-    /// As [`Graph::scan_in_segments`], by a body for a whole segment: `segment(length)` takes as much of each split operand as
-    /// `length` trips have, and stacks its further results over them. What it makes of its operands before its own loop is made
-    /// again with it, and never stored for all trips.
+    /// As [`Graph::scan_in_segments`], with a body for a whole segment: `segment(length)` receives `length` trips' part
+    /// of each split operand, and stacks its further results over them. Values that it computes before its own loop are
+    /// rematerialised with it, and never stored for all trips.
     ///
     /// # Errors
     /// A segment that cannot be built.
@@ -72,7 +71,7 @@ impl Graph {
             (dims[0].start, dims[0].limit) = (of_trip * i64::from(from), of_trip * i64::from(to));
             if (from, to) == (0, n) { tensor.clone() } else { tensor.slice(&dims) }
         };
-        // Segments from one trip to another, whose stacked results stand behind one another.
+        // Runs segments from one trip to another, and concatenates their stacked results.
         let run = |number: u32, length: u32, from: u32, carried: &[Tensor]| -> Result<Vec<Tensor>, BuildError> {
             let mut carried = carried.iter();
             let each = operands.iter().map(|operand| match operand {
@@ -103,7 +102,7 @@ impl Graph {
         Ok(results)
     }
 
-    /// A segment of so many trips as a body: what no trip changes is given on as it is.
+    /// A segment of `length` trips as a body: unchanged values are passed through.
     fn segment(
         &self,
         length: u32,
@@ -149,7 +148,7 @@ impl Graph {
     }
 }
 
-/// How many trips a segment has.
+/// The number of trips in a segment.
 fn segment_length(n: u32) -> u32 {
     f64::from(n).sqrt().round().max(1.0) as u32
 }

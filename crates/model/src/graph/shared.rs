@@ -1,7 +1,7 @@
-//! Shared weights: several parts of a network under one set of variables, as [`Scope::shared`] says.
+//! Shared weights: several parts of a network with one set of variables; see [`Scope::shared`].
 //!
-//! What a part asks for is remembered with the request, so that a later part gets the same variable, and one that asks for
-//! something else is an error which names both lines.
+//! The request of a part is recorded, so that a later part gets the same variable, and a different request is an error
+//! that names both lines.
 
 use super::scope::Request;
 use super::{Graph, Scope, Variable};
@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Shared {
     /// The parts that are being built, outermost first.
     open: RefCell<Vec<SharedPart>>,
-    /// For each shared path, where its first part was built.
+    /// For each shared path, the place of its first part.
     first: RefCell<BTreeMap<String, String>>,
-    /// The variables that were made in parts, by name.
+    /// The variables that were declared in parts, by name.
     variables: RefCell<BTreeMap<String, Made>>,
 }
 
@@ -25,12 +25,12 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct SharedPart {
     path: String,
-    /// Where the first part of this path was built, if this is a later one.
+    /// The place of the first part of this path, if this is a later one.
     first: Option<String>,
     asked: BTreeSet<String>,
 }
 
-/// A variable that was made in a part, and the request for it.
+/// A variable that was declared in a part, and the request for it.
 #[derive(Debug)]
 struct Made {
     /// The path of the innermost part.
@@ -47,7 +47,7 @@ impl Request {
         format!("{read}{stored}{state}")
     }
 
-    /// What differs from the first request, in words: (here, there).
+    /// The difference from the first request, in words: (here, there).
     fn difference(&self, first: &Request) -> Option<(String, String)> {
         if self == first {
             return None;
@@ -59,9 +59,10 @@ impl Request {
 }
 
 impl Scope {
-    /// [`Scope::within`] for a part of the network that is built several times under one set of variables, which are made the
-    /// first time: the towers of a siamese network, an embedding that is also the last layer, a layer that is applied again and
-    /// again. A variable is then one parameter with one initial value and one cast, and its gradients add up.
+    /// [`Scope::within`] for a part of the network that is built several times with one set of variables, which the
+    /// first part declares: the towers of a siamese network, an embedding that is also the last layer, a layer that is
+    /// applied repeatedly. Each variable is one parameter with one initial value and one cast, and its gradients add
+    /// up.
     ///
     /// Keras says this by calling one layer object twice, Flax by calling one submodule twice, TensorFlow 1 by
     /// `variable_scope(…, reuse=tf.AUTO_REUSE)`.
@@ -81,12 +82,12 @@ impl Scope {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// State that the first part sets ([`Graph::set_update`]), such as running means and the state of dropout, a later part
-    /// reads as it was set: the means follow both parts, and each part drops out elements of its own.
+    /// A later part reads state as the first part set it ([`Graph::set_update`]), such as running means and the state
+    /// of dropout: the means follow both parts, and each part drops its own elements.
     ///
     /// # Errors
-    /// A later part that asks for a variable in another shape, dtype or precision, with another initial value, or one that the
-    /// first did not make; the same name twice in one part. The error names both lines.
+    /// A later part that requests a variable in another shape, dtype or precision, with another initial value, or one
+    /// that the first did not declare; the same name twice in one part. The error names both lines.
     #[track_caller]
     pub fn shared<R>(&self, level: &str, part: impl FnOnce(&Scope) -> R) -> R {
         let graph = self.graph();
@@ -107,8 +108,8 @@ impl Scope {
 }
 
 impl Graph {
-    /// The variable `name` if the shared part that is open has it already; an error if it may not be asked for like this;
-    /// `None` where a variable is to be made.
+    /// The variable `name` if the open shared part has it already; an error if the request differs; `None` if the
+    /// variable must be declared.
     pub(super) fn shared_variable(&self, name: &str, request: &Request) -> Result<Option<Variable>, RuleError> {
         let shared = &self.inner.shared;
         let mut open = shared.open.borrow_mut();
@@ -142,7 +143,7 @@ impl Graph {
         }
     }
 
-    /// Remembers a variable that was made, if a shared part is open.
+    /// Records a declared variable, if a shared part is open.
     pub(super) fn remember_shared(&self, name: &str, request: Request, variable: &Variable) {
         if let Some(part) = self.inner.shared.open.borrow().last() {
             let made = Made { path: part.path.clone(), request, variable: variable.clone() };
@@ -150,7 +151,7 @@ impl Graph {
         }
     }
 
-    /// A variable as a later part reads it: state has the value that it was set to.
+    /// A variable as a later part reads it: state has its updated value.
     fn as_set(&self, made: &Made) -> Variable {
         let variable = made.variable.clone();
         let update = self.inner.variables.borrow()[variable.number].update;
@@ -160,7 +161,7 @@ impl Graph {
         }
     }
 
-    /// The file and line that made an instruction.
+    /// The file and line of an instruction.
     fn place_of(&self, id: InstrId) -> String {
         self.emitter().with_module(|module| {
             let metadata = &module.entry().instr(id).metadata;
@@ -176,7 +177,7 @@ mod tests {
     use crate::nn::{self, BatchNorm, Dense};
     use bf16scope_hlo::{DType, Metadata, Module};
 
-    /// A module without the names that its maker gave.
+    /// A module without names of instructions.
     fn anonymous(mut module: Module) -> Module {
         for computation in &mut module.computations {
             for (number, instr) in computation.instructions.iter_mut().enumerate() {
@@ -187,7 +188,7 @@ mod tests {
         module
     }
 
-    /// The program of a siamese network with its gradients, whose towers `tower` makes.
+    /// The program of a siamese network with its gradients; `tower` builds the towers.
     fn siamese(tower: impl Fn(&Scope, &Tensor) -> Tensor) -> Module {
         let g = Graph::training("siamese");
         let inputs = ["left", "right"].map(|name| g.input(name, DType::BF16, [8, 16]));
@@ -230,7 +231,7 @@ mod tests {
             sum
         });
         assert_eq!(shared, explicit);
-        // An input is read by a product and by its gradient, a variable by its one cast.
+        // An input is read by a product and its gradient, a variable by its only cast.
         let parameters: Vec<InstrId> = (0..)
             .map(InstrId)
             .zip(&shared.entry().instructions)
@@ -251,7 +252,7 @@ mod tests {
         let variables = g.variables();
         assert_eq!(variables.len(), 4);
         let mean = variables.iter().find(|variable| variable.name == "norm/bn/moving_mean").unwrap();
-        // mean - step, where the mean is what the first part set: parameter - step.
+        // mean - step, where the mean is the first part's update: parameter - step.
         let update = mean.update.unwrap();
         let operand = |id: InstrId| g.emitter().with_module(|module| module.entry().instr(id).operands[0]);
         let first = operand(update);
@@ -260,7 +261,7 @@ mod tests {
         g.finish(&[("y", &y)]).unwrap();
     }
 
-    /// Two parts that each ask for one variable; the error's first and last line without the file.
+    /// Two parts that each request one variable; the error's first and last line without the file.
     fn refusal(second: impl FnOnce(&Scope)) -> String {
         let g = Graph::training("g");
         g.bf16_scope(|s| {

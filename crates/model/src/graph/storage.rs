@@ -1,7 +1,7 @@
-//! What variables are stored in: the one decision that [`Scope`](super::Scope) makes for every variable that trains.
+//! The storage of variables: the one decision that [`Scope`](super::Scope) makes for every trainable variable.
 //!
-//! A layer asks for a variable in the dtype that it computes in, and gets a value of that dtype. What is kept between
-//! steps is decided here, and how a new value gets into it by [`Update`](crate::optim::Update), which computes it in f32.
+//! A layer requests a variable in the dtype that it computes in, and gets a value of that dtype. This module decides
+//! what is kept between steps; [`Update`](crate::optim::Update) computes a new value in f32 and stores it accordingly.
 
 use super::Precision;
 use bf16scope_hlo::DType;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What variables that train are stored in. As text: `f32`, `bf16_stochastic`, `bf16_compensated`, `bf16_nearest`.
+/// The storage of trainable variables. As text: `f32`, `bf16_stochastic`, `bf16_compensated`, `bf16_nearest`.
 ///
-/// In the three that are bf16 there is no f32 master copy: a network in a bf16 scope reads the variable without a cast,
-/// one in f32 its exact f32 value, and every update is computed in f32 from what is stored. They differ in what becomes
-/// of the new value's lower 16 bits. Variables that a layer asks for in f64, or in f16 outside a scope, and those that
-/// no optimizer updates, are stored as they would be otherwise.
+/// The three bf16 storages have no f32 master copy: a network in a bf16 scope reads the variable without a cast, one in
+/// f32 its exact f32 value, and every update is computed in f32 from the stored value. They differ in how they treat
+/// the new value's lower 16 bits. Variables that a layer requests in f64, or in f16 outside a scope, and those that no
+/// optimizer updates, are stored as usual.
 ///
 /// `docs/BF16_WEIGHTS.md` says when to use which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -23,28 +23,28 @@ pub enum Storage {
     /// f32, whatever the network computes in. 4 bytes.
     #[default]
     F32,
-    /// bf16, rounded up or down at random, to either with the probability that makes the mean right: an update smaller
-    /// than an ulp is made once in a while instead of never. 2 bytes.
+    /// bf16, rounded up or down at random, with probabilities that make the mean exact: an update smaller than an ulp
+    /// happens now and then instead of never. 2 bytes.
     Bf16Stochastic,
-    /// bf16, with what it lacks in a second bf16, the slot `<variable>/low`: 16 significant bits or more. 4 bytes, of which
-    /// the network reads 2.
+    /// bf16, with the remainder in a second bf16, the slot `<variable>/low`: 16 significant bits or more. 4 bytes, of
+    /// which the network reads 2.
     Bf16Compensated,
     /// bf16, rounded to nearest even: **loses updates smaller than half an ulp**, 2^-9 to 2^-8 of the variable. 2 bytes. For
     /// comparisons.
     Bf16Nearest,
 }
 
-/// A way to store variables that is none.
+/// A text that is not a storage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("variables cannot be stored as `{given}`, expected one of {}{suggestion}", names())]
 pub struct UnknownStorage {
-    /// What was given.
+    /// The text.
     pub given: String,
     suggestion: &'static str,
 }
 
 impl Storage {
-    /// Every way.
+    /// Every storage.
     pub const ALL: [Storage; 4] =
         [Storage::F32, Storage::Bf16Stochastic, Storage::Bf16Compensated, Storage::Bf16Nearest];
 
@@ -58,7 +58,7 @@ impl Storage {
         }
     }
 
-    /// The dtype of a variable that trains and that would be stored in `dtype`.
+    /// The dtype of a trainable variable that would otherwise be stored in `dtype`.
     pub fn of(self, dtype: DType) -> DType {
         match (self, dtype) {
             (Storage::Bf16Stochastic | Storage::Bf16Compensated | Storage::Bf16Nearest, DType::F32) => DType::BF16,
@@ -93,12 +93,12 @@ impl FromStr for Storage {
     }
 }
 
-/// What a network computes in, and what its variables are stored in. A [`Precision`] alone stores them in f32.
+/// The precision of a network, and the storage of its variables. A [`Precision`] alone stores them in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// What the network computes in.
+    /// The precision of the network.
     pub precision: Precision,
-    /// What variables are stored in.
+    /// The storage of its variables.
     pub variables: Storage,
 }
 

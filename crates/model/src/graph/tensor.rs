@@ -74,7 +74,7 @@ impl Tensor {
         self.id == POISON
     }
 
-    /// Names the instruction that made it, under the scope that is open: `block1/addition`.
+    /// Renames the instruction that computes it, under the open scope: `block1/addition`.
     pub fn named(self, name: &str) -> Tensor {
         if !self.is_poison() {
             let full = self.graph.inner.path.join(name);
@@ -86,7 +86,7 @@ impl Tensor {
         self
     }
 
-    /// The scoped name of the instruction that made it; empty after an error.
+    /// The scoped name of the instruction that computes it; empty after an error.
     pub fn name(&self) -> String {
         if self.is_poison() {
             return String::new();
@@ -94,7 +94,7 @@ impl Tensor {
         self.graph.emitter().with_module(|module| module.entry().instr(self.id).metadata.op_name.clone())
     }
 
-    /// Emits through the graph under the name `leaf`, if the `others` that are read are of this tensor's graph.
+    /// Emits through the graph under the name `leaf`, if the operands `others` belong to this tensor's graph.
     #[track_caller]
     pub(crate) fn emit(&self, leaf: &str, others: &[&Tensor], emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
         if !others.iter().all(|other| self.graph.is_of(other)) {
@@ -104,16 +104,17 @@ impl Tensor {
         self.graph.emit_with(leaf, emit)
     }
 
-    /// This array with a custom VJP: reverse mode goes from the result to `inputs` by `rule`, which emits the cotangent of
-    /// each from that of the result, and not through the ops that made it. The result is a value of its own, a `copy`:
-    /// other readers of this array are not affected, even if it is one of `inputs`.
+    /// This array with a custom VJP: reverse mode goes from the result directly to `inputs`, not through the ops in
+    /// between; `rule` emits the cotangent of each input from that of the result. The result is a separate value, a
+    /// `copy`: other readers of this array are not affected, even if it is one of `inputs`.
     ///
     /// The rule is not part of the module. Take gradients in the graph ([`gradients`](bf16scope_passes::grad::gradients))
     /// before [`Graph::finish`]; a finished module refuses to be differentiated through the result.
     ///
     /// # Errors
-    /// An array that is not floating; no inputs, inputs that do not feed it, that are no arrays or are of another graph.
-    /// Cotangents of another number, dtype or dims than the inputs are errors when gradients are taken.
+    /// An array that is not floating; no inputs; inputs that it does not depend on, that are not arrays, or that belong
+    /// to another graph. Cotangents of another number, dtype or dims than the inputs are errors when gradients are
+    /// taken.
     #[track_caller]
     pub fn with_custom_vjp(
         &self,
@@ -123,8 +124,8 @@ impl Tensor {
         self.attach(inputs, false, move |e, g, _| rule(e, g))
     }
 
-    /// [`Tensor::with_custom_vjp`] for a layer, which hands out no other handle on its result: nothing is emitted if
-    /// nothing reads this array yet. The rule is told which cotangents are wanted; the others it need not emit.
+    /// [`Tensor::with_custom_vjp`] for a layer that returns no other handle on its result: no copy is emitted unless
+    /// something reads this array already. The rule receives which cotangents are needed, and may omit the others.
     #[track_caller]
     pub(crate) fn with_layer_vjp(
         self,
@@ -250,8 +251,8 @@ impl Tensor {
         self.emit("select", &[on_true, on_false], |e| e.select(self.id, on_true.id, on_false.id))
     }
 
-    /// To another dtype by value (floats round to nearest even); itself if it has that dtype. Named `Cast`, as
-    /// TensorFlow names it.
+    /// Converts to another dtype by value (floats round to nearest even); the tensor itself if it has that dtype. Named
+    /// `Cast`, as in TensorFlow.
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
         self.emit("Cast", &[], |e| e.convert(self.id, dtype))
@@ -307,7 +308,7 @@ impl Tensor {
         if self.is_poison() || rhs.is_poison() || a == b {
             return (self.clone(), rhs.clone());
         }
-        // Dtypes first: a broadcast must not hide which two tensors the user gave.
+        // Dtypes are checked first: a broadcast must not hide which two tensors the user passed.
         if self.dtype() != rhs.dtype() {
             return (self.clone(), rhs.clone());
         }

@@ -1,4 +1,4 @@
-//! Classification: a picture, or any array of numbers, and its class.
+//! Classification of images, or of any array of numbers.
 
 use super::ModelKind;
 use crate::document::{Mark, Node, Origin};
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 /// A network from one array of numbers to the logits of classes.
 pub trait Classifier: Send + Sync + fmt::Debug {
-    /// What its programs are named after.
+    /// The name of its programs.
     fn kind(&self) -> &str;
 
     /// Dims of one example, such as `[height, width, channels]`.
     fn input(&self) -> &[i64];
 
-    /// How many classes there are.
+    /// The number of classes.
     fn n_classes(&self) -> i64;
 
     /// Builds it: images `[batch, input…]` → logits `[batch, n_classes]` in the dtype of the images.
@@ -37,7 +37,7 @@ pub trait Classifier: Send + Sync + fmt::Debug {
 pub struct Classification<N> {
     /// The network.
     pub network: N,
-    /// How far the target distribution is from the label towards uniform, in `[0, 1)`, in training.
+    /// The weight of the uniform distribution in the target, in `[0, 1)`, in training.
     pub label_smoothing: f64,
 }
 

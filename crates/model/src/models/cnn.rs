@@ -101,8 +101,8 @@ pub(super) fn blocks(name: &str, kernel: i64, filters: &[i64]) -> Sequential {
         let (kernel_size, padding, kernel_initializer) = ([kernel; 2], Padding::Same, Init::HE_NORMAL);
         let conv = Conv2d { filters, kernel_size, padding, use_bias: false, kernel_initializer, ..Conv2d::default() };
         layers.push(format!("{block}/conv"), LayerKind::Conv(conv));
-        // The constants of TensorFlow's ResNet-50, whatever layers written in YAML have from Keras; and the plain gradient,
-        // of which TPU programs of these networks have always been made.
+        // The constants of TensorFlow's ResNet-50, not Keras' defaults as for layers in YAML; and the plain gradient,
+        // which TPU programs of these networks have always used.
         let gradient = Some(NormGradient::default());
         let norm = BatchNorm { gradient, ..BatchNorm::RESNET };
         layers.push(format!("{block}/bn"), LayerKind::BatchNorm(norm));

@@ -11,17 +11,17 @@
 //! metrics: [accuracy]
 //! ```
 //!
-//! A layer is its kind alone, its kind with the first of its options (`{dense: 128}`), or with options by the names that
-//! Keras gives them (`{dense: {units: 128, activation: relu}}`); more options and `name` may stand beside the kind. It
-//! reads the layer before it, or what `inputs` names; `{add: [a, b]}` reads two. Kinds also go by Keras' names.
+//! A layer is its kind alone, its kind with its first option (`{dense: 128}`), or with options by their Keras names
+//! (`{dense: {units: 128, activation: relu}}`); more options and `name` may stand beside the kind. It reads the
+//! previous layer, or the layers in `inputs`; `{add: [a, b]}` reads two. Kinds also have their Keras names.
 //!
-//! `outputs` says what is predicted (default: the last layer, as `logits` where a softmax loss judges it, else as
-//! `output`); losses and metrics judge the only output, or the output or layer that they name, by `labels`, or the label
-//! or input that they name. A label that `labels` does not describe is what the loss wants: classes below the output's
-//! last dim, or f32 numbers of the output's dims.
+//! `outputs` lists the predictions (default: the last layer, as `logits` if it has a softmax loss, else as `output`).
+//! Losses and metrics compare the only output, or the output or layer that they name, with `labels`, or the label or
+//! input that they name. A label that `labels` does not describe has the form that its loss needs: classes below the
+//! output's last dim, or f32 numbers of the output's dims.
 //!
-//! A file is built when it is read, by what builds its programs: whatever does not fit is an error with line and column,
-//! and what was inferred is kept in the [`Network`].
+//! A file's network is built once when it is read, by the code that builds its programs: every mismatch is an error
+//! with line and column, and inferred values are kept in the [`Network`].
 
 mod arithmetic;
 mod block;
@@ -84,26 +84,26 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use wiring::Wiring;
 
-/// A network of layers, and what it learns, as it is written.
+/// A network of layers with its losses and metrics, as written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// What one example holds, by name.
+    /// The features of an example, by name.
     #[serde(serialize_with = "as_map", deserialize_with = "inputs")]
     pub inputs: Vec<Input>,
-    /// Labels that losses do not say enough about.
+    /// Labels that need more description than their losses give.
     #[serde(default, serialize_with = "as_map", deserialize_with = "inputs", skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<Input>,
-    /// The layers, each after what it reads.
+    /// The layers, each after those that it reads.
     pub layers: Vec<Layer>,
-    /// What is predicted: names, and the layers that make it. Default: the last layer, as `logits` where a softmax loss
-    /// judges it, else as `output`.
+    /// The predictions: names, and the layers that compute them. Default: the last layer, as `logits` if it has a
+    /// softmax loss, else as `output`.
     #[serde(default, serialize_with = "as_map", deserialize_with = "outputs", skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Output>,
-    /// What training minimises: the sum of these.
+    /// The losses, whose sum training minimises.
     #[serde(deserialize_with = "one_or_more")]
     pub loss: Vec<Loss>,
-    /// What is reported.
+    /// The reported metrics.
     #[serde(default, deserialize_with = "one_or_more", skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
 }
@@ -113,33 +113,33 @@ pub struct Config {
 pub struct Input {
     /// Its name.
     pub name: String,
-    /// What it holds.
+    /// Its content.
     pub spec: InputSpec,
 }
 
-/// What an input holds for one example.
+/// The content of an input for one example.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputSpec {
     /// Its dims, without the batch.
     #[serde(deserialize_with = "document::positives")]
     pub shape: Vec<i64>,
-    /// What its numbers are.
+    /// The kind of its numbers.
     #[serde(default)]
     pub dtype: InputDType,
-    /// Of whole numbers: what they are below. Default: what the `embedding` that reads them says.
+    /// For whole numbers: their exclusive upper bound. Default: that of the `embedding` that reads them.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub below: Option<i64>,
-    /// What it is drawn from, where data have no array of its name.
+    /// The distribution from which it is drawn, if the data have no array of its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub random: Option<Random>,
 }
 
-/// What an input's numbers are.
+/// The kind of an input's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputDType {
-    /// Numbers that are cast on the host to what the network computes in.
+    /// Numbers that the host casts to the dtype that the network computes in.
     #[default]
     Compute,
     /// f32 in any precision.
@@ -150,16 +150,16 @@ pub enum InputDType {
     Int32,
 }
 
-/// What is predicted under a name.
+/// A named prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     /// The prediction's name.
     pub name: String,
-    /// The layer, or input, that makes it.
+    /// The layer, or input, that computes it.
     pub layer: String,
 }
 
-/// A thing with a name, as an entry of a map.
+/// A named item, as an entry of a map.
 trait Named {
     type Value: Serialize;
     fn entry(&self) -> (&str, &Self::Value);
@@ -187,7 +187,7 @@ fn as_map<T: Named, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S
     map.end()
 }
 
-/// Inputs by name: dims, or dims and more.
+/// Inputs by name: dims, or dims and more keys.
 fn inputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Input>, D::Error> {
     let spec = |node: &Node| match &node.value {
         Value::List(_) => {
@@ -206,7 +206,7 @@ fn inputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Input>, D::E
     })
 }
 
-/// Names of layers, or names of predictions and the layers that make them.
+/// Names of layers, or names of predictions with their layers.
 fn outputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Output>, D::Error> {
     let same = |name: &String| Output { name: name.clone(), layer: name.clone() };
     Node::read(deserializer, |node| match &node.value {
@@ -222,7 +222,7 @@ fn outputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Output>, D:
     })
 }
 
-/// One thing, or a list of them.
+/// One item, or a list of items.
 fn one_or_more<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Node::read(deserializer, |node| match &node.value {
         Value::List(_) => Vec::<T>::deserialize(node),
@@ -231,7 +231,7 @@ fn one_or_more<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) 
 }
 
 impl Config {
-    /// The features that losses and metrics name as what examples weigh.
+    /// The features that losses and metrics name as weights of examples.
     fn weights(&self) -> Vec<&String> {
         let of_losses = self.loss.iter().filter_map(|loss| loss.options.example_weights.as_ref());
         let of_metrics = self.metrics.iter().filter_map(|metric| match &metric.options.example_weights {
@@ -242,29 +242,29 @@ impl Config {
     }
 }
 
-/// A configuration that was built once: its names are looked up, what its examples hold is inferred, and its programs can be
+/// A configuration that was built once: its names are resolved, its features are inferred, and its programs can be
 /// built.
 #[derive(Clone, Debug)]
 pub struct Network {
     config: Config,
     wiring: Wiring,
     features: Vec<Feature>,
-    /// The lines that the layers were read from; none, where a program made them.
+    /// The lines of the layers in the document; empty for a network made by a program.
     lines: Vec<u32>,
 }
 
 impl Network {
-    /// Builds a configuration, in f32 and in bf16, and keeps what it infers.
+    /// Builds a configuration in f32 and in bf16, and keeps the inferred features.
     ///
     /// # Errors
-    /// The first thing that does not fit, with the way to it.
+    /// The first mismatch, with the path to it.
     pub fn new(config: Config) -> Result<Network, NodeError> {
         let wiring = Wiring::new(&config)?;
         let features = build::infer(&config, &wiring)?;
         Ok(Network { config, wiring, features, lines: Vec::new() })
     }
 
-    /// What is written.
+    /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -304,7 +304,8 @@ impl ModelKind for Network {
         Arc::new(Layers { network: self.clone(), label_smoothing, origin: origin.clone() })
     }
 
-    /// With the feature, or in the layer that reads it or, of classes, makes them.
+    /// The place of a feature's range: the feature itself, the layer that reads it, or, for classes, the layer that
+    /// computes their logits.
     fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
         let Network { config, wiring, .. } = self;
         let list = if feature.is_label { "labels" } else { "inputs" };
@@ -333,8 +334,9 @@ impl ModelKind for Network {
     }
 }
 
-/// The way in `node` to where a way leads that knows one form of losses and metrics: an option may stand beside the kind or
-/// in it, or be the kind's value, and a list of one may be none.
+/// The path in `node` for a path of a configuration whose losses and metrics are in normal form: in the document an
+/// option may stand beside the kind or in it, or be the kind's value, and a list of one may be written without
+/// brackets.
 fn way_in(node: &Node, path: &[Step]) -> Vec<Step> {
     let (mut way, mut nodes) = (Vec::new(), vec![node]);
     for step in path {
@@ -356,7 +358,7 @@ fn way_in(node: &Node, path: &[Step]) -> Vec<Step> {
 /// A network of layers as a task.
 ///
 /// Features: its inputs and labels. The loss is the mean over the batch of the weighted sum of its losses; label
-/// smoothing is for training. Metrics and predictions are those of the configuration.
+/// smoothing applies in training. Metrics and predictions are those of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layers {
     network: Network,
@@ -365,12 +367,12 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// The task, with label smoothing in `[0, 1)` for losses that do not say.
+    /// The task; `label_smoothing` in `[0, 1)` is for losses that do not set their own.
     pub fn new(network: Network, label_smoothing: f64) -> Layers {
         Layers { network, label_smoothing, origin: Origin::default() }
     }
 
-    /// What it is.
+    /// The network.
     pub fn network(&self) -> &Network {
         &self.network
     }
@@ -387,7 +389,7 @@ impl Task for Layers {
 
     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
         build::call(self, s, features, mode).unwrap_or_else(|error| {
-            // Where the graph has no error yet, there was nothing to build.
+            // If the graph has no error yet, the network could not be resolved.
             let rule = RuleError::new("layers", error.message);
             let rule = match error.help {
                 Some(help) => rule.with_help(help),
@@ -398,7 +400,7 @@ impl Task for Layers {
         })
     }
 
-    /// Outputs that a loss takes a sigmoid of.
+    /// Outputs with a loss that applies a sigmoid.
     fn independent_logits(&self) -> Vec<String> {
         let Network { config, wiring, .. } = &self.network;
         let is_independent = |source: &wiring::Source| {
@@ -445,7 +447,7 @@ mod tests {
     use crate::nn::Dense;
     use expect_test::expect;
 
-    /// In f32 both are f32.
+    /// In f32 the two dtypes are equal.
     #[test]
     fn dtypes_that_differ_in_bf16_alone_are_found_when_the_file_is_read() {
         let text =

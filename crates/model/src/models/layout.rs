@@ -13,7 +13,7 @@ pub fn image_dims<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>
     dims_of_rank(deserializer, 3..=3, "[height, width, channels]")
 }
 
-/// Sizes of at least 1, as many as `ranks` says; `expected` names them.
+/// Sizes of at least 1, as many as `ranks` allows; `expected` describes them.
 ///
 /// # Errors
 /// Any other value.

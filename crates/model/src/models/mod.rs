@@ -1,9 +1,9 @@
-//! The zoo: configurations (serde), functions that build them on a scope, and the [`Task`]s they are.
+//! The model zoo: configurations (serde), functions that build them on a scope, and their [`Task`]s.
 //!
-//! Every `build` takes the input in whatever dtype it is to compute in, and gives logits in that dtype; a task opens the
+//! Every `build` takes the input in the dtype that it computes in, and returns logits in that dtype; a task opens the
 //! low-precision scope around it and casts logits to f32.
 //!
-//! A kind is added in two files: its configuration with what it learns in one beside this, and a line of the table here.
+//! To add a kind, write its configuration and task in a file beside this one, and a line in the table below.
 
 mod classification;
 pub mod cnn;
@@ -30,7 +30,7 @@ use written::WrittenTask;
 
 /// A row of the table: a configuration that makes a task. Every [`Classifier`] is one.
 trait ModelKind: Clone + DeserializeOwned {
-    /// The task, with label smoothing in `[0, 1)` in training. Its parts carry the lines of `origin`.
+    /// The task, with label smoothing in `[0, 1)` in training. Its instructions carry the lines of `origin`.
     fn task(&self, label_smoothing: f64, origin: &Origin) -> Arc<dyn Task>;
 
     /// The place, in the node that it was read from, of the bound of a feature's numbers.
@@ -124,19 +124,19 @@ models! {
     Resnet(resnet::Config) = "resnet";
     /// A transformer encoder or decoder.
     Transformer(transformer::Config) = "transformer";
-    /// A tower for pictures and one for words.
+    /// A tower for images and one for words.
     TwoTower(two_tower::Config) = "two_tower";
     /// A network written layer by layer.
     Layers(layers::Network) = "layers";
 }
 
 impl Model {
-    /// What is learnt, with label smoothing in `[0, 1)` in training.
+    /// The task, with label smoothing in `[0, 1)` in training.
     pub fn task(&self, label_smoothing: f64) -> Arc<dyn Task> {
         self.task_of(label_smoothing, &Origin::default())
     }
 
-    /// As [`Model::task`], of a model that was read there: its instructions carry the lines of the file.
+    /// As [`Model::task`], for a model that was read from a file: its instructions carry the file's lines.
     pub fn task_written_at(&self, origin: Origin, label_smoothing: f64) -> Arc<dyn Task> {
         Arc::new(WrittenTask { task: self.task_of(label_smoothing, &origin), origin })
     }

@@ -33,15 +33,15 @@ pub struct Config {
     /// Filters of the first stage; each stage doubles them. Default 64.
     #[serde(deserialize_with = "document::positive")]
     pub width: i64,
-    /// How convolutions with a stride pad. Default `same`.
+    /// The padding of strided convolutions. Default `same`.
     pub padding: StridedPadding,
-    /// Where axes stand inside the network; images come as `[batch, height, width, channels]` either way. Default `nhwc`.
+    /// The order of axes inside the network; images are `[batch, height, width, channels]` either way. Default `nhwc`.
     #[serde(with = "Format")]
     pub format: DataFormat,
     /// Whether the last batch norm of each block starts with scale 0, so that blocks start as the identity. Default
-    /// true, as TensorFlow's official model and Goyal et al. 2017 have it.
+    /// true, as in TensorFlow's official model and Goyal et al. 2017.
     pub zero_init_residual: bool,
-    /// How much of the running statistics a step keeps. Default 0.9.
+    /// The share of the running statistics that a step keeps. Default 0.9.
     #[serde(deserialize_with = "document::fraction")]
     pub momentum: f64,
     /// Added to variances; above 0. Default 1e-5.
@@ -49,7 +49,7 @@ pub struct Config {
     pub epsilon: f32,
 }
 
-/// [`DataFormat`] by the names that the key `format` has.
+/// [`DataFormat`] with the names of the key `format`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "DataFormat", rename_all = "lowercase")]
 enum Format {
@@ -59,7 +59,7 @@ enum Format {
     ChannelsFirst,
 }
 
-/// What is divided by: a number above 0, in f32 too.
+/// An epsilon: a number above 0, also in f32.
 fn epsilon<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     let is_epsilon = |value: f64| value > 0.0 && (value as f32).is_normal();
     Ok(document::number(deserializer, is_epsilon, "a finite number above 0")? as f32)
@@ -81,14 +81,14 @@ impl Default for Config {
     }
 }
 
-/// How convolutions with a stride pad. Those without pad SAME.
+/// The padding of strided convolutions. Others pad SAME.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StridedPadding {
-    /// SAME: depends on the image's size. Flax's example has it.
+    /// SAME: depends on the image's size, as in Flax's example.
     #[default]
     Same,
-    /// `(k - 1) / 2` before and the rest after, whatever the image's size. TensorFlow's official model has it.
+    /// `(k - 1) / 2` before and the rest after, independent of the image's size, as in TensorFlow's official model.
     Fixed,
 }
 

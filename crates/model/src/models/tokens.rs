@@ -1,4 +1,4 @@
-//! Tokens: a sequence, and a token to name at each of its positions.
+//! Token prediction: a token at each position of a sequence.
 
 use super::{ModelKind, transformer};
 use crate::document::{Mark, Node, Origin};
@@ -8,7 +8,7 @@ use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task
 use bf16scope_hlo::DType;
 use std::sync::Arc;
 
-/// A transformer as a task: a token of the vocabulary is named at each position.
+/// A transformer as a task: it predicts a token of the vocabulary at each position.
 ///
 /// Features: `tokens` and `labels`, `s32[length]` each. The loss is the mean over all positions, without label smoothing
 /// in an evaluation. Metrics: `accuracy`. Predictions: `logits` `f32[batch, length, vocabulary]`.
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Tokens {
     /// The network.
     pub network: transformer::Config,
-    /// How far the target distribution is from the label towards uniform, in `[0, 1)`, in training.
+    /// The weight of the uniform distribution in the target, in `[0, 1)`, in training.
     pub label_smoothing: f64,
 }
 
@@ -46,7 +46,7 @@ impl Task for Tokens {
         let logits = network.cast(DType::F32);
         match mode {
             Mode::Train => {
-                // Logits for a vocabulary at every position are too large for passes that can be spared.
+                // Logits for a vocabulary at every position are large: avoid passes over them.
                 let rows = nn::token_loss(&network, &features.get("labels"), self.label_smoothing, s.tuning().softmax);
                 let loss = rows.loss.mean(&[0, 1]);
                 Outputs::new().loss(loss).metric("accuracy", Metric::mean(&rows.is_correct))

@@ -1,4 +1,4 @@
-//! A transformer: an encoder as BERT's, or with a causal mask a decoder as GPT's.
+//! A transformer: an encoder like BERT's, or with a causal mask a decoder like GPT's.
 
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Tokens there are. Default 30522.
+    /// The number of tokens. Default 30522.
     #[serde(deserialize_with = "document::positive")]
     pub vocabulary: i64,
     /// Positions in an example. Default 128.
@@ -34,24 +34,24 @@ pub struct Config {
     /// Units between the two layers of the feed-forward network. Default 3072.
     #[serde(deserialize_with = "document::positive")]
     pub hidden: i64,
-    /// Where layer norms stand. Default post.
+    /// The position of layer norms. Default post.
     pub norm: Norm,
-    /// Whether a position sees only itself and those before it, which makes it a decoder. Default false.
+    /// Whether a position attends only to itself and those before it, which makes it a decoder. Default false.
     pub causal: bool,
     /// Dropout rate after the embeddings and before each addition to the residual stream. Default 0.
     #[serde(deserialize_with = "document::fraction")]
     pub dropout: f64,
 }
 
-/// The deepest transformer published has a thousand layers (Wang et al. 2022, DeepNet). Each becomes hundreds of
-/// instructions, so a number that is far off would fill memory before anything else is asked of it.
+/// The deepest published transformer has a thousand layers (Wang et al. 2022, DeepNet). Each becomes hundreds of
+/// instructions, so a much larger number would fill memory before any other check.
 const MAX_LAYERS: i64 = 1000;
 
 fn layers<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     document::positive_up_to(deserializer, MAX_LAYERS)
 }
 
-/// What the gradient of attention rematerialises in the layer of this number, from 1 on.
+/// The rematerialisation of attention in layer `number`, counted from 1.
 fn of_attention(remat: &LayerRemat, number: i64) -> AttentionRemat {
     let levels = [
         (remat.values, AttentionRemat::Values),
@@ -62,7 +62,7 @@ fn of_attention(remat: &LayerRemat, number: i64) -> AttentionRemat {
     level.map_or(AttentionRemat::Nothing, |(_, level)| level)
 }
 
-/// Where layer norms stand.
+/// The position of layer norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norm {
@@ -89,12 +89,12 @@ impl Default for Config {
     }
 }
 
-/// Tokens `[batch, length]` (any integer dtype) → logits `[batch, length, vocabulary]`, in the dtype of the low-precision
-/// scope that is open, else f32.
+/// Tokens `[batch, length]` (any integer dtype) → logits `[batch, length, vocabulary]`, in the dtype of the open
+/// low-precision scope, else f32.
 ///
-/// Rows of the input table and of the table of positions are added; then `layers` blocks of self-attention and a
-/// feed-forward network (dense, gelu in its tanh form, dense), each added to what it reads; then a dense layer, which
-/// has a kernel of its own. A layer norm has ε 1e-6 and statistics in f32.
+/// Rows of the input table and of the table of positions are added; then follow `layers` blocks of self-attention and a
+/// feed-forward network (dense, gelu in its tanh form, dense), each added to its input; then a dense layer with its own
+/// kernel. A layer norm has ε 1e-6 and statistics in f32.
 ///
 /// # Source
 /// Vaswani et al. 2017, Devlin et al. 2018, Radford et al. 2019. Not taken from BERT: segments, the layer norm of the

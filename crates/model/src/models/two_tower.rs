@@ -1,5 +1,5 @@
-//! Two towers: one makes numbers of a picture, the other of its words, and what is learnt joins them: the class of both
-//! together, or which words belong to which picture.
+//! Two-tower models: one tower encodes an image, the other its words. They learn the class of both together, or which
+//! words belong to which image.
 
 use super::classification::of_logits;
 use super::layout::{dims_of_rank, image_dims};
@@ -17,73 +17,73 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// `[height, width, channels]` of a picture.
+    /// `[height, width, channels]` of an image.
     #[serde(deserialize_with = "image_dims")]
     pub pictures: Vec<i64>,
-    /// What stands beside a picture.
+    /// The words of an image.
     pub words: Words,
-    /// What is learnt.
+    /// The objective.
     pub loss: Joined,
-    /// Filters of each block of the tower of pictures. Default 32, 64, 128.
+    /// Filters of each block of the image tower. Default 32, 64, 128.
     #[serde(default = "filters", deserialize_with = "document::positives")]
     pub filters: Vec<i64>,
     /// Height and width of the kernels. Default 3.
     #[serde(default = "kernel", deserialize_with = "document::positive")]
     pub kernel: i64,
-    /// Units of the dense layer of the tower of words. Default 128.
+    /// Units of the dense layer of the word tower. Default 128.
     #[serde(default = "units", deserialize_with = "document::positive")]
     pub units: i64,
-    /// Rate of the dropout that each tower ends with. Default 0.
+    /// Dropout rate at the end of each tower. Default 0.
     #[serde(default, deserialize_with = "document::fraction")]
     pub dropout: f64,
 }
 
-/// What stands beside a picture.
+/// The form of an image's words.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Words {
-    /// Numbers of words.
+    /// Ids of words.
     Ids(Ids),
-    /// Numbers that were made of words before.
+    /// Vectors that were computed from words before.
     Vectors(Vectors),
 }
 
-/// The feature `words`, `s32[length]`: the number of each word, below `vocabulary`, and 0 where there is none.
+/// The feature `words`, `s32[length]`: the id of each word, below `vocabulary`; 0 is padding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ids {
     /// The most words of an example.
     #[serde(deserialize_with = "document::positive")]
     pub length: i64,
-    /// How many numbers there are, 0 among them.
+    /// The number of ids, including 0.
     #[serde(deserialize_with = "document::positive")]
     pub vocabulary: i64,
-    /// Elements of the vector that is learnt for a word. Default 64.
+    /// Elements of a word's learned vector. Default 64.
     #[serde(default = "features", deserialize_with = "document::positive")]
     pub features: i64,
 }
 
-/// The feature `word_vectors`, in what the network computes in.
+/// The feature `word_vectors`, in the compute dtype.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vectors {
-    /// `[elements]` is one vector for an example; of `[words, elements]` the mean is taken, without those that are 0 all
-    /// along.
+    /// `[elements]` is one vector for an example; for `[words, elements]` the mean is taken, without vectors that are
+    /// all 0.
     #[serde(deserialize_with = "vector_dims")]
     pub dims: Vec<i64>,
 }
 
-/// What is learnt.
+/// The objective.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Joined {
-    /// The class of picture and words together.
+    /// The class of image and words together.
     Classification(Classification),
-    /// Which of a batch's words belong to a picture, and which of its pictures to words.
+    /// Which words of a batch belong to an image, and which image to words.
     Matching(Matching),
 }
 
-/// Both towers, one behind the other, then dense layers.
+/// Both towers, concatenated, then dense layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Classification {
@@ -95,14 +95,14 @@ pub struct Classification {
     pub hidden: Vec<i64>,
 }
 
-/// A dense layer without bias behind each tower, and the cosine of what the two give.
+/// A dense layer without bias after each tower, and the cosine of their outputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matching {
-    /// Elements of the vectors that are compared. Default 128.
+    /// Elements of the compared vectors. Default 128.
     #[serde(default = "units", deserialize_with = "document::positive")]
     pub features: i64,
-    /// What cosines are divided by. Default 0.07.
+    /// The divisor of cosines. Default 0.07.
     #[serde(default = "temperature", deserialize_with = "divisor")]
     pub temperature: f64,
 }
@@ -127,7 +127,7 @@ fn hidden() -> Vec<i64> {
     vec![128]
 }
 
-/// Where CLIP's temperature starts (Radford et al. 2021).
+/// CLIP's initial temperature (Radford et al. 2021).
 fn temperature() -> f64 {
     0.07
 }
@@ -171,25 +171,24 @@ impl<'de> Deserialize<'de> for Joined {
     }
 }
 
-/// A picture and its words.
+/// An image and its words.
 ///
 /// Features: `pictures` `[height, width, channels]`; `words` or `word_vectors`, see [`Words`]; for a classification
 /// `labels`, `s32[]`.
 ///
-/// The tower of pictures is blocks of convolution (SAME, no bias), batch norm, relu and 2×2 max pool (SAME, so that it
-/// halves odd sizes too), then the mean over height and width. The tower of words is the mean of the words' vectors, summed
-/// in f32, then a dense layer and relu. An example without words has a mean of 0.
+/// The image tower consists of blocks of convolution (SAME, no bias), batch norm, relu and 2×2 max pool (SAME, so that
+/// it halves odd sizes too), then the mean over height and width. The word tower is the mean of the words' vectors,
+/// summed in f32, then a dense layer and relu. An example without words has a mean of 0.
 ///
-/// For a classification both are concatenated, dense layers with relu and one to the logits follow, and loss, metrics and
-/// predictions are those of [`super::Classification`].
+/// For a classification, both are concatenated, followed by dense layers with relu and one to the logits; loss, metrics
+/// and predictions are those of [`super::Classification`].
 ///
-/// For matching, vectors leave the scope before they are normalised. Each example's score for each other of its batch is
-/// the cosine over the temperature, multiplied in f32 on a TPU too. The loss is the mean of two cross-entropies, of the
-/// words given a picture and of the picture given words, over the examples of the batch; the metric `matching_accuracy` is
-/// the part of pictures whose own words score highest. Both therefore depend on the size of the batch, and of the
-/// micro-batch where gradients are accumulated: among more examples, the right one is harder to find. Padding is no
-/// candidate and counts for nothing. Predictions: `picture_embedding` and `word_embedding`, `f32[batch, features]`, of
-/// length 1.
+/// For matching, vectors leave the scope before they are normalised. The score of each pair in a batch is the cosine
+/// over the temperature, multiplied in f32 on a TPU too. The loss is the mean of two cross-entropies, of the words
+/// given an image and of the image given words, over the examples of the batch; the metric `matching_accuracy` is the
+/// share of images whose own words score highest. Both depend on the size of the batch, and of the micro-batch where
+/// gradients are accumulated: among more examples, the right one is harder to find. Padding is neither a candidate nor
+/// counted. Predictions: `picture_embedding` and `word_embedding`, `f32[batch, features]`, of length 1.
 ///
 /// # Source
 /// In-batch matching: Radford et al. 2021 (CLIP), with a temperature that is not learnt.
@@ -197,7 +196,7 @@ impl<'de> Deserialize<'de> for Joined {
 pub struct TwoTower {
     /// The network.
     pub network: Config,
-    /// How far target distributions are from the label towards uniform, in `[0, 1)`, in training.
+    /// The weight of the uniform distribution in targets, in `[0, 1)`, in training.
     pub label_smoothing: f64,
 }
 
@@ -272,7 +271,7 @@ impl Task for TwoTower {
 }
 
 impl TwoTower {
-    /// What is made of vectors of length 1, `[batch, features]` each.
+    /// The outputs for vectors of length 1, `[batch, features]` each.
     fn matched(
         &self,
         pictures: &Tensor,
@@ -310,7 +309,7 @@ fn picture_tower(s: &Scope, pictures: &Tensor, config: &Config) -> Tensor {
     s.within("picture_tower", |_| global_avg_pool(&x, DataFormat::ChannelsLast))
 }
 
-/// Numbers of words, or their vectors → `[batch, units]`, in the dtype of the low-precision scope that is open, else f32.
+/// Ids of words, or their vectors → `[batch, units]`, in the dtype of the open low-precision scope, else f32.
 fn word_tower(s: &Scope, words: &Tensor, config: &Config) -> Tensor {
     s.within("word_tower", |s| {
         let mean = match &config.words {
@@ -331,7 +330,7 @@ fn word_tower(s: &Scope, words: &Tensor, config: &Config) -> Tensor {
     })
 }
 
-/// The mean of the rows that there are, in f32 and rounded once; 0 where there is none.
+/// The mean of the rows where `is_row` holds, in f32 and rounded once; 0 if there is none.
 ///
 /// # Shapes
 /// rows `[batch, n, elements]`, is_row `pred[batch, n]` → `[batch, elements]`.
@@ -356,10 +355,10 @@ fn classify(s: &Scope, pictures: &Tensor, words: &Tensor, config: &Classificatio
     dense(s, &x, "logits", &Dense { units: config.n_classes, ..Dense::default() })
 }
 
-/// Rows of length 1; a row of zeros stays so.
+/// Normalises rows to length 1; a row of zeros stays zero.
 ///
 /// # Source
-/// TensorFlow's `l2_normalize`, whose least squared length is this.
+/// TensorFlow's `l2_normalize`, whose epsilon this is.
 fn normalised(x: &Tensor) -> Tensor {
     if x.is_poison() {
         return x.clone();
@@ -377,13 +376,13 @@ fn cosines(pictures: &Tensor, words: &Tensor) -> Tensor {
     pictures.emit("cosines", &[words], |e| e.emit(Op::Dot { dims, precision }, &[pictures.id, words.id], None))
 }
 
-/// Scores `[batch, batch]` in which no example takes one of weight 0 for its own.
+/// Scores `[batch, batch]` without pairs with examples of weight 0.
 fn among_real(scores: &Tensor, weight: &Tensor) -> Tensor {
     let (graph, dims) = (scores.graph(), scores.dims());
     let zeros = graph.full(DType::F32, &weight.dims(), 0.0);
     let is_real = weight.not_equal(&zeros);
     let both = [0, 1].map(|axis| is_real.broadcast_in_dim(&dims, &[axis]));
-    // Far below any score, and finite, so that rows of padding stay finite too.
+    // Far below any score, but finite, so that rows of padding stay finite too.
     let never = graph.full(DType::F32, &dims, -1e30);
     both[0].select(&both[1].select(scores, &never), &never)
 }

@@ -1,11 +1,11 @@
-//! Lines of a file in what is built of a model, as a profile and `explain` show them.
+//! Source lines of model files in the emitted instructions, for profiles and `explain`.
 
 use crate::document::Origin;
 use crate::graph::Scope;
 use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
 use std::sync::Arc;
 
-/// Runs `body`, whose instructions carry the line of an origin, where it has one.
+/// Runs `body`, whose instructions carry the line of `origin`, if it has one.
 pub(super) fn written_at<R>(origin: &Origin, s: &Scope, body: impl FnOnce(&Scope) -> R) -> R {
     match origin.line() {
         Some((file, line)) => s.written_at(file, line, body),
@@ -13,8 +13,8 @@ pub(super) fn written_at<R>(origin: &Origin, s: &Scope, body: impl FnOnce(&Scope
     }
 }
 
-/// A task of a model in a file: its instructions carry the line of the model, or of the layer, loss or metric that emits
-/// them.
+/// The task of a model in a file: its instructions carry the line of the model, or of the layer, loss or metric that
+/// emits them.
 #[derive(Clone, Debug)]
 pub(super) struct WrittenTask {
     pub task: Arc<dyn Task>,

@@ -1,6 +1,6 @@
 //! Activations: elementwise functions, and softmax.
 //!
-//! All compute in the dtype of their input and round to it after each elementary operation, as TensorFlow's do in a
+//! All compute in the dtype of their input and round to it after each elementary operation, as TensorFlow does in a
 //! bf16 network. Sums are f32.
 
 use crate::graph::Tensor;
@@ -9,11 +9,11 @@ use bf16scope_hlo::{DType, Emitter, InstrId};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
-/// An activation by its name, as a configuration has it.
+/// An activation by its name in configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
-    /// x itself.
+    /// The identity.
     #[default]
     Linear,
     /// [`relu`].
@@ -51,7 +51,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The function of x.
+    /// Applies the function to x.
     #[track_caller]
     pub fn of(self, x: &Tensor) -> Tensor {
         match self {
@@ -77,21 +77,22 @@ impl Activation {
 }
 
 impl Activation {
-    /// The function of x as ops alone, for the body of a loop, which keeps no custom VJP: reverse mode goes through its ops.
+    /// The function as plain ops, for the body of a loop, where custom VJPs are not supported: reverse mode goes
+    /// through the ops.
     #[track_caller]
     pub(super) fn of_ops(self, x: &Tensor) -> Tensor {
         match self {
             _ if x.is_poison() => x.clone(),
             Activation::Gelu => gelu_of_ops(x, Gelu::Erf),
             Activation::GeluTanh => gelu_of_ops(x, Gelu::Tanh),
-            // Of which the slope at 0 is 1/2, as the sigmoid's.
+            // The slope of this form at 0 is 1/2, the sigmoid's value.
             Activation::Softplus => (x + x.abs()) * 0.5 + x.abs().negate().exponential().log_plus_one(),
             other => other.of(x),
         }
     }
 }
 
-/// `max(x, 0)`. Exact in any dtype; NaN stays NaN. Its gradient passes where the result is above 0.
+/// `max(x, 0)`. Exact in any dtype; NaN stays NaN. The gradient passes where the result is above 0.
 ///
 /// # Source
 /// TensorFlow's `Relu` and `ReluGrad`.
@@ -130,13 +131,13 @@ pub fn leaky_relu(x: &Tensor, slope: f64) -> Tensor {
     x.greater(&x.graph().full(x.dtype(), &x.dims(), 0.0)).select(x, &(x * slope))
 }
 
-/// x from 0 on, else `e^x - 1`. Nothing overflows for large x, and its gradient is 1 there, as at 0.
+/// x from 0 on, else `e^x - 1`. It does not overflow for large x, where its gradient is 1, as at 0.
 ///
 /// # Source
 /// Clevert et al. 2015; TensorFlow's `Elu`.
 #[track_caller]
 pub fn elu(x: &Tensor) -> Tensor {
-    // Of a large x the power is infinite, and 0 times infinity no gradient.
+    // For a large x the power would be infinite, and its gradient 0 times infinity.
     from_zero(x, x, &x.binary_scalar(BinaryOp::Minimum, 0.0).unary(UnaryOp::Expm1))
 }
 
@@ -198,13 +199,13 @@ pub fn hard_sigmoid(x: &Tensor) -> Tensor {
     relu6(&(x + 3.0)) / 6.0
 }
 
-/// One value where x is at least 0, another elsewhere: at 0 the first has the gradient.
+/// One value where x is at least 0, another elsewhere: at 0 the first receives the gradient.
 #[track_caller]
 fn from_zero(x: &Tensor, there: &Tensor, elsewhere: &Tensor) -> Tensor {
     x.greater_equal(&x.graph().full(x.dtype(), &x.dims(), 0.0)).select(there, elsewhere)
 }
 
-/// Which form of [`gelu`].
+/// The form of [`gelu`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gelu {
     /// `x / 2 · (1 + erf(x / √2))`.
@@ -217,12 +218,13 @@ pub enum Gelu {
 /// Gaussian error linear unit.
 ///
 /// # Types
-/// In the dtype of x. Each operation and each constant is rounded to it. Where `erf` rounds to -1 it is -1, whatever the back
-/// end's polynomial ends in: XLA's misses it by 1.5 ulp, which a large x would multiply.
+/// In the dtype of x. Each operation and each constant is rounded to it. Where `erf` rounds to -1 it is set to -1,
+/// whatever the back end's polynomial gives: XLA's is off by 1.5 ulp, which a large x would multiply.
 ///
 /// # Gradient
-/// `g · dy/dx`, made from x alone, in f32 where its dtype is narrower, and rounded once. With `t` the tanh and `u` its
-/// argument that is `(1 + t) / 2 + x / 2 · (1 - t²) · du/dx`; with erf it is `(1 + erf(x / √2)) / 2 + x e^(-x²/2) / √2π`.
+/// `g · dy/dx`, computed from x alone, in f32 if its dtype is narrower, and rounded once. With `t` the tanh and `u` its
+/// argument that is `(1 + t) / 2 + x / 2 · (1 - t²) · du/dx`; with erf it is `(1 + erf(x / √2)) / 2 + x e^(-x²/2) /
+/// √2π`.
 ///
 /// # Source
 /// Hendrycks & Gimpel 2016; TensorFlow's `nn.gelu`.
@@ -260,7 +262,7 @@ const SQRT_2_OVER_PI: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 /// The factor of the cube in gelu's tanh form; Hendrycks & Gimpel 2016.
 const CUBIC: f64 = 0.044_715;
 
-/// [`gelu`] by the same operations, for a gradient that rematerialises it.
+/// [`gelu`] with the same operations, for a gradient that rematerialises it.
 pub(super) fn gelu_again(e: &Emitter, x: InstrId, form: Gelu) -> InstrId {
     let inner = match form {
         Gelu::Erf => {
@@ -304,10 +306,10 @@ pub(super) fn of_gelu(e: &Emitter, g: InstrId, x: InstrId, form: Gelu) -> InstrI
 /// `e^x / Σ e^x` over `axis`, computed as `e^(x - max x)` to stay in range.
 ///
 /// # Types
-/// In the dtype of x; for bf16 and f16 the sum is made in f32 and rounded once.
+/// In the dtype of x; for bf16 and f16 the sum is computed in f32 and rounded once.
 ///
 /// # Errors
-/// An axis that x has not.
+/// An axis that x does not have.
 ///
 /// # Source
 /// TensorFlow's `Softmax`, as its XLA bridge compiles it.
@@ -325,7 +327,7 @@ pub fn softmax(x: &Tensor, axis: i64) -> Tensor {
 /// As [`softmax`].
 ///
 /// # Errors
-/// An axis that x has not.
+/// An axis that x does not have.
 ///
 /// # Source
 /// TensorFlow's `LogSoftmax`, as its XLA bridge compiles it.

@@ -16,14 +16,14 @@ use bf16scope_passes::tuning::Softmax;
 use masks::Visible;
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`attention`]. The default is Keras', but for `num_heads`, which must be given.
+/// Configuration of [`attention`]. The defaults are Keras'; `num_heads` has none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attention {
-    /// Heads of queries, which share the features evenly unless [`head_dim`](Self::head_dim) says otherwise.
+    /// Number of query heads, which share the features evenly unless [`head_dim`](Self::head_dim) is set.
     #[serde(deserialize_with = "document::positive")]
     pub num_heads: i64,
-    /// Heads of keys and values, each of which as many heads of queries read. Default `num_heads`.
+    /// Number of key and value heads, each shared by as many query heads. Default `num_heads`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub num_key_value_heads: Option<i64>,
     /// Features of a head. Default: those of the queries, divided by the heads.
@@ -32,31 +32,31 @@ pub struct Attention {
     /// Whether the four dense layers have biases. Default true.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub use_bias: bool,
-    /// How queries and keys are rotated by their positions. Default: they are not; in YAML, `{}` is a base of 10000.
+    /// Rotary positions of queries and keys. Default none; in YAML, `{}` has a base of 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope: Option<Rope>,
-    /// Whether a position sees only itself and those before it. Default false.
+    /// Whether a position attends only to itself and those before it. Default false.
     #[serde(default)]
     pub use_causal_mask: bool,
-    /// Sliding window: a position sees only those less than so far away. Default: any.
+    /// Sliding window: a position attends only to those at a smaller distance. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub window: Option<i64>,
     /// The meaning of the mask input. Default `padding`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mask: MaskKind,
-    /// How many of the weights training sets to 0. Default 0.
+    /// Dropout rate of the attention weights. Default 0.
     #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
     pub dropout: f64,
-    /// Learned weights of distances, which are added to the scores. Default none.
+    /// Learned relative position biases, which are added to the scores. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative_positions: Option<RelativePositions>,
-    /// How the four kernels start. Default `glorot_uniform`.
+    /// The initializer of the four kernels. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// What the backward pass rematerialises, in Rust alone. Default the weights.
+    /// Rematerialisation in the backward pass; not in YAML. Default the weights.
     #[serde(skip)]
     pub remat: AttentionRemat,
-    /// How the softmax's sums are found, in Rust alone. Default: as the graph's tuning says.
+    /// How the softmax's sums are computed; not in YAML. Default: the graph's tuning decides.
     #[serde(skip)]
     pub softmax: Option<Softmax>,
 }
@@ -71,17 +71,17 @@ impl Attention {
     }
 }
 
-/// What the backward pass of [`attention`] rematerialises. Values are the same in any case.
+/// Rematerialisation in the backward pass of [`attention`]. The values do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttentionRemat {
     /// Nothing: scores `[batch, heads, positions, others]` are residuals.
     Nothing,
-    /// The weights, from q and k.
+    /// The attention weights, from q and k.
     #[default]
     Weights,
-    /// And what is projected, from the weights and v.
+    /// In addition, the input of the output projection, from the weights and v.
     Mixed,
-    /// And v, which takes its product with the kernel once more.
+    /// In addition v, which repeats its product with the kernel.
     Values,
 }
 
@@ -118,16 +118,15 @@ impl Default for Attention {
 /// `[n_heads, size, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would; a bias
 /// has one axis.
 ///
-/// # Types
-/// Everything in the dtype of queries, but the softmax of bf16 and f16 scores in f32, rounded once; `√size` is rounded to
-/// the dtype. Rotations are computed in f32, and rounded once.
-/// A position that is not seen has a score of minus infinity, and so a weight and a gradient of exactly 0.
+/// Everything in the dtype of queries, except the softmax of bf16 and f16 scores, which is computed in f32 and rounded
+/// once; `√size` is rounded to the dtype. Rotations are computed in f32, and rounded once. A masked position has a
+/// score of minus infinity, and so a weight and a gradient of exactly 0.
 ///
 /// # Errors
-/// Operands not floating, of other ranks, or of different batches, features or dtypes; features that the heads do not
-/// divide; heads that those of keys and values do not divide; heads of an odd size that are rotated; a causal mask where
-/// queries and memory have different lengths; more rematerialised than weights where there are no biases or fewer heads
-/// of keys and values.
+/// Operands not floating, of other ranks, or of different batches, features or dtypes; features not divisible by the
+/// heads; heads not divisible by those of keys and values; rotated heads of an odd size; a causal mask where queries
+/// and memory have different lengths; more rematerialised than weights without biases or with fewer heads of keys and
+/// values.
 ///
 /// # Source
 /// Grouped queries: Ainslie et al. 2023. Rotary positions: Su et al. 2021.
@@ -137,18 +136,18 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
     attention_masked(s, queries, memory, None, name, config)
 }
 
-/// [`attention`] of what a mask lets each position see.
+/// [`attention`] with a mask input.
 ///
 /// # Shapes
-/// As [`attention`]; the mask is of any dtype. [`MaskKind::Padding`]: `[batch, others]`, 0 where nothing stands.
-/// [`MaskKind::Segments`]: `[batch, positions]`, numbers; a position sees those of its own number.
-/// [`MaskKind::Full`]: `[batch, positions, others]`, 0 where the second is not seen by the first.
+/// As [`attention`]; the mask has any dtype. [`MaskKind::Padding`]: `[batch, others]`, 0 for padding.
+/// [`MaskKind::Segments`]: `[batch, positions]`, segment ids; a position attends to those with the same id.
+/// [`MaskKind::Full`]: `[batch, positions, others]`, 0 where the first does not attend to the second.
 ///
 /// # Types
-/// As [`attention`]. A position that sees nothing weighs all alike; what such a row adds has no gradient in the scores.
+/// As [`attention`]. A position that attends to nothing weights all equally; such a row has no gradient in the scores.
 ///
 /// # Errors
-/// As [`attention`]; a mask of other dims.
+/// As [`attention`]; a mask with other dims.
 #[track_caller]
 pub fn attention_masked(
     s: &Scope,
@@ -189,7 +188,7 @@ pub fn attention_masked(
             return if mixed.is_poison() { mixed } else { out(s, &mixed, queries.dims()[2], config).0 };
         }
         let (mixed, scaled, residuals) = mix(s, [&q, &k, &v], mask.as_ref(), config);
-        // Scores are as many as positions squared, and may be more than there can be.
+        // Scores grow with the square of positions, and may exceed the largest array.
         if mixed.is_poison() {
             return mixed;
         }
@@ -205,9 +204,9 @@ pub fn attention_masked(
 /// A dense layer whose units are heads: x `[batch, positions, features]` → `[batch, positions, n_heads, size]`;
 /// variables `kernel` `[features, n_heads, size]` and `bias` `[n_heads · size]`.
 ///
-/// The kernel has the heads as an axis and the product is not reshaped: it may be made in whatever layout attention reads
-/// best, and the compiler stores the kernel as that product reads it. The gradients are those of the dense layer, in
-/// which nothing of the kernel's size is reshaped either. Also what it is computed from.
+/// The kernel has the heads as an axis and the product is not reshaped: the compiler may choose the layout that
+/// attention reads best, and stores the kernel as that product reads it. The gradients are those of the dense layer;
+/// they reshape nothing of the kernel's size either. Also returns the projection's inputs.
 #[track_caller]
 fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, config: &Attention) -> (Tensor, Projection) {
     s.layer(name, |s| {
@@ -230,7 +229,8 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, config: &Attention) ->
         let inputs: Vec<&Tensor> = [x, &kernel].into_iter().chain(&bias).collect();
         let has_bias = bias.is_some();
         let y = y.with_layer_vjp(&inputs, move |e, g, _| {
-            // The variable exists anyway; its cast is rematerialised, or the compiler would keep each layer's for this.
+            // The variable exists anyway; its cast is rematerialised, or the compiler would keep the cast of each
+            // layer.
             let [stored] = e.barrier([stored]);
             let kernel_again = e.convert(stored, dtype);
             let contracting = |lhs: &[i64], rhs: &[i64]| DotDims {
@@ -254,10 +254,10 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, config: &Attention) ->
 }
 
 /// The dense layer after the heads, `out`: x `[batch, n_heads, positions, size]` → `[batch, positions, features]`;
-/// variables `kernel` `[n_heads, size, features]` and `bias` `[features]`. Also both as read.
+/// variables `kernel` `[n_heads, size, features]` and `bias` `[features]`. Also returns both as read.
 ///
-/// The heads are axes of the product, so the cotangent of x is made as attention reads it, and with it the sums along its
-/// rows that [`of_mix`] takes.
+/// The heads are axes of the product, so the cotangent of x has the layout that attention reads, and the product
+/// computes the row sums that [`of_mix`] needs.
 #[track_caller]
 fn out(s: &Scope, x: &Tensor, features: i64, config: &Attention) -> (Tensor, Tensor, Option<Tensor>) {
     s.layer("out", |s| {
@@ -277,8 +277,8 @@ fn out(s: &Scope, x: &Tensor, features: i64, config: &Attention) -> (Tensor, Ten
     })
 }
 
-/// Keys or values `[batch, others, shared, size]`, each head as often as heads of queries read it: `[batch, others, n_heads,
-/// size]`.
+/// Keys or values `[batch, others, shared, size]`, with each head repeated for the query heads that read it: `[batch,
+/// others, n_heads, size]`.
 #[track_caller]
 fn for_each_query(x: &Tensor, n_heads: i64) -> Tensor {
     let dims = x.dims();
@@ -289,7 +289,7 @@ fn for_each_query(x: &Tensor, n_heads: i64) -> Tensor {
     x.broadcast_in_dim(&each, &[0, 1, 2, 4]).reshape([dims[0], dims[1], n_heads, dims[3]])
 }
 
-/// What [`heads`] computes from.
+/// The inputs of [`heads`].
 #[derive(Clone, Copy, Debug)]
 struct Projection {
     x: InstrId,
@@ -312,8 +312,8 @@ impl Projection {
     }
 }
 
-/// How a kernel with the heads as an axis starts as the matrix `[inputs, outputs]` would: fans are counted from its dims, as
-/// a convolution's are.
+/// The initializer of a kernel with the heads as an axis that gives the distribution of the matrix `[inputs, outputs]`:
+/// fans are counted from a kernel's dims, as for a convolution.
 fn as_matrix(init: Init, dims: [i64; 3], [inputs, outputs]: [i64; 2]) -> Init {
     let Init::VarianceScaling { scale, mode, distribution } = init else { return init };
     let counted = |axis: usize| dims[0] as f64 * dims[axis] as f64;
@@ -327,13 +327,13 @@ fn as_matrix(init: Init, dims: [i64; 3], [inputs, outputs]: [i64; 2]) -> Init {
 }
 
 /// `softmax(q · kᵀ / √size) · v`: q `[batch, positions, heads, size]`, k and v `[batch, others, heads, size]` →
-/// `[batch, heads, positions, size]`; also `q / √size`, and what the gradient is computed from.
+/// `[batch, heads, positions, size]`; also returns `q / √size`, and the residuals of the gradient.
 ///
-/// The softmax is `e^(scores - log Σ e^scores)`, whose sum in one pass is made where the scores are.
+/// The softmax is `e^(scores - log Σ e^scores)`; its sum is computed in the pass that computes the scores.
 ///
-/// Its custom VJP rematerialises the weights from q, k and one number per row, so that no array of `positions · others` is
-/// a residual, and takes the sum along a row that a softmax's gradient needs from the result,
-/// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
+/// Its custom VJP rematerialises the weights from q, k and one number per row, so that no array of `positions · others`
+/// is a residual. The row sum in a softmax's gradient comes from the result: `Σ g · weights · dweights = Σ g · result`
+/// over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
 fn mix(
     s: &Scope,
@@ -366,17 +366,17 @@ struct AttentionResiduals {
     scaled: InstrId,
     k: InstrId,
     v: InstrId,
-    /// Masked, unless they are rematerialised.
+    /// Masked scores, unless they are rematerialised.
     scores: Option<InstrId>,
-    /// The logarithm of the sum of powers of each row of scores.
+    /// The logarithm of the sum of exponentials of each row of scores.
     log_sum: InstrId,
     visible: Visible,
 }
 
-/// The cotangents of `q / √size`, k and v, and the result, which is rematerialised if it is not given.
+/// The cotangents of `q / √size`, k and v, and the result, which is rematerialised if it is not passed in.
 ///
-/// The weights are rematerialised by the same operations, and so are the same bit for bit; `Σ` and the differences
-/// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
+/// The weights are rematerialised with the same operations, so they are bitwise the same; `Σ` and the differences from
+/// it are f32 if the dtype is narrower, and operands of products are rounded once.
 fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
     let AttentionResiduals { mut scaled, mut k, v, mut log_sum, visible, .. } = *residuals;
     let (mut g, dtype) = (g, e.dtype(g));
@@ -384,7 +384,7 @@ fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option
     let total_of = |g, mixed| e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
     let total = mixed.map(|mixed| total_of(g, mixed));
     let scores = residuals.scores.unwrap_or_else(|| {
-        // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
+        // Without the barrier, common subexpression elimination would keep the weights of the forward pass.
         [scaled, k, log_sum, g] = e.barrier([scaled, k, log_sum, g]);
         visible.of(e, e.dot(scaled, k, scoring()))
     });
@@ -396,7 +396,7 @@ fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option
     let of_weights = e.dot(g, v, dot_dims([0, 1], [0, 2], 3, 3));
     let difference = e.sub(e.convert(of_weights, wide), along(total));
     let of_scores = visible.cotangent(e, e.convert(e.mul(e.convert(weights, wide), difference), dtype));
-    // [batch, heads, positions, size] and [batch, heads, others, size], with the axes as q, k and v have them.
+    // [batch, heads, positions, size] and [batch, heads, others, size], with the axes in the order of q, k and v.
     let in_order = |x: InstrId| e.transpose(x, &[0, 2, 1, 3]);
     let cotangents = [
         in_order(e.dot(of_scores, k, dot_dims([0, 1], [0, 2], 3, 1))),
@@ -406,8 +406,8 @@ fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option
     (cotangents, mixed)
 }
 
-/// The cotangents of `q / √size`, k, v, the kernel and the bias of the dense layer that [`mix`]'s result goes into, which
-/// is rematerialised, after v if a projection is given for it.
+/// The cotangents of `q / √size`, k, v, and the kernel and bias of the dense layer that reads [`mix`]'s result. The
+/// result is rematerialised, and v too if its projection is passed in.
 fn of_projected(
     e: &Emitter,
     g: InstrId,
@@ -504,7 +504,7 @@ mod tests {
     use super::*;
     use crate::graph::{Distribution, Graph};
 
-    /// Ten to the eighth positions ended the process, and heads of 2^32 features took 16 GiB.
+    /// A hundred million positions used to end the process, and heads of 2^32 features took 16 GiB.
     #[test]
     fn attention_over_more_than_there_can_be_is_an_error() {
         let rope = Some(Rope::default());
@@ -538,7 +538,7 @@ mod tests {
             assert_eq!(as_matrix(of(2.0), [12, 3, 4], [12, 12]), of(2.0 * before / 12.0));
             assert_eq!(as_matrix(of(2.0), [3, 4, 12], [12, 12]), of(2.0 * after / 12.0));
         }
-        // Of keys with fewer heads: 12 features to 2 heads of 4.
+        // For keys with fewer heads: 12 features to 2 heads of 4.
         let fans = [(FanMode::FanIn, 24.0, 12.0), (FanMode::FanOut, 48.0, 8.0), (FanMode::FanAvg, 36.0, 10.0)];
         for (mode, counted, wanted) in fans {
             let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };

@@ -9,11 +9,11 @@ use bf16scope_hlo::{DType, Emitter, InstrId, Op};
 use bf16scope_passes::tuning::NormGradient;
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`batch_norm`]. The default is Keras'; [`BatchNorm::RESNET`] is that of TensorFlow's ResNet-50.
+/// Configuration of [`batch_norm`]. The defaults are Keras'; [`BatchNorm::RESNET`] is that of TensorFlow's ResNet-50.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BatchNorm {
-    /// How much of the running statistics a step keeps. Default 0.99.
+    /// The share of the running statistics that a step keeps. Default 0.99.
     #[serde(deserialize_with = "unit_interval")]
     pub momentum: f64,
     /// Added to the variance, in f32. Default 0.001.
@@ -21,24 +21,24 @@ pub struct BatchNorm {
     pub epsilon: f64,
     /// The axis of features. Default -1, the last.
     pub axis: i64,
-    /// Whether the variable `beta` is added. Default true.
+    /// Whether there is an offset, the variable `beta`. Default true.
     #[serde(skip_serializing_if = "is_true")]
     pub center: bool,
-    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    /// Whether there is a scale, the variable `gamma`. Default true.
     #[serde(skip_serializing_if = "is_true")]
     pub scale: bool,
-    /// How the offset starts. Default `zeros`.
+    /// The initializer of the offset. Default `zeros`.
     pub beta_initializer: Init,
-    /// How the scale starts. Default `ones`. Zeros in the last batch norm of a residual block make the block start as the
-    /// identity.
+    /// The initializer of the scale. Default `ones`. Zeros in the last batch norm of a residual block make the block
+    /// start as the identity.
     pub gamma_initializer: Init,
-    /// How the gradient is computed, in Rust alone. Default: as the graph's tuning says.
+    /// How the gradient is computed; not in YAML. Default: the graph's tuning decides.
     #[serde(skip)]
     pub gradient: Option<NormGradient>,
 }
 
 impl BatchNorm {
-    /// That of TensorFlow's ResNet-50: momentum 0.9, epsilon 1e-5.
+    /// The configuration of TensorFlow's ResNet-50: momentum 0.9, epsilon 1e-5.
     pub const RESNET: BatchNorm = BatchNorm {
         momentum: 0.9,
         epsilon: 1e-5,
@@ -68,17 +68,18 @@ impl Default for BatchNorm {
 /// the last two not trainable.
 ///
 /// # Replicas
-/// Each takes the statistics of its own part of a batch, unless the graph's
-/// [`Replicas::statistics`](crate::graph::Replicas::statistics) says over how many: then mean and variance are those of all
-/// their parts, and `n` counts the elements of all. They are made of the parts' means and variances, which loses no digits
-/// to large means: the mean of means, and the mean of `variance + (mean - mean of means)²`. Gradients are those of that.
+/// Each replica takes the statistics of its own part of a batch, unless the graph's
+/// [`Replicas::statistics`](crate::graph::Replicas::statistics) groups replicas: then mean and variance are those of
+/// all parts in the group, and `n` counts all their elements. They are computed from the parts' means and variances,
+/// which loses no digits to large means: the mean of means, and the mean of `variance + (mean - mean of means)²`.
+/// Gradients follow the same formulas.
 ///
 /// # Types
-/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, asked for
-/// as f32 in any scope (`batch-norm-*` of HLO wants one dtype for all). f32 and f64 data is normalised in its own dtype.
+/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, requested
+/// as f32 in any scope (HLO's `batch-norm-*` requires one dtype). f32 and f64 data is normalised in its own dtype.
 ///
 /// # Errors
-/// x not floating or of rank below 2; an axis that x has not; momentum outside `[0, 1]`; epsilon not positive.
+/// x not floating or of rank below 2; an axis that x does not have; momentum outside `[0, 1]`; epsilon not positive.
 ///
 /// # Source
 /// TensorFlow's `FusedBatchNormV3` as its XLA bridge compiles it, and Keras' `BatchNormalization`; Ioffe & Szegedy 2015.
@@ -125,7 +126,7 @@ pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tens
     })
 }
 
-/// `batch-norm-training`, and of its results the mean and variance of each feature.
+/// `batch-norm-training`; also returns the mean and variance of each feature.
 #[track_caller]
 pub(super) fn training(
     data: &Tensor,
@@ -139,7 +140,7 @@ pub(super) fn training(
     (all, statistics)
 }
 
-/// The mean and variance of all parts of a group of replicas, from those of each.
+/// The mean and variance over all parts of a group of replicas, from those of each.
 #[track_caller]
 pub(super) fn over(group: Option<&Group>, [mean, variance]: [Tensor; 2]) -> [Tensor; 2] {
     let Some(group) = group else { return [mean, variance] };
@@ -150,7 +151,7 @@ pub(super) fn over(group: Option<&Group>, [mean, variance]: [Tensor; 2]) -> [Ten
     [of_all, variance]
 }
 
-/// The cotangents of scale and offset that the statistics of a group pass on to each part's data: the mean over the parts.
+/// The cotangents of scale and offset that the group's statistics pass on to each part's data: the mean over the parts.
 pub(super) fn mean_cotangents(e: &Emitter, group: Option<&Group>, own: [InstrId; 2]) -> [InstrId; 2] {
     match group {
         None => own,
@@ -177,7 +178,7 @@ pub(super) struct Variables {
 impl Variables {
     #[track_caller]
     pub(super) fn new(s: &Scope, dtype: DType, features: i64, config: &BatchNorm) -> Variables {
-        // Without its variable a scale is 1 and an offset 0.
+        // Without its variable, a scale is 1 and an offset 0.
         let variable = |name: &str, is_there: bool, init: Init, value: f64| match is_there {
             true => s.variable(name, dtype, [features], init).value,
             false => s.graph().full(dtype, &[features], value),
@@ -190,7 +191,7 @@ impl Variables {
         }
     }
 
-    /// Moves the running statistics towards those of a batch of these dims on each of the replicas that take them together.
+    /// Moves the running statistics towards those of a batch with these dims on each replica of the group.
     pub(super) fn update(&self, mean: &Tensor, variance: &Tensor, dims: &[i64], config: &BatchNorm) {
         let n_features = self.gamma.dims().iter().product::<i64>();
         let n_replicas = i64::from(self.gamma.graph().replicas().statistics.get());

@@ -1,11 +1,11 @@
-//! Instructions of a layer carry the source line of the layer's caller, where a user looks.
+//! Tests that the instructions of a layer carry the source line of the layer's caller.
 
 use super::*;
 use crate::graph::{Graph, Init, Scope, Tensor};
 use bf16scope_hlo::DType;
 use std::collections::BTreeSet;
 
-/// The files of what `build` emits, from an image, a sequence and classes.
+/// The source files of the instructions that `build` emits from an image, a sequence and classes.
 fn files(build: &dyn Fn(&Scope, [&Tensor; 3]) -> Tensor) -> BTreeSet<String> {
     let g = Graph::new("test");
     let image = g.input("image", DType::F32, [2, 4, 4, 3]);

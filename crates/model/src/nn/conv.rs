@@ -9,41 +9,41 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::{Convolution, ConvolutionDims, PrecisionConfig, RuleError, WindowDim};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`conv2d`]. The default is Keras', but for `filters` and `kernel_size`, which must be given.
+/// Configuration of [`conv2d`]. The defaults are Keras'; `filters` and `kernel_size` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conv2d {
-    /// Channels of the result.
+    /// Channels of the output.
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Height and width of the kernel.
     #[serde(deserialize_with = "pair")]
     pub kernel_size: [i64; 2],
-    /// Steps down and right. Default 1.
+    /// Strides down and right. Default 1.
     #[serde(default = "one", deserialize_with = "pair")]
     pub strides: [i64; 2],
-    /// What stands around the image. Default `valid`.
+    /// The padding. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
-    /// Distances of the kernel's elements. Default 1.
+    /// The dilation of the kernel. Default 1.
     #[serde(default = "one", deserialize_with = "pair")]
     pub dilation_rate: [i64; 2],
-    /// Groups that input channels and filters split in: each filter sees one group. Default 1.
+    /// Groups of input channels and filters: each filter reads one group. Default 1.
     #[serde(default = "single", deserialize_with = "document::positive")]
     pub groups: i64,
-    /// Where the axes of x and of the result stand. Default `channels_last`.
+    /// The order of axes in x and in the output. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
-    /// Applied to the result. Default `linear`.
+    /// The activation. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    /// Whether a bias is added. Default true.
+    /// Whether there is a bias. Default true.
     #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernel starts. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// How the bias starts. Default `zeros`.
+    /// The bias initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub bias_initializer: Init,
 }
@@ -66,7 +66,7 @@ impl Default for Conv2d {
     }
 }
 
-/// Cross-correlation of an image with a kernel, as deep learning calls convolution, plus a bias, and the activation of it.
+/// Cross-correlation of an image with a kernel (deep learning's convolution), plus a bias, followed by an activation.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, h', w', filters]` (or `[b, filters, h', w']`); kernel
@@ -74,12 +74,12 @@ impl Default for Conv2d {
 /// `h' = floor((h + padding - (kh - 1)·dilation - 1) / stride) + 1`.
 ///
 /// # Types
-/// Everything in the dtype of x; variables are asked for in it. The product is rounded to it once, the sum with the
-/// bias again. In which precision products are summed is the back end's choice: f32 on TPU and on XLA's CPU.
+/// Everything in the dtype of x, in which variables are requested. The product is rounded to it once, and so is the sum
+/// with the bias. The back end chooses the precision in which products are summed: f32 on TPU and on XLA's CPU.
 ///
 /// # Errors
-/// x not of rank 4 or not floating; filters, kernel, strides, dilation or groups below 1; channels or filters that
-/// groups do not divide; a window larger than the padded image.
+/// x not of rank 4 or not floating; filters, kernel, strides, dilation or groups below 1; channels or filters not
+/// divisible by groups; a window larger than the padded image.
 ///
 /// # Source
 /// TensorFlow's `Conv2D` and `BiasAdd`.
@@ -107,14 +107,14 @@ pub(super) fn kernel(s: &Scope, x: &Tensor, config: &Conv2d) -> Tensor {
     s.variable("kernel", x.dtype(), dims, config.kernel_initializer).value
 }
 
-/// The op itself.
+/// The convolution op.
 #[track_caller]
 pub(super) fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], config: &Conv2d) -> Tensor {
     let op = Op::Convolution(Box::new(attributes(window, config)));
     x.emit("convolution", &[kernel], |e| e.emit(op, &[x.id, kernel.id], None))
 }
 
-/// What the op says beside its operands.
+/// The attributes of the op.
 pub(super) fn attributes(window: [WindowDim; 2], config: &Conv2d) -> Convolution {
     Convolution {
         window: window.to_vec(),
@@ -125,7 +125,7 @@ pub(super) fn attributes(window: [WindowDim; 2], config: &Conv2d) -> Convolution
     }
 }
 
-/// The product plus the variable `bias`, if there is one.
+/// The product plus the variable `bias`, if configured.
 #[track_caller]
 pub(super) fn add_bias(s: &Scope, product: Tensor, config: &Conv2d) -> Tensor {
     if !config.use_bias {
@@ -140,7 +140,7 @@ pub(super) fn check(x: &Tensor, config: &Conv2d) -> Result<[WindowDim; 2], RuleE
     check_along(x, config, 2)
 }
 
-/// [`check`] of an image, or of a sequence that is one of a single column.
+/// [`check`] for an image, or for a sequence as an image of one column.
 pub(super) fn check_along(x: &Tensor, config: &Conv2d, n_axes: usize) -> Result<[WindowDim; 2], RuleError> {
     is_float("conv2d/dtype", "x", x)?;
     of_rank("conv2d/rank", "x", x, 4, config.data_format.axes())?;

@@ -1,4 +1,4 @@
-//! One-dimensional convolution, of sequences.
+//! One-dimensional convolution over sequences.
 
 use super::conv::{self, Conv2d};
 use super::options::{glorot_uniform, is_default, single, yes, zeros};
@@ -9,52 +9,52 @@ use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::ops::{PadDim, RuleError};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`conv1d`]. The default is Keras', but for `filters` and `kernel_size`, which must be given.
+/// Configuration of [`conv1d`]. The defaults are Keras'; `filters` and `kernel_size` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conv1d {
-    /// Channels of the result.
+    /// Channels of the output.
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Length of the kernel.
     #[serde(deserialize_with = "document::positive")]
     pub kernel_size: i64,
-    /// Steps along the sequence. Default 1.
+    /// The stride along the sequence. Default 1.
     #[serde(default = "single", deserialize_with = "document::positive")]
     pub strides: i64,
-    /// What stands around the sequence. Default `valid`.
+    /// The padding. Default `valid`.
     #[serde(default)]
     pub padding: Padding1d,
-    /// Distance of the kernel's elements. Default 1.
+    /// The dilation of the kernel. Default 1.
     #[serde(default = "single", deserialize_with = "document::positive")]
     pub dilation_rate: i64,
-    /// Groups that input channels and filters split in. Default 1.
+    /// Groups of input channels and filters. Default 1.
     #[serde(default = "single", deserialize_with = "document::positive")]
     pub groups: i64,
-    /// Applied to the result. Default `linear`.
+    /// The activation. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    /// Whether a bias is added. Default true.
+    /// Whether there is a bias. Default true.
     #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernel starts. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// How the bias starts. Default `zeros`.
+    /// The bias initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub bias_initializer: Init,
 }
 
-/// What stands around a sequence when a window slides along it.
+/// The padding of a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Padding1d {
-    /// Nothing.
+    /// No padding.
     #[default]
     Valid,
-    /// As much as makes `ceil(length / stride)` positions, the odd one after the sequence.
+    /// As much as gives `ceil(length / stride)` positions; an odd one is at the end.
     Same,
-    /// Zeros before it, so that no position reads a later one.
+    /// Zeros at the start only, so that no position depends on a later one.
     Causal,
 }
 
@@ -75,17 +75,17 @@ impl Default for Conv1d {
     }
 }
 
-/// Cross-correlation of a sequence with a kernel, plus a bias, and the activation of it.
+/// Cross-correlation of a sequence with a kernel, plus a bias, followed by an activation.
 ///
 /// # Shapes
 /// x `[b, length, c]` → `[b, length', filters]`; kernel `[kernel_size, c / groups, filters]`, bias `[filters]`. With `same`
 /// and `causal` padding `length' = ceil(length / strides)`, else `floor((length - (kernel_size - 1)·dilation_rate - 1) / strides) + 1`.
 ///
 /// # Types
-/// As [`conv2d`](super::conv2d), which it is, of images that are one pixel wide.
+/// As [`conv2d`](super::conv2d), applied to images that are one pixel wide.
 ///
 /// # Errors
-/// x not of rank 3 or not floating; what [`conv2d`](super::conv2d) refuses.
+/// x not of rank 3 or not floating; the errors of [`conv2d`](super::conv2d).
 ///
 /// # Source
 /// Keras' `Conv1D`.
@@ -112,7 +112,7 @@ pub fn conv1d(s: &Scope, x: &Tensor, name: &str, config: &Conv1d) -> Tensor {
     config.activation.of(&y)
 }
 
-/// The sequence as an image one pixel wide, and the convolution of that.
+/// The sequence as an image one pixel wide, and the configuration of its convolution.
 #[track_caller]
 fn image(x: &Tensor, config: &Conv1d) -> Result<(Tensor, Conv2d), RuleError> {
     is_float("conv1d/dtype", "x", x)?;

@@ -1,4 +1,4 @@
-//! Convolutions of sequences, images and volumes: `conv3d`, transposed ones and separable ones.
+//! Convolutions of sequences, images and volumes: `conv3d`, transposed and separable ones.
 
 use super::options::{glorot_uniform, is_default, ones, single, some_sizes, yes, zeros};
 use super::sizes::Sizes;
@@ -10,37 +10,37 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::{Convolution, ConvolutionDims, PrecisionConfig, RuleError, WindowDim};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`conv3d`]. The default is Keras', but for `filters` and `kernel_size`, which must be given.
+/// Configuration of [`conv3d`]. The defaults are Keras'; `filters` and `kernel_size` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conv3d {
-    /// Channels of the result.
+    /// Channels of the output.
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Depth, height and width of the kernel.
     pub kernel_size: Sizes,
-    /// Steps along each axis. Default 1.
+    /// The stride along each axis. Default 1.
     #[serde(default = "ones")]
     pub strides: Sizes,
     /// The padding. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
-    /// Distances of the kernel's elements. Default 1.
+    /// The dilation of the kernel. Default 1.
     #[serde(default = "ones")]
     pub dilation_rate: Sizes,
-    /// Groups that input channels and filters split in. Default 1.
+    /// Groups of input channels and filters. Default 1.
     #[serde(default = "single", deserialize_with = "document::positive")]
     pub groups: i64,
-    /// Applied to the result. Default `linear`.
+    /// The activation. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    /// Whether a bias is added. Default true.
+    /// Whether there is a bias. Default true.
     #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernel starts. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// How the bias starts. Default `zeros`.
+    /// The bias initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub bias_initializer: Init,
 }
@@ -62,34 +62,34 @@ impl Default for Conv3d {
     }
 }
 
-/// Configuration of [`conv_transpose`]. The default is Keras', but for `filters` and `kernel_size`, which must be given.
+/// Configuration of [`conv_transpose`]. The defaults are Keras'; `filters` and `kernel_size` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConvTranspose {
-    /// Channels of the result.
+    /// Channels of the output.
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Sizes of the kernel.
     pub kernel_size: Sizes,
-    /// How many times longer each axis becomes. Default 1.
+    /// The factor by which each axis grows. Default 1.
     #[serde(default = "ones")]
     pub strides: Sizes,
-    /// `same`: exactly as many times longer; `valid`: and what the kernel reaches beyond. Default `valid`.
+    /// `same`: exactly by the strides; `valid`: plus what the kernel exceeds them by. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
-    /// Output padding at the end of each axis, below the strides. Default: as `padding` says.
+    /// Output padding at the end of each axis, below the strides. Default: `padding` decides.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_sizes")]
     pub output_padding: Option<Sizes>,
-    /// Applied to the result. Default `linear`.
+    /// The activation. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    /// Whether a bias is added. Default true.
+    /// Whether there is a bias. Default true.
     #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernel starts. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// How the bias starts. Default `zeros`.
+    /// The bias initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub bias_initializer: Init,
 }
@@ -110,40 +110,40 @@ impl Default for ConvTranspose {
     }
 }
 
-/// Configuration of [`separable_conv`]. The default is Keras', but for `filters` and `kernel_size`, which must be given.
+/// Configuration of [`separable_conv`]. The defaults are Keras'; `filters` and `kernel_size` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeparableConv {
-    /// Channels of the result.
+    /// Channels of the output.
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Sizes of the depthwise kernels.
     pub kernel_size: Sizes,
-    /// Steps along each axis. Default 1.
+    /// The stride along each axis. Default 1.
     #[serde(default = "ones")]
     pub strides: Sizes,
     /// The padding. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
-    /// Distances of the kernels' elements. Default 1.
+    /// The dilation of the kernels. Default 1.
     #[serde(default = "ones")]
     pub dilation_rate: Sizes,
-    /// Depthwise kernels of each channel. Default 1.
+    /// The number of depthwise kernels per channel. Default 1.
     #[serde(default = "single", deserialize_with = "document::positive")]
     pub depth_multiplier: i64,
-    /// Applied to the result. Default `linear`.
+    /// The activation. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    /// Whether a bias is added. Default true.
+    /// Whether there is a bias. Default true.
     #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the depthwise kernels start. Default `glorot_uniform`.
+    /// The initializer of the depthwise kernels. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub depthwise_initializer: Init,
-    /// How the kernel of 1 starts. Default `glorot_uniform`.
+    /// The initializer of the pointwise kernel. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub pointwise_initializer: Init,
-    /// How the bias starts. Default `zeros`.
+    /// The bias initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub bias_initializer: Init,
 }
@@ -166,7 +166,7 @@ impl Default for SeparableConv {
     }
 }
 
-/// Cross-correlation of a volume with a kernel, plus a bias, and the activation of it.
+/// Cross-correlation of a volume with a kernel, plus a bias, followed by an activation.
 ///
 /// # Shapes
 /// x `[b, d, h, w, c]` → `[b, d', h', w', filters]`, sizes as in [`conv2d`](super::conv2d); kernel
@@ -176,7 +176,8 @@ impl Default for SeparableConv {
 /// As [`conv2d`](super::conv2d).
 ///
 /// # Errors
-/// x not of rank 5 or not floating; channels or filters that groups do not divide; a window larger than the padded volume.
+/// x not of rank 5 or not floating; channels or filters not divisible by groups; a window larger than the padded
+/// volume.
 ///
 /// # Source
 /// Keras' `Conv3D`.
@@ -206,7 +207,7 @@ pub fn conv3d(s: &Scope, x: &Tensor, name: &str, config: &Conv3d) -> Tensor {
     config.activation.of(&y)
 }
 
-/// The transpose of a convolution, which makes places between those of x, plus a bias, and the activation of it.
+/// Transposed convolution, which inserts positions between those of x, plus a bias, followed by an activation.
 ///
 /// # Shapes
 /// x `[b, …places, c]` of a sequence, an image or a volume → `[b, …places', filters]`; kernel `[…sizes, filters, c]`, bias
@@ -217,7 +218,7 @@ pub fn conv3d(s: &Scope, x: &Tensor, name: &str, config: &Conv3d) -> Tensor {
 /// As [`conv2d`](super::conv2d).
 ///
 /// # Errors
-/// x not of rank 3, 4 or 5, or not floating; `output_padding` of at least the strides; a result without places.
+/// x not of rank 3, 4 or 5, or not floating; `output_padding` of at least the strides; an empty output.
 ///
 /// # Source
 /// Keras' `Conv1DTranspose`, `Conv2DTranspose` and `Conv3DTranspose`.
@@ -241,14 +242,14 @@ pub fn conv_transpose(s: &Scope, x: &Tensor, name: &str, config: &ConvTranspose)
     config.activation.of(&y)
 }
 
-/// A depthwise convolution, then one of 1 over all channels, plus a bias, and the activation of it.
+/// A depthwise convolution, then a 1×1 convolution over all channels, plus a bias, followed by an activation.
 ///
 /// # Shapes
 /// x `[b, …places, c]` of a sequence, an image or a volume → `[b, …places', filters]`; variables `depthwise_kernel`
 /// `[…sizes, c, depth_multiplier]`, `pointwise_kernel` `[…1, c · depth_multiplier, filters]`, `bias` `[filters]`.
 ///
 /// # Types
-/// As [`conv2d`](super::conv2d); what is between both is rounded to the dtype.
+/// As [`conv2d`](super::conv2d); the intermediate result is rounded to the dtype.
 ///
 /// # Errors
 /// As [`conv3d`], x of rank 3, 4 or 5.
@@ -286,7 +287,7 @@ pub fn separable_conv(s: &Scope, x: &Tensor, name: &str, config: &SeparableConv)
     config.activation.of(&y)
 }
 
-/// How many axes of places x has, if it is floating and has so many.
+/// The number of spatial axes of x, if it is floating and has a supported rank.
 pub(super) fn n_places(
     rule: &'static str,
     x: &Tensor,
@@ -315,7 +316,7 @@ fn groups(x: &Tensor, groups: i64, filters: i64) -> Result<(), RuleError> {
     Ok(())
 }
 
-/// The windows of a convolution over the places of x `[batch, …, channels]`.
+/// The windows of a convolution over the spatial axes of x `[batch, …, channels]`.
 pub(super) fn forward(
     x: &Tensor,
     size: &[i64],
@@ -330,7 +331,7 @@ pub(super) fn forward(
     (0..size.len()).map(dim).collect()
 }
 
-/// The windows of a transposed convolution: those of the gradient of the convolution that it is the transpose of.
+/// The windows of a transposed convolution: those of the gradient of the forward convolution.
 fn transposed(x: &Tensor, n: usize, config: &ConvTranspose) -> Result<Vec<WindowDim>, RuleError> {
     at_least("conv_transpose/filters", "filters", config.filters, 1)?;
     let sizes = |sizes: &Sizes, what: &str| sizes.of_axes("conv_transpose/sizes", what, n);
@@ -368,8 +369,8 @@ fn transposed(x: &Tensor, n: usize, config: &ConvTranspose) -> Result<Vec<Window
     (0..n).map(dim).collect()
 }
 
-/// The op itself, of x `[batch, …, channels]` and a kernel `[…, channels, filters]`, or of a transposed one
-/// `[…, filters, channels]`.
+/// The convolution op, with x `[batch, …, channels]` and a kernel `[…, channels, filters]`, or a transposed one `[…,
+/// filters, channels]`.
 #[track_caller]
 pub(super) fn convolution(
     x: &Tensor,
@@ -401,7 +402,7 @@ pub(super) fn convolution(
     x.emit("convolution", &[kernel], |e| e.emit(Op::Convolution(Box::new(op)), &[x.id, kernel.id], None))
 }
 
-/// The product plus the variable `bias`, if there is one.
+/// The product plus the variable `bias`, if configured.
 #[track_caller]
 fn biased(s: &Scope, y: Tensor, init: Option<Init>, filters: i64) -> Tensor {
     match init {

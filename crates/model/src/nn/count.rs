@@ -1,5 +1,5 @@
-//! Counts that metrics over a whole evaluation are made of: by class, and above thresholds. All are s32, so that they are
-//! exact and add up over batches; where examples have weights they are sums of these, f32.
+//! Counts for metrics over a whole evaluation: by class, and above thresholds. They are s32, so they are exact and add
+//! up over batches; with weights they are f32 sums of weights.
 
 use super::loss::{check_labels, is_label};
 use super::metric::{arg_max, check_sides};
@@ -7,27 +7,27 @@ use crate::graph::Tensor;
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
 use bf16scope_hlo::{DType, Literal};
 
-/// What a confusion matrix says of each class: `s32[n_classes]` each, or `f32[n_classes]` of rows that have weights.
+/// The counts of a confusion matrix for each class: `s32[n_classes]` each, or `f32[n_classes]` with weights.
 #[derive(Clone, Debug)]
 pub struct ClassCounts {
-    /// Rows of the class that were taken for it: the diagonal.
+    /// Rows of the class that were predicted as it: the diagonal.
     pub hits: Tensor,
     /// Rows of the class.
     pub labelled: Tensor,
-    /// Rows that were taken for the class.
+    /// Rows that were predicted as the class.
     pub said: Tensor,
 }
 
 impl ClassCounts {
-    /// Rows that are of the class, or were taken for it: what intersections over unions are over.
+    /// Rows that are of the class, or were predicted as it: the denominators of intersection over union.
     #[track_caller]
     pub fn unions(&self) -> Tensor {
         &self.labelled + &self.said - &self.hits
     }
 }
 
-/// Counts rows by class, of those that `counted` says, or of all; each as often as `counted` says, where that is f32. A row
-/// with a NaN is taken for no class.
+/// Counts rows by class: those that `counted` selects, or all; if `counted` is f32, it is the weight of each row. A row
+/// with a NaN is predicted as no class.
 ///
 /// # Shapes
 /// logits `[…, n_classes]` of any floating dtype, labels `[…]` of any integer dtype, counted `pred[…]` or `f32[…]` →
@@ -37,7 +37,7 @@ impl ClassCounts {
 /// Labels that are not integers, and labels or `counted` without the logits' leading dims.
 ///
 /// # Source
-/// TensorFlow's `confusion_matrix`, with its `weights`, and what `MeanIoU` and `mean_per_class_accuracy` take of it.
+/// TensorFlow's `confusion_matrix`, with its `weights`, as used by `MeanIoU` and `mean_per_class_accuracy`.
 #[track_caller]
 pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) -> ClassCounts {
     let all = |x: &Tensor| ClassCounts { hits: x.clone(), labelled: x.clone(), said: x.clone() };
@@ -64,13 +64,13 @@ pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) 
     })
 }
 
-/// At each of so many thresholds, how many sigmoids of logits are above it: of those whose label is above 1/2, and of the
-/// others; and how many there are of both. Thresholds are equally far apart from 0 to 1, the first just below 0 and the last
-/// just above 1. A NaN is above none.
+/// For each of `n_thresholds`, the number of sigmoids of logits above it, among elements whose label is above 1/2 and
+/// among the others; and the number of elements in both groups. Thresholds are equally spaced from 0 to 1, the first
+/// just below 0 and the last just above 1. A NaN is above no threshold.
 ///
 /// # Shapes
-/// logits and labels of one shape and floating dtype, counted `pred` or f32 of that shape → `s32[2, n_thresholds]`, `s32[2]`,
-/// or, of counted f32, which says how often each counts, f32.
+/// logits and labels of one shape and floating dtype, counted `pred` or f32 of that shape → `s32[2, n_thresholds]`,
+/// `s32[2]`, or f32 if counted is f32, which is the weight of each element.
 ///
 /// # Errors
 /// Shapes or dtypes that differ; fewer than 2 thresholds.
@@ -101,7 +101,7 @@ pub fn above_thresholds(
         let flat = |x: &Tensor| x.reshape([n]);
         let p = flat(&logits.cast(DType::F32).logistic());
         let truth = flat(&labels.greater(&graph.full(labels.dtype(), &labels.dims(), 0.5)));
-        // What counts, or what each counts.
+        // The elements that count, or their weights.
         let of = [truth.clone(), truth.not()].map(|is| match counted {
             Some(counted) if counted.dtype() == DType::Pred => is.binary(BinaryOp::And, &flat(counted)),
             Some(weights) => one_each(is, Some(&flat(weights))),
@@ -121,7 +121,7 @@ pub fn above_thresholds(
     })
 }
 
-/// 1 where `is` holds and it counts, s32; or what it counts, f32.
+/// 1 where `is` holds and the element counts, s32; or its weight, f32.
 #[track_caller]
 fn one_each(is: Tensor, counted: Option<&Tensor>) -> Tensor {
     match counted {
@@ -156,7 +156,7 @@ fn check_counted(dims: &[i64], counted: Option<&Tensor>) -> Result<(), RuleError
 mod tests {
     use super::*;
 
-    /// So that every probability from 0 to 1 is above the first, and none above the last.
+    /// Every probability from 0 to 1 is above the first threshold, and none above the last.
     #[test]
     fn the_outer_thresholds_lie_outside_of_probabilities() {
         assert_eq!(thresholds(5), [-1e-7, 0.25, 0.5, 0.75, 1.0 + f32::EPSILON]);

@@ -1,4 +1,5 @@
-//! Connectionist temporal classification: the loss of a sequence of classes that is shorter than the sequence of logits.
+//! Connectionist temporal classification (CTC): the loss of a sequence of classes that is shorter than the sequence of
+//! logits.
 
 use super::Activation;
 use super::loss::{check_logits, loss};
@@ -6,25 +7,26 @@ use crate::graph::{Graph, Operand, Program, Tensor};
 use bf16scope_hlo::ops::{BinaryOp, PadDim, RuleError};
 use bf16scope_hlo::{DType, POISON};
 
-/// The logarithm of a probability of 0: finite, so that no difference of two is NaN.
+/// The logarithm of probability 0: finite, so that no difference of two is NaN.
 const NEVER: f64 = -1e30;
 
-/// `−log p(labels)`, where p sums over all ways to say the labels in order, one class a step, each repeated or followed by blanks as
-/// often as there are steps; between equal labels stands a blank.
+/// `−log p(labels)`, where p sums over all alignments of the labels: one class per step, in order, each repeated or
+/// followed by blanks; a blank separates equal labels.
 ///
 /// # Shapes
-/// logits `[batch, steps, classes]`, labels `[batch, length]` → `[batch]`. Labels end with their first `blank`; what stands behind it
-/// is padding. Steps that are padding are those whose logits say `blank` beyond doubt.
+/// logits `[batch, steps, classes]`, labels `[batch, length]` → `[batch]`. Labels end at their first `blank`; the rest
+/// is padding. Padding steps are those whose logits give `blank` a probability of 1.
 ///
 /// # Types
 /// f32 or f64, computed in that dtype in logarithms; labels of integers.
 ///
 /// # Gradient
-/// That of the recursion over the steps: for each step the softmax less the share of each class in all ways. Labels that the steps are
-/// too few for have a loss of about 1e30, and a gradient of 0 or of the softmax.
+/// The gradient of the recursion over steps: for each step the softmax minus each class's share of all alignments. If
+/// there are too few steps for the labels, the loss is about 1e30, and the gradient is 0 or the softmax.
 ///
 /// # Errors
-/// Logits of another rank or narrower than f32; labels that are no `[batch, length]` of integers; a blank that is no class.
+/// Logits of another rank or narrower than f32; labels that are not `[batch, length]` of integers; a blank that is not
+/// a class.
 ///
 /// # Source
 /// Graves et al. 2006; TensorFlow's `tf.nn.ctc_loss` with dense labels.
@@ -33,19 +35,19 @@ pub fn ctc_per_example(logits: &Tensor, labels: &Tensor, blank: i64) -> Tensor {
     ctc_with_lengths(logits, labels, CtcLengths::default(), blank)
 }
 
-/// How much of each example counts, `[batch]` of integers each.
+/// The lengths of each example, `[batch]` of integers each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CtcLengths<'a> {
-    /// Labels, from the first. Default: those before the first blank.
+    /// The number of labels. Default: those before the first blank.
     pub labels: Option<&'a Tensor>,
-    /// Steps, from the first. Default: all.
+    /// The number of steps. Default: all.
     pub logits: Option<&'a Tensor>,
 }
 
-/// [`ctc_per_example`] of sequences whose lengths are known: labels and steps behind them count for nothing and have no gradient.
+/// [`ctc_per_example`] with known lengths: labels and steps beyond them are ignored and have no gradient.
 ///
 /// # Errors
-/// As [`ctc_per_example`]; lengths that are no `[batch]` of integers.
+/// As [`ctc_per_example`]; lengths that are not `[batch]` of integers.
 ///
 /// # Source
 /// TensorFlow's `tf.nn.ctc_loss` with `label_length` and `logit_length`.
@@ -116,7 +118,7 @@ fn log_probability(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_>, bl
         let [never, zeros] = [NEVER, 0.0].map(|value| g.full(dtype, &is.dims(), value));
         is.select(&zeros, &never)
     };
-    // From one label to the next without the blank between them, where they differ.
+    // From one label directly to the next, if they differ.
     let before = shifted(&states, 2, blank as f64);
     let is_label = states.not_equal(&blanks(&[batch, n_states]));
     let skips = scores(&states.not_equal(&before).binary(BinaryOp::And, &is_label));
@@ -135,11 +137,11 @@ fn log_probability(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_>, bl
     if last.is_poison() {
         return Ok(g.tensor(POISON));
     }
-    // The last label, or the blank behind it.
+    // The last label, or the blank after it.
     let n_labels = match lengths.labels {
         Some(length) => length.cast(DType::S32),
         None => {
-            // How far the first blank is from the end.
+            // The distance of the first blank from the end.
             let dims = [batch, length];
             let [zeros, all] = [0.0, length as f64].map(|value| g.full(DType::S32, &dims, value));
             let left = &all - g.iota(DType::S32, &dims, 1);
@@ -167,14 +169,14 @@ fn step(outer: &Graph, dtype: DType, batch: i64, n_states: i64, is_counted: bool
     g.finish(&[("scores", &next), ("skips", &skips)]).map_err(|error| error.to_string())
 }
 
-/// Each row moved to the right, `value` before it.
+/// Each row shifted right, with `value` at the start.
 #[track_caller]
 fn shifted(x: &Tensor, by: i64, value: f64) -> Tensor {
     let plain = PadDim { low: 0, high: 0, interior: 0 };
     x.pad(value, &[plain, PadDim { low: by, high: -by, ..plain }])
 }
 
-/// `log Σ exp` of several arrays, or along an axis of one. The largest is subtracted before; its gradient cancels.
+/// `log Σ exp` of several arrays, or along an axis of one. The maximum is subtracted first; its gradient cancels.
 #[track_caller]
 fn log_sum(ways: &[&Tensor], axis: Option<i64>) -> Tensor {
     let first = ways[0];

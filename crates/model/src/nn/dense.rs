@@ -7,23 +7,23 @@ use crate::graph::{Init, Scope, Tensor, Variable};
 use bf16scope_hlo::ops::{DotDims, RuleError};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`dense`]. The default is Keras', but for `units`, which must be given.
+/// Configuration of [`dense`]. The defaults are Keras'; `units` has none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dense {
-    /// Size of the last axis of the result.
+    /// Size of the last axis of the output.
     #[serde(deserialize_with = "document::positive")]
     pub units: i64,
-    /// Applied to the result. Default `linear`.
+    /// The activation. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    /// Whether a bias is added. Default true.
+    /// Whether there is a bias. Default true.
     #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernel starts. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// How the bias starts. Default `zeros`.
+    /// The bias initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub bias_initializer: Init,
 }
@@ -46,8 +46,8 @@ impl Default for Dense {
 /// x `[…, inputs]` → `[…, units]`; kernel `[inputs, units]`, bias `[units]`.
 ///
 /// # Types
-/// Everything in the dtype of x; variables are asked for in it. The product is rounded to it once, the sum again. In
-/// which precision products are summed is the back end's choice: f32 on TPU and on XLA's CPU.
+/// Everything in the dtype of x, in which variables are requested. The product is rounded to it once, and so is the
+/// sum. The back end chooses the precision in which products are summed: f32 on TPU and on XLA's CPU.
 ///
 /// # Errors
 /// x of rank below 2 or not floating; `units` below 1.
@@ -62,7 +62,7 @@ pub fn dense(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
     }
 }
 
-/// A dense layer's result and variables, for layers whose gradient needs them.
+/// A dense layer's output and variables, for layers whose gradient needs them.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub result: Tensor,
@@ -91,14 +91,14 @@ pub(super) fn parts(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Result
     })
 }
 
-/// [`dense`] whose kernel is another layer's table, transposed: `activation(x · tableᵀ + bias)`, as the last layer of a language
-/// model that is tied to its embedding.
+/// [`dense`] whose kernel is another layer's table, transposed: `activation(x · tableᵀ + bias)`, such as the last layer
+/// of a language model that is tied to its embedding.
 ///
 /// # Shapes
 /// x `[…, features]`, table `[units, features]` → `[…, units]`; bias `[units]`.
 ///
 /// # Types, source
-/// As [`dense`]; Press & Wolf 2017. The table's gradient is the sum of those of all that read it.
+/// As [`dense`]; Press & Wolf 2017. The table's gradient is the sum of those of all its readers.
 ///
 /// # Errors
 /// As [`dense`]; a table of other units or features, or of another dtype than x.
@@ -146,7 +146,7 @@ fn check(x: &Tensor, config: &Dense) -> Result<(), RuleError> {
     Err(RuleError::new("dense/rank", message))
 }
 
-/// All axes but the first as one.
+/// Joins all axes but the first.
 ///
 /// # Shapes
 /// x `[batch, a, b, …]` → `[batch, a·b·…]`.

@@ -1,4 +1,4 @@
-//! Depthwise convolution: every channel has kernels of its own.
+//! Depthwise convolution: every channel has its own kernels.
 
 use super::conv::{self, Conv2d};
 use super::options::{glorot_uniform, is_default, one, pair, single, yes, zeros};
@@ -8,38 +8,38 @@ use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`depthwise_conv2d`]. The default is Keras', but for `kernel_size`, which must be given.
+/// Configuration of [`depthwise_conv2d`]. The defaults are Keras'; `kernel_size` has none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DepthwiseConv2d {
     /// Height and width of the kernels.
     #[serde(deserialize_with = "pair")]
     pub kernel_size: [i64; 2],
-    /// Steps down and right. Default 1.
+    /// Strides down and right. Default 1.
     #[serde(default = "one", deserialize_with = "pair")]
     pub strides: [i64; 2],
-    /// What stands around the image. Default `valid`.
+    /// The padding. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
-    /// Distances of a kernel's elements. Default 1.
+    /// The dilation of the kernels. Default 1.
     #[serde(default = "one", deserialize_with = "pair")]
     pub dilation_rate: [i64; 2],
-    /// Kernels of each channel. Default 1.
+    /// The number of kernels per channel. Default 1.
     #[serde(default = "single", deserialize_with = "document::positive")]
     pub depth_multiplier: i64,
-    /// Where the axes of x and of the result stand. Default `channels_last`.
+    /// The order of axes in x and in the output. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
-    /// Applied to the result. Default `linear`.
+    /// The activation. Default `linear`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    /// Whether a bias is added. Default true.
+    /// Whether there is a bias. Default true.
     #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernels start. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub depthwise_initializer: Init,
-    /// How the bias starts. Default `zeros`.
+    /// The bias initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub bias_initializer: Init,
 }
@@ -61,7 +61,7 @@ impl Default for DepthwiseConv2d {
     }
 }
 
-/// A convolution in which each channel meets its own `depth_multiplier` kernels, plus a bias, and the activation of it.
+/// A convolution of each channel with its own `depth_multiplier` kernels, plus a bias, followed by an activation.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, h', w', c · depth_multiplier]` (or `[b, c · depth_multiplier, h', w']`),

@@ -1,12 +1,12 @@
-//! Losses of numbers and of distances: quantiles, log cosh, cosine, hinge, contrastive. Computed in f32 (or f64).
+//! Losses on numbers and distances: quantiles, log cosh, cosine, hinge, contrastive, triplet. Computed in f32 (or f64).
 
 use super::loss::{check_rows, loss, mean_of_rows};
 use crate::graph::Tensor;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::{BinaryOp, RuleError, UnaryOp};
 
-/// Pinball loss: `quantile · d` where `d = target − prediction` is above 0, else `(quantile − 1) · d`, and of those the mean
-/// over all axes but the first. Its minimum is the quantile of the target.
+/// Pinball loss: `quantile · d` where `d = target − prediction` is above 0, else `(quantile − 1) · d`, averaged over
+/// all axes but the first. Its minimum is the quantile of the target.
 ///
 /// # Shapes
 /// prediction and target `[batch, …]` of one shape → `[batch]`.
@@ -31,8 +31,8 @@ pub fn quantile_per_example(prediction: &Tensor, target: &Tensor, quantile: f64)
     })
 }
 
-/// `log(cosh(prediction − target))`, as `d + softplus(−2d) − log 2` of the distance `d = |prediction − target|`, which no
-/// difference overflows; and of those the mean over all axes but the first.
+/// `log(cosh(prediction − target))`, computed as `d + softplus(−2d) − log 2` with `d = |prediction − target|`, which
+/// does not overflow, averaged over all axes but the first.
 ///
 /// # Shapes, types, errors
 /// As [`quantile_per_example`].
@@ -49,8 +49,8 @@ pub fn log_cosh_per_example(prediction: &Tensor, target: &Tensor) -> Tensor {
     })
 }
 
-/// Minus the cosine of prediction and target along the last axis, and of those the mean over all others but the first: −1
-/// where they point the same way.
+/// Minus the cosine of prediction and target along the last axis, averaged over all other axes but the first: −1 where
+/// they have the same direction.
 ///
 /// # Shapes
 /// prediction and target `[batch, …, n]` of one shape → `[batch]`.
@@ -73,7 +73,7 @@ pub fn cosine_per_example(prediction: &Tensor, target: &Tensor) -> Tensor {
     )
 }
 
-/// The cosine along the last axis: `[…]` of two `[…, n]`, which were checked.
+/// The cosine along the last axis: `[…]` from two checked arrays `[…, n]`.
 #[track_caller]
 pub(super) fn cosine(x: &Tensor, y: &Tensor) -> Tensor {
     // Keras' `l2_normalize`: x / √max(Σ x², 1e-12).
@@ -85,13 +85,13 @@ pub(super) fn cosine(x: &Tensor, y: &Tensor) -> Tensor {
     (x * y).sum(&[-1]) * inverse(x) * inverse(y)
 }
 
-/// Two arrays of vectors along the last axis.
+/// Checks two arrays of vectors along the last axis.
 pub(super) fn check_vectors(x: &Tensor, y: &Tensor) -> Result<(), RuleError> {
     check_rows("prediction", x, "target", y)?;
     super::at_least("loss/rank", "rank of prediction", x.rank() as i64, 2)
 }
 
-/// `max(1 − y·prediction, 0)`, `y` 1 where the label is above 1/2 and −1 elsewhere, and of those the mean over all axes but the
+/// `max(1 − y·prediction, 0)`, with `y` 1 where the label is above 1/2 and −1 elsewhere, averaged over all axes but the
 /// first.
 ///
 /// # Shapes
@@ -112,8 +112,8 @@ pub fn hinge_per_example(prediction: &Tensor, labels: &Tensor) -> Tensor {
     })
 }
 
-/// Contrastive loss of distances: `label · d² + (1 − label) · max(margin − d, 0)²`, and of those the mean over all axes but the
-/// first. A label of 1 says that the pair belongs together.
+/// Contrastive loss on distances: `label · d² + (1 − label) · max(margin − d, 0)²`, averaged over all axes but the
+/// first. A label of 1 marks a matching pair.
 ///
 /// # Shapes
 /// distances and labels `[batch, …]` of one shape → `[batch]`.
@@ -139,9 +139,9 @@ pub fn contrastive_per_example(distances: &Tensor, labels: &Tensor, margin: f64)
     })
 }
 
-/// Triplet loss, with the hardest triplet of each example in the batch: `max(far − near + margin, 0)`, where `far` is the
-/// largest squared distance to an example of its class, and `near` the smallest to one of another. An example without either,
-/// or whose label is below 0, counts 0 and is in no other's triplet.
+/// Triplet loss with the hardest triplet of each example in the batch: `max(far − near + margin, 0)`, where `far` is
+/// the largest squared distance to an example of its class, and `near` the smallest to one of another class. An example
+/// without either, or with a label below 0, has a loss of 0 and is in no triplet of others.
 ///
 /// # Shapes
 /// embeddings `[batch, n]`, labels integers `[batch]` → `[batch]`.
@@ -150,10 +150,10 @@ pub fn contrastive_per_example(distances: &Tensor, labels: &Tensor, margin: f64)
 /// f32 or f64; computed in that dtype.
 ///
 /// # Gradient
-/// Through the two distances that were chosen; those that are equal share it.
+/// Through the two selected distances; ties share it.
 ///
 /// # Errors
-/// bf16 or f16 embeddings; other ranks; labels that are no integers; a margin that is not above 0.
+/// bf16 or f16 embeddings; other ranks; labels that are not integers; a margin that is not above 0.
 ///
 /// # Source
 /// Hermans et al. 2017 ("batch hard"), with squared distances as in FaceNet.
@@ -192,7 +192,7 @@ pub fn triplet_per_example(embeddings: &Tensor, labels: &Tensor, margin: f64) ->
         let distances = (&difference * &difference).sum(&[-1]);
         let full = |value: f64| graph.full(distances.dtype(), &all, value);
         let far = is_positive.select(&distances, &full(0.0)).reduce(BinaryOp::Maximum, &[-1]);
-        // Not infinity, whose product with a cotangent of 0 is NaN.
+        // Finite: the product of infinity with a cotangent of 0 would be NaN.
         let near = is_negative.select(&distances, &full(f64::from(f32::MAX))).reduce(BinaryOp::Minimum, &[-1]);
         let has = |which: &Tensor| which.reduce(BinaryOp::Or, &[-1]);
         let zeros = graph.full(distances.dtype(), &[n], 0.0);

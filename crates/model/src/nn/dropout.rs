@@ -4,12 +4,11 @@ use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::ops::{Comparison, RngAlgorithm, RuleError};
 use bf16scope_hlo::{DType, Op, Shape};
 
-/// In a program that trains, zeroes each element with probability `rate` and multiplies the others by `1 / (1 - rate)`;
-/// otherwise, and at rate 0, gives x.
+/// In training, zeroes each element with probability `rate` and multiplies the others by `1 / (1 - rate)`; otherwise,
+/// and at rate 0, returns x.
 ///
-/// The mask comes from `rng-bit-generator` (three-fry, so that every back end makes the same one) and the layer's own
-/// variable `state`, which each call replaces: a run that is resumed from a checkpoint sees the masks that it would
-/// have seen without stopping.
+/// The mask comes from `rng-bit-generator` (three-fry, so that every back end computes the same) and the layer's own
+/// variable `state`, which each call replaces: a resumed run has the masks of one that did not stop.
 ///
 /// # Shapes
 /// x any → the same; variable `state` `u64[2]`, not trainable.
@@ -28,7 +27,7 @@ pub fn dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
     dropped(s, x, name, rate, &(0..x.rank() as i64).collect::<Vec<_>>())
 }
 
-/// [`dropout`] of whole channels of each example: what stands beside one another is alike, and would tell what was left out.
+/// [`dropout`] of whole channels of each example: neighbouring elements are alike, and would reveal dropped ones.
 ///
 /// # Shapes
 /// x `[batch, …, channels]` → the same; variable `state` as [`dropout`]'s.
@@ -51,9 +50,8 @@ pub fn spatial_dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
     dropped(s, x, name, rate, &[0, x.rank() as i64 - 1])
 }
 
-/// Stochastic depth: in a program that trains, zeroes each example with probability `rate` and multiplies the others by
-/// `1 / (1 - rate)`; otherwise, and at rate 0, gives x. Of the branch that a residual connection adds it leaves out the
-/// branch.
+/// Stochastic depth: in training, zeroes each example with probability `rate` and multiplies the others by `1 / (1 -
+/// rate)`; otherwise, and at rate 0, returns x. Applied to the branch of a residual connection, it drops the branch.
 ///
 /// # Shapes
 /// x `[batch, …]` → the same; variable `state` as [`dropout`]'s.
@@ -78,7 +76,7 @@ pub fn stochastic_depth(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor 
     }
 }
 
-/// [`dropout`] of what stands along these axes, each all at once.
+/// [`dropout`] that drops all elements along these axes together.
 #[track_caller]
 fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, axes: &[i64]) -> Tensor {
     s.layer(name, |s| {

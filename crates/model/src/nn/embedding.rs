@@ -1,4 +1,4 @@
-//! Embedding: rows of a table by index, or by position, and one that stands before all.
+//! Embeddings: rows of a table by index, or by position, and a learned first position.
 
 use super::options::{random_uniform, zeros};
 use super::{at_least, is_float, of_rank};
@@ -8,21 +8,21 @@ use bf16scope_hlo::ops::{GatherDims, RuleError, SliceDim};
 use bf16scope_hlo::{DType, Op};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`embedding`]. The default is Keras', but for the dims, which must be given.
+/// Configuration of [`embedding`]. The defaults are Keras'; the dims have none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Embedding {
-    /// Rows of the table: indices are below it.
+    /// Rows of the table, the exclusive upper bound of indices.
     #[serde(deserialize_with = "document::positive")]
     pub input_dim: i64,
     /// Elements of a row.
     #[serde(deserialize_with = "document::positive")]
     pub output_dim: i64,
-    /// How the table starts. Default `random_uniform`.
+    /// The table's initializer. Default `random_uniform`.
     #[serde(default = "random_uniform")]
     pub embeddings_initializer: Init,
-    /// The dtype of the result, in which the table is asked for: indices are integers and cannot say. Default: that of the
-    /// low-precision scope that is open, else f32. In Rust alone.
+    /// The dtype of the output, in which the table is requested: indices are integers and have none. Default: that of
+    /// the open low-precision scope, else f32. Not in YAML.
     #[serde(skip)]
     pub dtype: Option<DType>,
 }
@@ -39,9 +39,9 @@ impl Default for Embedding {
 /// indices `[…]` → `[…, output_dim]`; table `[input_dim, output_dim]`.
 ///
 /// # Types
-/// indices any integer dtype. In a low-precision scope the table is f32; the rows are taken from it and then cast, which
-/// gives the same values as casting the table first, without a copy of the table, and sums gradients of a row in f32.
-/// An index outside the table reads its first or last row, as HLO's `gather` clamps.
+/// indices any integer dtype. In a low-precision scope the table is f32; rows are gathered from it and then cast, which
+/// gives the same values as casting the table first, without a copy of the table, and sums the gradients of a row in
+/// f32. An index outside the table reads its first or last row, as HLO's `gather` clamps.
 ///
 /// # Errors
 /// indices that are not integers; dims below 1.
@@ -87,10 +87,10 @@ fn check(indices: &Tensor, config: &Embedding) -> Result<(), RuleError> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PositionEmbedding {
-    /// Rows of the table: the longest sequence it can serve.
+    /// Rows of the table: the longest sequence.
     #[serde(deserialize_with = "document::positive")]
     pub max_length: i64,
-    /// How the table starts. Default `random_uniform`.
+    /// The table's initializer. Default `random_uniform`.
     #[serde(default = "random_uniform")]
     pub initializer: Init,
 }
@@ -101,14 +101,14 @@ impl Default for PositionEmbedding {
     }
 }
 
-/// `x + table[position]`: learned positions.
+/// `x + table[position]`: learned position embeddings.
 ///
 /// # Shapes
-/// x `[batch, positions, features]` → the same; table `embeddings` `[max_length, features]`, of which the first
-/// `positions` rows are read.
+/// x `[batch, positions, features]` → the same; table `embeddings` `[max_length, features]`, whose first `positions`
+/// rows are read.
 ///
 /// # Types
-/// In the dtype of x, in which the table is asked for.
+/// In the dtype of x, in which the table is requested.
 ///
 /// # Errors
 /// x not floating or of another rank, or longer than the table.
@@ -148,7 +148,7 @@ fn check_positions(x: &Tensor, config: &PositionEmbedding) -> Result<(), RuleErr
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassToken {
-    /// How the token starts. Default `zeros`.
+    /// The token's initializer. Default `zeros`.
     #[serde(default = "zeros")]
     pub initializer: Init,
 }
@@ -159,13 +159,13 @@ impl Default for ClassToken {
     }
 }
 
-/// `token`, which is learned, before the first position of each example: what is read of a sequence as a whole.
+/// Prepends a learned `token` to each example, whose output represents the whole sequence.
 ///
 /// # Shapes
 /// x `[batch, positions, features]` → `[batch, positions + 1, features]`; variable `token` `[features]`.
 ///
 /// # Types
-/// In the dtype of x, in which the token is asked for; nothing is computed.
+/// In the dtype of x, in which the token is requested; nothing is computed.
 ///
 /// # Errors
 /// x not floating or of another rank.

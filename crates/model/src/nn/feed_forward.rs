@@ -14,11 +14,11 @@ pub struct FeedForward {
     pub hidden: i64,
     /// Units of the second.
     pub units: i64,
-    /// Which form of gelu stands between them.
+    /// The form of the gelu in between.
     pub gelu: Gelu,
-    /// How the kernels start.
+    /// The kernel initializer.
     pub kernel_initializer: Init,
-    /// Whether the backward pass rematerialises the hidden layer, which takes its product once more.
+    /// Whether the backward pass rematerialises the hidden layer, which repeats its product.
     pub remat_hidden: bool,
 }
 
@@ -28,11 +28,11 @@ pub struct FeedForward {
 /// x `[…, inputs]` → `[…, units]`; the variables of two dense layers, `dense1` and `dense2`.
 ///
 /// # Types
-/// As the layers it is made of.
+/// As the layers that it consists of.
 ///
 /// # Gradient
-/// That of the layers. With [`FeedForward::remat_hidden`] the hidden layer is rematerialised, by the same operations,
-/// once the cotangent is there: the values are the same, `[…, hidden]` is no residual.
+/// That of the layers. With [`FeedForward::remat_hidden`] the hidden layer is rematerialised with the same operations
+/// when the cotangent is available: the values are the same, and `[…, hidden]` is not a residual.
 ///
 /// # Errors
 /// As [`dense`](super::dense).
@@ -58,13 +58,13 @@ pub fn feed_forward(s: &Scope, x: &Tensor, config: &FeedForward) -> Tensor {
 /// The residuals of [`feed_forward`].
 struct FeedForwardResiduals {
     x: InstrId,
-    /// The first as stored and as read, the second as read.
+    /// The first kernel as stored and as read, the second as read.
     kernels: [InstrId; 3],
     bias1: InstrId,
     gelu: Gelu,
 }
 
-/// The cotangents of x, and of the kernel and the bias of each layer.
+/// The cotangents of x, and of the kernel and bias of each layer.
 fn of_layers(e: &Emitter, g: InstrId, residuals: &FeedForwardResiduals) -> Vec<InstrId> {
     let FeedForwardResiduals { x, kernels: [stored, kernel1, kernel2], bias1, gelu } = *residuals;
     let dtype = e.dtype(g);
@@ -76,8 +76,8 @@ fn of_layers(e: &Emitter, g: InstrId, residuals: &FeedForwardResiduals) -> Vec<I
     };
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let sum = |g| e.convert(e.reduce_sum(e.convert(g, wide), &leading), dtype);
-    // The variable exists anyway. Behind a barrier with the cotangent, this is not the forward pass's product to the
-    // compiler, which would keep that one, and it is not computed too early.
+    // The variable exists anyway. Without this barrier with the cotangent, the compiler would reuse and keep the
+    // forward pass's product, or compute it too early.
     let [stored, late] = e.barrier([stored, g]);
     let again = e.convert(stored, e.dtype(kernel1));
     let product = dot(x, again, &[last], &[0]);

@@ -1,11 +1,12 @@
-//! Focal losses: cross-entropies in which what is already right counts for little. Computed in f32 (or f64), as all losses.
+//! Focal losses: cross-entropies that reduce the weight of terms that are already right. Computed in f32 (or f64), as
+//! all losses.
 //!
-//! A term of the cross-entropy is multiplied by `(1 - p)^gamma`, `p` the probability that the network gives to the truth.
-//! The factor is `e^(gamma · log(1 - p))`, with `1 - p` computed without cancellation: a term that is nearly right keeps its
-//! relative precision, and its gradient is finite for any `gamma`.
+//! A term of the cross-entropy is multiplied by `(1 - p)^gamma`, where `p` is the predicted probability of the truth.
+//! The factor is `e^(gamma · log(1 - p))`, with `1 - p` computed without cancellation: a term that is nearly right
+//! keeps its relative precision, and its gradient is finite for any `gamma`.
 //!
 //! Source: Lin et al. 2017 (RetinaNet); Keras' `BinaryFocalCrossentropy` and `CategoricalFocalCrossentropy`, which clip
-//! probabilities to 1e-7 from 0 and 1 where these need not.
+//! probabilities to 1e-7 from 0 and 1; these losses do not need to.
 
 use super::activation::{log_softmax, sigmoid};
 use super::loss::{
@@ -14,13 +15,13 @@ use super::loss::{
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{RuleError, UnaryOp};
 
-/// How a focal loss weighs its terms.
+/// The factors of a focal loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Focal {
     /// The power of `1 - p`; 0 is the cross-entropy. Default 2.
     pub gamma: f64,
-    /// What terms are multiplied by: of yes-or-no answers `alpha` where the label is 1 and `1 - alpha` where it is 0; of
-    /// classes all. Nothing is 1. Default 0.25.
+    /// The weight of terms: for independent answers `alpha` where the label is 1 and `1 - alpha` where it is 0; for
+    /// classes the same for all. `None` is 1. Default 0.25.
     pub alpha: Option<f64>,
 }
 
@@ -46,7 +47,7 @@ impl Focal {
         }
     }
 
-    /// `rest^gamma`. Where nothing is left the factor is 0, and so is its gradient.
+    /// `rest^gamma`. If `rest` is 0, so are the factor and its gradient.
     #[track_caller]
     fn factor(&self, rest: &Tensor) -> Tensor {
         let least = rest.graph().full(rest.dtype(), &rest.dims(), f64::from(f32::MIN_POSITIVE));
@@ -54,11 +55,10 @@ impl Focal {
     }
 }
 
-/// The cross-entropy of each yes-or-no answer, times `(1 - p)^gamma` and alpha, and of those the mean over all axes but the
-/// first.
+/// The cross-entropy of independent answers, times `(1 - p)^gamma` and alpha, averaged over all axes but the first.
 ///
-/// With `label_smoothing` s, `label · (1 - s) + s / 2` stands for `label`. RetinaNet divides the sum by the number of
-/// anchors that are matched, not by that of all: give that as a weight.
+/// With `label_smoothing` s, `label · (1 - s) + s / 2` replaces `label`. RetinaNet divides the sum by the number of
+/// matched anchors instead of all: pass that as a weight.
 ///
 /// # Shapes
 /// logits and labels `[batch, …]` of one shape → `[batch]`.
@@ -95,7 +95,8 @@ pub fn sigmoid_focal_cross_entropy_per_example(
     })
 }
 
-/// The cross-entropy of each example's softmax with a distribution, each class's term times `(1 - p)^gamma` and alpha.
+/// The cross-entropy of each example's softmax with a distribution, with each class's term times `(1 - p)^gamma` and
+/// alpha.
 ///
 /// # Shapes
 /// logits, labels `[…, n_classes]` → `[…]`.
@@ -119,7 +120,7 @@ pub fn softmax_focal_cross_entropy_per_example(
 /// [`softmax_focal_cross_entropy_per_example`] with the class of each example.
 ///
 /// # Shapes
-/// logits `[…, n_classes]`, labels `[…]` of any integer dtype → `[…]`; a label that is no class gives NaN.
+/// logits `[…, n_classes]`, labels `[…]` of any integer dtype → `[…]`; a label that is not a class gives NaN.
 ///
 /// # Types, errors
 /// As [`sparse_softmax_cross_entropy_per_example`](super::sparse_softmax_cross_entropy_per_example); a gamma or alpha out of

@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupNorm {
-    /// Groups that channels split in; -1 is one for each channel, which is instance normalisation. Default 32.
+    /// The number of groups of channels; -1 is one for each channel, which is instance normalisation. Default 32.
     pub groups: i64,
     /// Added to the variance. Default 0.001.
     #[serde(deserialize_with = "above_zero")]
     pub epsilon: f64,
-    /// Whether the variable `beta` is added. Default true.
+    /// Whether there is an offset, the variable `beta`. Default true.
     pub center: bool,
-    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    /// Whether there is a scale, the variable `gamma`. Default true.
     pub scale: bool,
-    /// How the offset starts. Default `zeros`.
+    /// The initializer of the offset. Default `zeros`.
     pub beta_initializer: Init,
-    /// How the scale starts. Default `ones`.
+    /// The initializer of the scale. Default `ones`.
     pub gamma_initializer: Init,
 }
 
@@ -38,18 +38,18 @@ impl Default for GroupNorm {
     }
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) · gamma + beta`, mean and (biased) variance over all places of an example and the channels
-/// of a group.
+/// `(x - mean) / sqrt(variance + epsilon) · gamma + beta`, with mean and (biased) variance over all positions of an
+/// example and the channels of a group.
 ///
 /// # Shapes
 /// x `[batch, …, channels]` → the same; variables `gamma`, `beta` `[channels]`.
 ///
 /// # Types
-/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, asked for
+/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, requested
 /// as f32 in any scope. f32 and f64 data is normalised in its own dtype.
 ///
 /// # Errors
-/// x not floating or of rank below 2; channels that the groups do not divide; epsilon not positive.
+/// x not floating or of rank below 2; channels not divisible by the groups; epsilon not positive.
 ///
 /// # Source
 /// Wu & He 2018; Keras' `GroupNormalization`.
@@ -68,7 +68,7 @@ pub fn group_norm(s: &Scope, x: &Tensor, name: &str, config: &GroupNorm) -> Tens
         let channels = dims[last];
         let split = [&dims[..last], &[groups, channels / groups]].concat();
         let data = x.cast(dtype).reshape(split.clone());
-        // All but the batch and the groups.
+        // All axes but the batch and the groups.
         let reduced: Vec<i64> = (1..split.len() as i64).filter(|&axis| axis != last as i64).collect();
         let over = |statistic: &Tensor| statistic.broadcast_in_dim(&split, &[0, last as i64]);
         let difference = &data - over(&data.mean(&reduced));
@@ -94,13 +94,13 @@ pub struct InstanceNorm {
     /// Added to the variance. Default 0.001.
     #[serde(deserialize_with = "above_zero")]
     pub epsilon: f64,
-    /// Whether the variable `beta` is added. Default true.
+    /// Whether there is an offset, the variable `beta`. Default true.
     pub center: bool,
-    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    /// Whether there is a scale, the variable `gamma`. Default true.
     pub scale: bool,
-    /// How the offset starts. Default `zeros`.
+    /// The initializer of the offset. Default `zeros`.
     pub beta_initializer: Init,
-    /// How the scale starts. Default `ones`.
+    /// The initializer of the scale. Default `ones`.
     pub gamma_initializer: Init,
 }
 
@@ -111,7 +111,7 @@ impl Default for InstanceNorm {
     }
 }
 
-/// [`group_norm`] of as many groups as channels.
+/// [`group_norm`] with a group for each channel.
 ///
 /// # Source
 /// Ulyanov et al. 2016; TensorFlow Addons' `InstanceNormalization`.
@@ -122,7 +122,7 @@ pub fn instance_norm(s: &Scope, x: &Tensor, name: &str, config: &InstanceNorm) -
     group_norm(s, x, name, &config)
 }
 
-/// How many groups there are.
+/// The number of groups.
 fn groups(x: &Tensor, config: &GroupNorm) -> Result<i64, RuleError> {
     is_float("group_norm/dtype", "x", x)?;
     super::at_least("group_norm/rank", "rank of x", x.rank() as i64, 2)?;

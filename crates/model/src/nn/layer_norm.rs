@@ -13,23 +13,23 @@ pub struct LayerNorm {
     /// Added to the variance. Default 0.001.
     #[serde(deserialize_with = "above_zero")]
     pub epsilon: f64,
-    /// Whether the variable `beta` is added. Default true.
+    /// Whether there is an offset, the variable `beta`. Default true.
     #[serde(skip_serializing_if = "is_true")]
     pub center: bool,
-    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    /// Whether there is a scale, the variable `gamma`. Default true.
     #[serde(skip_serializing_if = "is_true")]
     pub scale: bool,
-    /// How the offset starts. Default `zeros`.
+    /// The initializer of the offset. Default `zeros`.
     pub beta_initializer: Init,
-    /// How the scale starts. Default `ones`.
+    /// The initializer of the scale. Default `ones`.
     pub gamma_initializer: Init,
-    /// How the variance is found, in Rust alone. Default in two passes.
+    /// How the variance is computed; not in YAML. Default in two passes.
     #[serde(skip)]
     pub variance: Variance,
 }
 
 impl LayerNorm {
-    /// Flax's: epsilon 1e-6, and a variance that takes one pass.
+    /// Flax's: epsilon 1e-6, and a variance in one pass.
     pub const FLAX: LayerNorm = LayerNorm {
         epsilon: 1e-6,
         center: true,
@@ -40,13 +40,13 @@ impl LayerNorm {
     };
 }
 
-/// How a variance is found.
+/// How a variance is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variance {
-    /// The mean of squared differences from the mean, as Keras: two passes over the data, and no cancellation.
+    /// The mean of squared differences from the mean, as in Keras: two passes over the data, without cancellation.
     #[default]
     TwoPasses,
-    /// The mean of squares less the square of the mean, and not below 0, as Flax: one pass. Data whose mean is `m` times
+    /// The mean of squares minus the square of the mean, at least 0, as in Flax: one pass. Data whose mean is `m` times
     /// its deviation loses `2 log2 m` bits of the variance.
     OnePass,
 }
@@ -59,13 +59,13 @@ impl Default for LayerNorm {
 
 /// `x · r + (beta - mean · r)` over the last axis, with `r = gamma / sqrt(variance + epsilon)`.
 ///
-/// The variance is the biased one, found as [`LayerNorm::variance`] says.
+/// The variance is the biased one, computed by [`LayerNorm::variance`].
 ///
 /// # Shapes
 /// x `[…, features]` → the same; variables `gamma`, `beta` `[features]`.
 ///
 /// # Types
-/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, asked for
+/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, requested
 /// as f32 in any scope. f32 and f64 data is normalised in its own dtype.
 ///
 /// # Errors

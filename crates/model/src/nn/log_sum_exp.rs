@@ -7,9 +7,9 @@ use bf16scope_passes::tuning::Softmax;
 
 /// `log Σ e^x` over the last axis of f32 or f64 data.
 ///
-/// A NaN gives NaN, infinity infinity or NaN. A row of nothing but minus infinity gives it, or NaN in two passes.
+/// A NaN gives NaN; infinity gives infinity or NaN. A row of minus infinity gives minus infinity, or NaN in two passes.
 ///
-/// It has no gradient rule in one pass: what uses it has a custom VJP.
+/// In one pass it has no gradient rule: its callers have a custom VJP.
 #[track_caller]
 pub(super) fn log_sum_exp(x: &Tensor, softmax: Softmax) -> Tensor {
     let last = x.rank() as i64 - 1;
@@ -29,10 +29,10 @@ pub(super) fn log_sum_exp(x: &Tensor, softmax: Softmax) -> Tensor {
     }
 }
 
-/// `(a, b) -> log(e^a + e^b)` on scalars of f32 or f64, as `max + log1p(e^-|a - b|)`; made once.
+/// `(a, b) -> log(e^a + e^b)` on scalars of f32 or f64, as `max + log1p(e^-|a - b|)`; emitted once per module.
 ///
-/// The power is 1 for equals, infinities included. A NaN comes through it, as it does not through every `max`. There is
-/// no constant in it: compilers give one in a reduction a place in memory.
+/// The exponential is 1 for equal operands, infinities included. It propagates NaN, which not every `max` does. The
+/// computation has no constant: compilers would give a constant in a reduction a place in memory.
 fn combination(module: &mut Module, dtype: DType) -> CompId {
     let name = format!("log_add_exp_{dtype}");
     module.made_once(&name, |module, comp| write_combination(module, comp, dtype))

@@ -1,4 +1,4 @@
-//! Losses. All are computed in f32 (or f64); logits in bf16 or f16 are an error that says where to cast.
+//! Losses. All are computed in f32 (or f64); logits in bf16 or f16 are an error that names the missing cast.
 
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
@@ -37,7 +37,7 @@ pub fn sparse_softmax_cross_entropy_per_example(logits: &Tensor, labels: &Tensor
     })
 }
 
-/// [`one_hot`], and NaN all along for a label that is no class.
+/// [`one_hot`], with a row of NaN for a label that is not a class.
 pub(super) fn one_hot_or_nan(logits: &Tensor, labels: &Tensor) -> Tensor {
     let (graph, dims) = (logits.graph(), logits.dims());
     let (last, n_classes) = (dims.len() as i64 - 1, dims[dims.len() - 1]);
@@ -58,7 +58,7 @@ pub fn softmax_cross_entropy(logits: &Tensor, labels: &Tensor, label_smoothing: 
 
 /// Cross-entropy of each example's softmax with a distribution: `-Σ label · (z - log Σ e^z)`, `z = logits - max logits`.
 ///
-/// With `label_smoothing` s, `label · (1 - s) + s / n_classes` stands for `label`. Classes of probability 0 add nothing,
+/// With `label_smoothing` s, `label · (1 - s) + s / n_classes` replaces `label`. Classes of probability 0 add nothing,
 /// even where a logit is minus infinity.
 ///
 /// # Shapes
@@ -155,13 +155,13 @@ pub fn mean_absolute_error_per_example(prediction: &Tensor, target: &Tensor) -> 
     loss("mean_absolute_error", [prediction, target], check, || mean_of_rows(&(prediction - target).abs()))
 }
 
-/// Cross-entropy of independent yes-or-no answers: `max(z, 0) - z · label + log(1 + e^-|z|)` for each logit `z`, and of
-/// those the mean over all axes but the first.
+/// Cross-entropy of independent answers: `max(z, 0) - z · label + log(1 + e^-|z|)` for each logit `z`, averaged over
+/// all axes but the first.
 ///
-/// With `label_smoothing` s, `label · (1 - s) + s / 2` stands for `label`.
+/// With `label_smoothing` s, `label · (1 - s) + s / 2` replaces `label`.
 ///
 /// # Shapes
-/// logits and labels `[batch, …]` of one shape → `[batch]`; labels are probabilities, 0 or 1 where they are known.
+/// logits and labels `[batch, …]` of one shape → `[batch]`; labels are probabilities, usually 0 or 1.
 ///
 /// # Types
 /// f32 or f64; computed in that dtype.
@@ -183,10 +183,10 @@ pub fn sigmoid_cross_entropy_per_example(logits: &Tensor, labels: &Tensor, label
     })
 }
 
-/// The cross-entropy of each yes-or-no answer.
+/// The cross-entropy of each independent answer.
 #[track_caller]
 pub(super) fn yes_or_no(logits: &Tensor, labels: &Tensor) -> Tensor {
-    // Selects, not max and abs: at a logit of 0 their gradients add up to the right one.
+    // Selects instead of max and abs: their gradients are right at a logit of 0.
     let zeros = logits.graph().full(logits.dtype(), &logits.dims(), 0.0);
     let is_positive = logits.greater_equal(&zeros);
     let positive = is_positive.select(logits, &zeros);
@@ -194,8 +194,8 @@ pub(super) fn yes_or_no(logits: &Tensor, labels: &Tensor) -> Tensor {
     positive - logits * labels + minus_abs.exponential().log_plus_one()
 }
 
-/// Squares of small differences and a line of large ones: `d² / 2` where `d = |prediction - target|` is at most `delta`, else
-/// `delta · d - delta² / 2`, and of those the mean over all axes but the first.
+/// Quadratic for small differences and linear for large ones: `d² / 2` where `d = |prediction - target|` is at most
+/// `delta`, else `delta · d - delta² / 2`, averaged over all axes but the first.
 ///
 /// # Shapes
 /// prediction and target `[batch, …]` of one shape → `[batch]`.
@@ -226,15 +226,15 @@ pub fn huber_per_example(prediction: &Tensor, target: &Tensor, delta: f64) -> Te
     })
 }
 
-/// The weight of each row's class: of classes the one at the label, of distributions the mean by their probabilities.
+/// The weight of each row's class: the label's for classes, or the mean by probability for distributions.
 ///
 /// # Shapes
-/// labels `[…]` of an integer dtype, or `[…, n_classes]` f32 or f64; one weight for each of the `n_classes` → f32 (f64 of f64
-/// labels) `[…]`. A label that is no class has weight 0.
+/// labels `[…]` of an integer dtype, or `[…, n_classes]` f32 or f64; one weight for each of the `n_classes` → f32 (f64
+/// for f64 labels) `[…]`. A label that is not a class has weight 0.
 ///
 /// # Errors
-/// Labels of another dtype, distributions of another number of classes than there are weights, no weights, and weights that
-/// are negative or not finite.
+/// Labels of another dtype, distributions whose number of classes differs from the number of weights, no weights, and
+/// weights that are negative or not finite.
 ///
 /// # Source
 /// Keras' `class_weight`.
@@ -304,7 +304,7 @@ pub(super) fn loss(
     })
 }
 
-/// 1 at each label and 0 elsewhere, in the shape and dtype of logits; all 0 for a label that is no class.
+/// 1 at each label and 0 elsewhere, in the shape and dtype of logits; all 0 for a label that is not a class.
 #[track_caller]
 pub(super) fn one_hot(logits: &Tensor, labels: &Tensor) -> Tensor {
     let (graph, dims) = (logits.graph(), logits.dims());
@@ -312,7 +312,7 @@ pub(super) fn one_hot(logits: &Tensor, labels: &Tensor) -> Tensor {
     is_label(labels, &dims).select(&ones, &zeros)
 }
 
-/// Where the index along the last of `dims` is the label.
+/// Whether the index along the last of `dims` is the label.
 #[track_caller]
 pub(super) fn is_label(labels: &Tensor, dims: &[i64]) -> Tensor {
     let last = dims.len() as i64 - 1;
@@ -328,7 +328,7 @@ fn mean(values: &Tensor) -> Tensor {
     values.graph().scope().layer("loss", |_| values.mean(&axes))
 }
 
-/// logits f32 or f64 and of rank 1 or more.
+/// Checks that logits are f32 or f64 and of rank 1 or more.
 pub(super) fn check_logits(what: &str, logits: &Tensor) -> Result<(), RuleError> {
     match logits.dtype() {
         DType::F32 | DType::F64 => Ok(()),
@@ -341,7 +341,7 @@ pub(super) fn check_logits(what: &str, logits: &Tensor) -> Result<(), RuleError>
     }
 }
 
-/// Labels are integers, one for each row of logits.
+/// Checks that labels are integers, one for each row of logits.
 pub(super) fn check_labels(logits: &Tensor, labels: &Tensor) -> Result<(), RuleError> {
     if !labels.dtype().is_integer() {
         let message = format!("labels are {}, expected an integer dtype", labels.shape());
@@ -381,7 +381,7 @@ pub(super) fn check_label_smoothing(label_smoothing: f64) -> Result<(), RuleErro
     Err(RuleError::new("loss/label-smoothing", message))
 }
 
-/// `x` is f32 or f64, and `y` of the same shape.
+/// Checks that `x` is f32 or f64, and `y` of the same shape.
 fn check_equal(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(), RuleError> {
     check_logits(x_name, x)?;
     if x.shape() == y.shape() {
@@ -391,7 +391,7 @@ fn check_equal(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(),
     Err(RuleError::new("loss/shape", message))
 }
 
-/// [`check_equal`], and there is a first axis.
+/// [`check_equal`], and that there is a first axis.
 pub(super) fn check_rows(x_name: &str, x: &Tensor, y_name: &str, y: &Tensor) -> Result<(), RuleError> {
     check_equal(x_name, x, y_name, y)?;
     super::at_least("loss/rank", &format!("rank of {x_name}"), x.rank() as i64, 1)

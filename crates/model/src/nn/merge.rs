@@ -1,14 +1,14 @@
-//! Several tensors to one: sums and the like, which broadcast, and concatenation.
+//! Merges several tensors: elementwise with broadcasting, or by concatenation.
 
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
 
-/// How [`merge`] makes one tensor of several.
+/// The elementwise operation of [`merge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// Their sum.
     Add,
-    /// The first less the others.
+    /// The first minus the others.
     Subtract,
     /// Their product.
     Multiply,
@@ -16,19 +16,18 @@ pub enum Merge {
     Average,
     /// The maximum of each element.
     Maximum,
-    /// The least of each element.
+    /// The minimum of each element.
     Minimum,
 }
 
-/// Tensors element by element, from the first to the last. They broadcast: an axis of size 1 is repeated along that of the
-/// others, and a tensor of fewer axes is taken as `[batch, 1, …, the others]`, so `[b, c]` multiplies the channels of
-/// `[b, h, w, c]`.
+/// Combines tensors elementwise, from the first to the last. They broadcast: an axis of size 1 is repeated, and a
+/// tensor of fewer axes gets axes of size 1 after the batch, so `[b, c]` multiplies the channels of `[b, h, w, c]`.
 ///
 /// # Shapes
-/// All the same, or such as broadcast → the largest.
+/// Equal shapes, or shapes that broadcast → the largest.
 ///
 /// # Types
-/// In their dtype, each operation rounding to it. The gradient of what is repeated is a sum.
+/// In their dtype, rounding after each operation. The gradient of a repeated axis is a sum.
 ///
 /// # Errors
 /// Dtypes that differ; shapes that do not broadcast.
@@ -64,7 +63,7 @@ pub fn merge(tensors: &[&Tensor], how: Merge) -> Tensor {
     }
 }
 
-/// Tensors with as many axes as the one that has most, 1 behind the batch where they have fewer.
+/// Reshapes tensors to the largest rank, with axes of size 1 after the batch.
 ///
 /// # Errors
 /// Dtypes that differ; shapes that do not broadcast.
@@ -86,7 +85,7 @@ pub(crate) fn aligned(tensors: &[&Tensor]) -> Result<Vec<Tensor>, RuleError> {
     let differs = |other: &&&Tensor| other.dtype() != first.dtype();
     let wrong = tensors.iter().zip(&all).find(|(_, dims)| !meets(dims)).map(|(tensor, dims)| (tensor, Some(dims)));
     if let Some((other, dims)) = tensors.iter().find(differs).map(|tensor| (tensor, None)).or(wrong) {
-        // The other one of the two that do not fit.
+        // The other of the two mismatched tensors.
         let at =
             |others: &Vec<i64>, dims: &Vec<i64>| others.iter().zip(dims).any(|(a, b)| a != b && *a != 1 && *b != 1);
         let against = dims.and_then(|dims| all.iter().position(|others| at(others, dims)));
@@ -105,16 +104,16 @@ pub(crate) fn aligned(tensors: &[&Tensor]) -> Result<Vec<Tensor>, RuleError> {
     Ok(tensors.iter().zip(all.clone()).map(in_rank).collect())
 }
 
-/// Tensors behind one another along `axis`; -1 is the last.
+/// Concatenates tensors along `axis`; -1 is the last.
 ///
 /// # Shapes
-/// All the same but along `axis` → the same, with the sum of their sizes along it.
+/// Equal except along `axis` → the same, with the sum of their sizes along it.
 ///
 /// # Types
-/// Any, but one; nothing is computed.
+/// One dtype, any; nothing is computed.
 ///
 /// # Errors
-/// An axis that they have not; dtypes, ranks or other sizes that differ.
+/// An axis that they do not have; dtypes, ranks or other sizes that differ.
 ///
 /// # Panics
 /// Without tensors.
@@ -130,7 +129,7 @@ pub fn concat(tensors: &[&Tensor], axis: i64) -> Tensor {
     }
 }
 
-/// The axis, counted from 0, along which tensors, of which there is one, meet.
+/// The axis, counted from 0, along which a nonempty list of tensors is concatenated.
 fn fit(tensors: &[&Tensor], axis: i64) -> Result<i64, RuleError> {
     let (first, dims, at) = (tensors[0], tensors[0].dims(), tensors[0].axis(axis));
     if !(0..dims.len() as i64).contains(&at) {

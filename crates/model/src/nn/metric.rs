@@ -1,12 +1,12 @@
-//! Metrics: the share of predictions that are right.
+//! Metrics: the share of correct predictions.
 
 use super::loss::{check_labels, is_label};
 use crate::graph::Tensor;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
 
-/// Argmax along the last axis: the index of the largest value, of equal ones the first, as TensorFlow's `argmax`. A row with a NaN gives the
-/// number of classes, which is no class.
+/// Argmax along the last axis: the index of the largest value, the first on a tie, as TensorFlow's `argmax`. A row with
+/// a NaN gives the number of classes, which is not a class.
 ///
 /// # Shapes
 /// x `[…, n]` → `s32[…]`.
@@ -22,7 +22,7 @@ pub fn arg_max(x: &Tensor) -> Tensor {
     let indices = x.graph().iota(DType::S32, &dims, last);
     let none = x.graph().full(DType::S32, &dims, dims[last as usize] as f64);
     let first = is_largest.select(&indices, &none).reduce(BinaryOp::Minimum, &[-1]);
-    // Back ends differ in whether a reduction's maximum sees NaN: ask for it.
+    // Back ends differ in whether a reduction's maximum propagates NaN, so it is tested explicitly.
     let has_nan = x.not_equal(x).reduce(BinaryOp::Or, &[-1]);
     has_nan.select(&x.graph().full(DType::S32, &first.dims(), dims[last as usize] as f64), &first)
 }
@@ -66,7 +66,7 @@ pub fn is_in_top_k(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
     })
 }
 
-/// Whether each logit is on the side of its label: above 0 where the label is above 1/2. A NaN is on neither side.
+/// Whether each logit agrees with its label: above 0 where the label is above 1/2. A NaN agrees with neither.
 ///
 /// # Shapes
 /// logits and labels of one shape and floating dtype → `pred` of that shape.
@@ -92,8 +92,8 @@ pub fn is_on_side(logits: &Tensor, labels: &Tensor) -> Tensor {
     })
 }
 
-/// Whether each logit says yes, which is above 0, and whether its label does, which is above 1/2: where the first holds, the
-/// mean of the second is the precision, and where the second holds, the mean of the first is the recall. A NaN says no.
+/// Whether each logit is positive (above 0), and whether its label is (above 1/2): where the first holds, the mean of
+/// the second is the precision, and where the second holds, the mean of the first is the recall. A NaN is negative.
 ///
 /// # Shapes
 /// logits and labels of one shape and floating dtype → twice `pred` of that shape.
@@ -128,13 +128,13 @@ pub(super) fn check_sides(what: &str, logits: &Tensor, labels: &Tensor) -> Optio
     Some(logits.graph().fail(what, &[logits, labels], RuleError::new("metric/labels", message)))
 }
 
-/// The part of rows whose largest logit is their label's: `f32[]`. See [`is_correct`].
+/// The share of rows whose largest logit is their label's: `f32[]`. See [`is_correct`].
 #[track_caller]
 pub fn accuracy(logits: &Tensor, labels: &Tensor) -> Tensor {
     fraction(&is_correct(logits, labels))
 }
 
-/// The part of rows whose label is among the `k` largest: `f32[]`. See [`is_in_top_k`].
+/// The share of rows whose label is among the `k` largest: `f32[]`. See [`is_in_top_k`].
 #[track_caller]
 pub fn top_k_accuracy(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
     fraction(&is_in_top_k(logits, labels, k))

@@ -1,13 +1,13 @@
 //! Layers, losses and metrics on the graph, one family per file.
 //!
 //! A layer with variables takes a scope, its input, a name (a level in the names of its variables and instructions) and
-//! a configuration, by Keras' names and defaults, which is also what YAML (`kind: layers`) is read into; a function without
-//! variables takes tensors. Layers request variables in the dtype of their input,
-//! which is what makes a network bf16 in a [`bf16_scope`](crate::graph::Graph::bf16_scope); layers that normalise
-//! request f32. Wrong arguments are errors of the graph that name the layer and the user's line.
+//! a configuration with Keras' names and defaults, into which YAML (`kind: layers`) is read; a function without
+//! variables takes tensors. Layers request variables in the dtype of their input, which is what makes a network bf16 in
+//! a [`bf16_scope`](crate::graph::Graph::bf16_scope); layers that normalise request f32. Wrong arguments are errors of
+//! the graph that name the layer and the user's line.
 //!
 //! Each layer computes what TensorFlow's layer of that name computes when XLA compiles it, with the same roundings in
-//! the same places. Where we chose otherwise, the layer's documentation says so.
+//! the same places. Exceptions are documented at the layer.
 
 mod activation;
 mod attention;
@@ -115,7 +115,7 @@ use crate::graph::Tensor;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::RuleError;
 
-/// A broken rule unless `value` is at least `least`.
+/// An error unless `value` is at least `least`.
 fn at_least(rule: &'static str, what: &str, value: i64, least: i64) -> Result<(), RuleError> {
     if value >= least {
         return Ok(());
@@ -123,7 +123,7 @@ fn at_least(rule: &'static str, what: &str, value: i64, least: i64) -> Result<()
     Err(RuleError::new(rule, format!("{what} is {value}, expected at least {least}")))
 }
 
-/// A broken rule unless `x` has `expected`'s rank; `axes` names them, such as `[batch, height, width, channels]`.
+/// An error unless `x` has `expected`'s rank; `axes` names them, such as `[batch, height, width, channels]`.
 fn of_rank(rule: &'static str, what: &str, x: &Tensor, expected: usize, axes: &str) -> Result<(), RuleError> {
     if x.rank() == expected {
         return Ok(());
@@ -131,7 +131,7 @@ fn of_rank(rule: &'static str, what: &str, x: &Tensor, expected: usize, axes: &s
     Err(RuleError::new(rule, format!("{what} {} has rank {}, expected {expected}: {axes}", x.shape(), x.rank())))
 }
 
-/// A broken rule unless `x` is of a floating dtype.
+/// An error unless `x` has a floating dtype.
 fn is_float(rule: &'static str, what: &str, x: &Tensor) -> Result<(), RuleError> {
     if x.dtype().is_float() {
         return Ok(());

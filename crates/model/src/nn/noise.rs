@@ -6,13 +6,14 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
 use std::f64::consts::TAU;
 
-/// In a program that trains, adds normal numbers of mean 0 and this standard deviation; otherwise gives x.
+/// In training, adds normal numbers of mean 0 and this standard deviation; otherwise returns x.
 ///
 /// # Shapes
 /// x any → the same; variable `state` as [`dropout`](super::dropout)'s.
 ///
 /// # Types
-/// Numbers are made in f32 of 2 · 32 random bits each (Box & Muller 1958) and rounded to the dtype of x, in which the sum is.
+/// Numbers are computed in f32 from 2 · 32 random bits each (Box & Muller 1958) and rounded to the dtype of x, in which
+/// they are added.
 ///
 /// # Errors
 /// A standard deviation below 0, or not finite; x not floating.
@@ -28,8 +29,8 @@ pub fn gaussian_noise(s: &Scope, x: &Tensor, name: &str, stddev: f64) -> Tensor 
     })
 }
 
-/// In a program that trains, multiplies by normal numbers of mean 1 and standard deviation `√(rate / (1 - rate))`; otherwise
-/// gives x.
+/// In training, multiplies by normal numbers of mean 1 and standard deviation `√(rate / (1 - rate))`; otherwise returns
+/// x.
 ///
 /// # Shapes, types
 /// As [`gaussian_noise`].
@@ -49,7 +50,7 @@ pub fn gaussian_dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor 
     })
 }
 
-/// Standard normal numbers of x's dims, f32, in a program that trains.
+/// Standard normal numbers with x's dims, f32; `None` outside of training.
 #[track_caller]
 fn drawn(s: &Scope, x: &Tensor, what: &'static str, stddev: f64) -> Result<Option<Tensor>, Tensor> {
     if x.is_poison() {
@@ -70,7 +71,7 @@ fn drawn(s: &Scope, x: &Tensor, what: &'static str, stddev: f64) -> Result<Optio
     }
     let dims = x.dims();
     let both = random_bits(s, &[&[2], &dims[..]].concat());
-    // In (0, 1]: 24 bits, which f32 holds exactly, and one more.
+    // In (0, 1]: 24 bits, which f32 holds exactly, plus one.
     let uniform = ((both.binary(BinaryOp::ShiftRightLogical, &s.graph().full(DType::U32, &both.dims(), 8.0)))
         .cast(DType::F32)
         + 1.0)

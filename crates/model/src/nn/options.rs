@@ -1,4 +1,4 @@
-//! Fields that several configurations have, for serde: defaults, and how values are read.
+//! Fields that several configurations share: their defaults and deserializers.
 
 use crate::document::{self, Positive};
 use crate::graph::Init;
@@ -15,7 +15,7 @@ pub(crate) fn pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[i64; 2
     Pair::deserialize(deserializer).map(|Pair(pair)| pair)
 }
 
-/// As [`pair`], or nothing.
+/// As [`pair`], or null.
 pub(crate) fn some_pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[i64; 2]>, D::Error> {
     Ok(Option::<Pair>::deserialize(deserializer)?.map(|Pair(pair)| pair))
 }
@@ -59,12 +59,12 @@ impl<'de> Deserialize<'de> for Pair {
     }
 }
 
-/// Sizes that may be 0, such as of what is added.
+/// Sizes that may be 0, such as an output padding.
 pub(crate) fn some_sizes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Sizes>, D::Error> {
     document::Node::read(deserializer, |node| Sizes::read(node, 0.0).map(Some))
 }
 
-/// Sizes, or nothing.
+/// Sizes, or null.
 pub(crate) fn some_windows<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Sizes>, D::Error> {
     Option::<Sizes>::deserialize(deserializer)
 }
@@ -147,7 +147,7 @@ mod tests {
     use serde::de::DeserializeOwned;
     use std::fmt::Debug;
 
-    /// What is written with only its required keys is the default with these, and is read again as it is written.
+    /// Text with only its required keys gives the default, and a written configuration is read back unchanged.
     #[track_caller]
     fn check<T: DeserializeOwned + Serialize + PartialEq + Debug>(text: &str, expected: T) {
         let read: T = document::from_str("layer.yaml", text).unwrap_or_else(|error| panic!("{error}"));

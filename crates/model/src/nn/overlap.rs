@@ -1,12 +1,12 @@
-//! Dice losses: how little a predicted region overlaps the true one. Computed in f32 (or f64), as all losses.
+//! Dice losses: one minus the overlap of a predicted region with the true one. Computed in f32 (or f64), as all losses.
 //!
-//! Source: Milletari et al. 2016 (V-Net); Keras' `Dice` over all axes but the batch, of probabilities that are made here.
+//! Source: Milletari et al. 2016 (V-Net); Keras' `Dice` over all axes but the batch, with probabilities computed here.
 
 use super::activation::{sigmoid, softmax};
 use super::loss::{check_rows, loss};
 use crate::graph::Tensor;
 
-/// Keras' epsilon: keeps an example of which nothing is true and nothing is said from being 0/0.
+/// Keras' epsilon: avoids 0/0 for an example without positive labels and predictions.
 const EPSILON: f64 = 1e-7;
 
 /// `1 - 2 Σ p · label / (Σ label + Σ p + 1e-7)` for each example, `p` the sigmoid of each logit.

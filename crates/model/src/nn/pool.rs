@@ -8,19 +8,19 @@ use bf16scope_hlo::ops::{BinaryOp, RuleError, WindowDim};
 use bf16scope_hlo::{DType, Op};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`max_pool`] and [`avg_pool`]. The default is Keras': 2×2 windows side by side.
+/// Configuration of [`max_pool`] and [`avg_pool`]. The defaults are Keras': adjacent 2×2 windows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
     /// Height and width of the window. Default 2.
     #[serde(deserialize_with = "pair")]
     pub pool_size: [i64; 2],
-    /// Steps down and right. Default: side by side.
+    /// Strides down and right. Default: those of adjacent windows.
     #[serde(skip_serializing_if = "is_default", deserialize_with = "some_pair")]
     pub strides: Option<[i64; 2]>,
-    /// What stands around the image. Default `valid`.
+    /// The padding. Default `valid`.
     pub padding: Padding,
-    /// Where the axes of x and of the result stand. Default `channels_last`.
+    /// The order of axes in x and in the output. Default `channels_last`.
     #[serde(skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
 }
@@ -56,7 +56,7 @@ pub fn max_pool(x: &Tensor, config: &Pool) -> Tensor {
     }
 }
 
-/// The mean of each window. Padding does not count: a window over the edge is divided by the number of elements it
+/// The mean of each window. Padding does not count: a window over the edge is divided by the number of elements that it
 /// covers.
 ///
 /// # Shapes
@@ -87,7 +87,7 @@ pub fn avg_pool(x: &Tensor, config: &Pool) -> Tensor {
     let data = x.cast(dtype);
     let sum = reduce_window(&data, BinaryOp::Add, 0.0, window.clone());
     let mean = if is_padded {
-        // How many elements each window covers: the same for every image and channel.
+        // The number of elements in each window: the same for every image and channel.
         let spatial = config.data_format.spatial();
         let [height, width] = spatial.map(|axis| axis as usize);
         let plane = x.graph().full(dtype, &[x.dims()[height], x.dims()[width]], 1.0);
@@ -148,7 +148,7 @@ pub fn global_max_pool(x: &Tensor, format: DataFormat) -> Tensor {
     }
 }
 
-/// The axes of places: height and width, the length of a sequence, or depth, height and width.
+/// The spatial axes: height and width, the length of a sequence, or depth, height and width.
 fn places(x: &Tensor, format: DataFormat, rule: &'static str) -> Result<Vec<i64>, RuleError> {
     match (x.rank(), format) {
         (3, DataFormat::ChannelsLast) => Ok(vec![1]),

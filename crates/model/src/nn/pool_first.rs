@@ -1,10 +1,10 @@
 //! A convolution, batch norm, relu and max pool, computed with the pool first.
 //!
 //! Batch norm and relu are monotone, so the maximum of their results is their result at the maximum, or at the minimum
-//! where gamma is negative. For such a feature the kernel changes its sign, and gamma with it. The pool then reads the
-//! convolution's output, and norm, relu and all of their backward pass but the last step work on what the pool leaves:
-//! a quarter of the elements for windows of stride 2. The statistics still cover all elements; the TPU compiler sums
-//! them where the convolution writes its output.
+//! where gamma is negative. For such a feature the signs of the kernel and of gamma are flipped. The pool then reads
+//! the convolution's output, and norm, relu and all of their backward pass but the last step work on the pooled
+//! elements: a quarter for windows of stride 2. The statistics still cover all elements; the TPU compiler sums them
+//! where the convolution writes its output.
 
 use super::batch_norm::{self, BatchNorm, Variables};
 use super::conv::{self, Conv2d};
@@ -18,7 +18,7 @@ use bf16scope_hlo::ops::{self, Comparison, RuleError};
 /// Configuration of [`conv_norm_pool`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvNormPool {
-    /// The convolution. It has no bias, which the norm would take away again.
+    /// The convolution. It has no bias, which the norm would remove.
     pub conv: Conv2d,
     /// Whether the convolution computes two columns at a time where that saves work, as
     /// [`conv2d_paired`](super::conv2d_paired).
@@ -32,16 +32,16 @@ pub struct ConvNormPool {
 /// `max_pool(relu(batch_norm(conv2d(x))))`, with the pool first.
 ///
 /// # Shapes
-/// As those four. Variables `conv/kernel` and `bn/gamma`, `bn/beta`, `bn/moving_mean`, `bn/moving_variance`, as
-/// [`conv2d`](super::conv2d) and [`batch_norm`](super::batch_norm) have them under these names.
+/// As those four. Variables `conv/kernel` and `bn/gamma`, `bn/beta`, `bn/moving_mean`, `bn/moving_variance`, as those
+/// of [`conv2d`](super::conv2d) and [`batch_norm`](super::batch_norm) with these names.
 ///
 /// # Types
-/// As those four, and the same bits if the compiler sums the statistics in the same order. Of gradients the last bits
-/// differ. Where the norm gives several elements of a window the same largest number, by rounding or because gamma is 0,
-/// the first of these had the gradient; here the first of those that were the largest before the norm has it.
+/// As those four, with the same bits if the compiler sums the statistics in the same order. Gradients differ in their
+/// last bits. If the norm rounds several elements of a window to the same maximum, or gamma is 0, plain order gives the
+/// gradient to the first of these; here it goes to the first of those that were largest before the norm.
 ///
 /// # Errors
-/// As those four; a convolution with bias or an activation; a norm of another axis than that of the features.
+/// As those four; a convolution with bias or an activation; a norm along another axis than the features.
 #[track_caller]
 pub fn conv_norm_pool(s: &Scope, x: &Tensor, config: &ConvNormPool) -> Tensor {
     if x.is_poison() {
@@ -76,7 +76,7 @@ fn signs(s: &Scope, gamma: &Tensor) -> Tensor {
     gamma.greater_equal(&full(0.0)).select(&full(1.0), &full(-1.0))
 }
 
-/// The norm of what was pooled, where the features and gamma have the sign that makes gamma positive.
+/// The norm of pooled features, where the signs of features and gamma were flipped to make gamma positive.
 #[track_caller]
 fn normalise(
     s: &Scope,
@@ -104,7 +104,7 @@ fn normalise(
     let y = data.emit("batch-norm-training", &[beta], |e| norm.apply(e, data.id, beta.id));
     let y = y.with_layer_vjp(&[features, gamma, beta], move |e, g, _| {
         let to_parameters = norm.parameter_cotangents(e, data_id, g);
-        // Of all elements only the selected ones have a cotangent through the result; their sums are those above.
+        // Only selected elements have a cotangent through the result; their sums are above.
         let selected = select_extremum(e, features_id, e.convert(g, low), &window, Comparison::Ge);
         let of_all = e.convert(features_id, dtype);
         let to_all = batch_norm::mean_cotangents(e, group.as_ref(), to_parameters);

@@ -1,4 +1,4 @@
-//! Pooling of sequences, images and volumes, by one configuration.
+//! Pooling of sequences, images and volumes with one configuration.
 
 use super::conv_nd::{forward, n_places};
 use super::pool::{self, Pool, reduce_window};
@@ -10,18 +10,18 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::{BinaryOp, RuleError, WindowDim};
 use serde::{Deserialize, Serialize};
 
-/// Configuration of [`max_pool_nd`] and [`avg_pool_nd`]. The default is Keras': windows of 2 side by side.
+/// Configuration of [`max_pool_nd`] and [`avg_pool_nd`]. The defaults are Keras': adjacent windows of 2.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolNd {
     /// Sizes of the window. Default 2.
     pub pool_size: Sizes,
-    /// Steps along each axis. Default: side by side.
+    /// The stride along each axis. Default: those of adjacent windows.
     #[serde(skip_serializing_if = "is_default", deserialize_with = "some_windows")]
     pub strides: Option<Sizes>,
     /// The padding. Default `valid`.
     pub padding: Padding,
-    /// Where the axes of an image stand. Default `channels_last`.
+    /// The order of axes in an image. Default `channels_last`.
     #[serde(skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
 }
@@ -38,7 +38,7 @@ impl Default for PoolNd {
 }
 
 impl PoolNd {
-    /// The configuration of 2-D pools.
+    /// The configuration as one of 2-D pools.
     fn image(&self) -> Result<Pool, RuleError> {
         let pair = |sizes: &Sizes, what| sizes.of_axes("pool/sizes", what, 2).map(|sizes| [sizes[0], sizes[1]]);
         let strides = self.strides.as_ref().map(|strides| pair(strides, "strides")).transpose()?;
@@ -82,7 +82,7 @@ pub fn max_pool_nd(x: &Tensor, config: &PoolNd) -> Tensor {
     }
 }
 
-/// The mean of each window of a sequence, an image or a volume, of the places that it covers; as
+/// The mean of each window of a sequence, an image or a volume, over the elements that it covers; as
 /// [`avg_pool`](super::avg_pool).
 ///
 /// # Source
@@ -102,7 +102,7 @@ pub fn avg_pool_nd(x: &Tensor, config: &PoolNd) -> Tensor {
     };
     let dtype = if x.dtype().bits() < 32 { DType::F32 } else { x.dtype() };
     let sum = reduce_window(&x.cast(dtype), BinaryOp::Add, 0.0, window.clone());
-    // How many places each window covers: the same for every example and channel.
+    // The number of elements in each window: the same for every example and channel.
     let (last, dims) = (window.len() - 1, x.dims());
     let places = x.graph().full(dtype, &dims[1..last], 1.0);
     let counts = reduce_window(&places, BinaryOp::Add, 0.0, window[1..last].to_vec());

@@ -1,4 +1,4 @@
-//! A rectifier whose slope below 0 is learnt.
+//! A rectifier with a learned slope below 0.
 
 use super::options::zeros;
 use crate::graph::{Init, Scope, Tensor};
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prelu {
-    /// How slopes start. Default `zeros`.
+    /// The initializer of slopes. Default `zeros`.
     #[serde(default = "zeros")]
     pub alpha_initializer: Init,
-    /// Axes along which one slope serves all, the batch counted, from 1. Default none: an image's `[1, 2]` leaves a slope for
-    /// each channel.
+    /// Axes that share slopes, counting the batch, from 1. Default none: `[1, 2]` of an image gives a slope for each
+    /// channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_axes: Vec<i64>,
 }
@@ -30,10 +30,10 @@ impl Default for Prelu {
 /// x `[batch, …]` → the same; variable `alpha` of an example's dims, 1 along `shared_axes`.
 ///
 /// # Types
-/// In the dtype of x, in which `alpha` is asked for.
+/// In the dtype of x, in which `alpha` is requested.
 ///
 /// # Errors
-/// x not floating; shared axes that x has not, or the batch.
+/// x not floating; shared axes that x does not have, or the batch.
 ///
 /// # Source
 /// He et al. 2015; Keras' `PReLU`, which computes `relu(x) - alpha · relu(-x)`.

@@ -1,9 +1,9 @@
-//! Recurrent layers: LSTM and GRU, one way or both, of sequences with and without masks.
+//! Recurrent layers: LSTM and GRU, unidirectional or bidirectional, for sequences with and without masks.
 //!
-//! The product of a whole sequence with the kernel is taken before the loop (of a segment, where segments are rematerialised); the
-//! loop adds what each step's state gives.
-//! Sums are rounded where Keras' cells round them: the product with the kernel, the product with the state's kernel, their sum, and the
-//! sum with the bias. What an LSTM's cell adds up over the steps is carried in f32 in any precision.
+//! The product of the whole sequence with the kernel is computed before the loop (or per segment, if segments are
+//! rematerialised); the loop adds the product of each step's state. Sums are rounded where Keras' cells round them: the
+//! product with the kernel, the product with the recurrent kernel, their sum, and the sum with the bias. The sum over
+//! steps in an LSTM's cell is f32 in any precision.
 
 use super::options::{glorot_uniform, is_default, orthogonal, sigmoid, tanh, yes, zeros};
 use super::{Activation, at_least, is_float, of_rank};
@@ -22,36 +22,36 @@ macro_rules! recurrent {
             /// Size of the state.
             #[serde(deserialize_with = "document::positive")]
             pub units: i64,
-            /// Of what is new in a step. Default `tanh`.
+            /// The activation of a step's new values. Default `tanh`.
             #[serde(default = "tanh")]
             pub activation: Activation,
-            /// Of the gates. Default `sigmoid`.
+            /// The activation of the gates. Default `sigmoid`.
             #[serde(default = "sigmoid")]
             pub recurrent_activation: Activation,
-            /// Whether biases are added. Default true.
+            /// Whether there are biases. Default true.
             #[serde(default = "yes")]
             pub use_bias: bool,
-            /// How the kernel starts. Default `glorot_uniform`.
+            /// The kernel initializer. Default `glorot_uniform`.
             #[serde(default = "glorot_uniform")]
             pub kernel_initializer: Init,
-            /// How the kernel of the state starts. Default `orthogonal`.
+            /// The initializer of the recurrent kernel. Default `orthogonal`.
             #[serde(default = "orthogonal")]
             pub recurrent_initializer: Init,
-            /// How biases start. Default `zeros`.
+            /// The bias initializer. Default `zeros`.
             #[serde(default = "zeros")]
             pub bias_initializer: Init,
             $($(#[$more])* pub $field: $Type,)*
-            /// Whether the result has the state after every step, or after the last. Default false: the last.
+            /// Whether the output has the state after every step, or only after the last. Default false: the last.
             #[serde(default, skip_serializing_if = "is_default")]
             pub return_sequences: bool,
-            /// Whether the last step comes first; the states of all steps are then in that order. Default false.
+            /// Whether the last step comes first; the output's steps are then in that order. Default false.
             #[serde(default, skip_serializing_if = "is_default")]
             pub go_backwards: bool,
-            /// Whether two layers, of variables of their own, go one forwards and one backwards: their states stand behind one
-            /// another, in the order of the steps. Default false.
+            /// Whether there are two layers with their own variables, one forwards and one backwards, whose states are
+            /// concatenated in the order of the steps. Default false.
             #[serde(default, skip_serializing_if = "is_default")]
             pub bidirectional: bool,
-            /// Whether the steps are written out, one after the other, not as a loop. Default false.
+            /// Whether the steps are unrolled instead of a loop. Default false.
             #[serde(default, skip_serializing_if = "is_default")]
             pub unroll: bool,
             /// Rematerialisation in the backward pass. Default `nothing`.
@@ -96,7 +96,7 @@ macro_rules! recurrent {
 }
 
 recurrent! {
-    /// Configuration of [`lstm`]. The default is Keras', but for `units`, which must be given.
+    /// Configuration of [`lstm`]. The defaults are Keras'; `units` has none.
     Lstm {
         /// Whether the bias of the forget gate starts at one. Default true.
         #[serde(default = "yes")]
@@ -105,25 +105,25 @@ recurrent! {
 }
 
 recurrent! {
-    /// Configuration of [`gru`]. The default is Keras', but for `units`, which must be given.
+    /// Configuration of [`gru`]. The defaults are Keras'; `units` has none.
     Gru {}
 }
 
-/// Rematerialisation in the backward pass of a recurrent layer, by the same operations, so gradients are the same.
+/// Rematerialisation in the backward pass of a recurrent layer, with the same operations, so gradients are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepRemat {
     /// Nothing: the gates of every step are residuals.
     #[default]
     Nothing,
-    /// Each step, of the state before it.
+    /// Each step, from the state before it.
     Steps,
-    /// Segments of as many steps as there are segments: the state before each is kept, and the steps of one at a time. The
-    /// product with the kernel is made by segments, too.
+    /// Segments of about √n steps: the state before each is kept, and the steps of one segment at a time. The product
+    /// with the kernel is computed per segment, too.
     Segments,
 }
 
-/// Options that both layers share.
+/// Options of both layers.
 struct Order {
     units: i64,
     activations: [Activation; 2],
@@ -138,14 +138,13 @@ struct Order {
 /// and h, in this order: i, f, g, o.
 ///
 /// # Shapes
-/// x `[batch, steps, inputs]` → `[batch, units]`, or `[batch, steps, units]` with `return_sequences`; twice the units where it
-/// is bidirectional. `mask` `[batch, steps]`, of any dtype: where it is 0 the state stays what it was (and the result of a
-/// bidirectional layer is 0 for that step). Variables `kernel`
-/// `[inputs, 4·units]`, `recurrent_kernel` `[units, 4·units]`, `bias` `[4·units]`; under `forward` and `backward` where it is
-/// bidirectional.
+/// x `[batch, steps, inputs]` → `[batch, units]`, or `[batch, steps, units]` with `return_sequences`; twice the units
+/// if it is bidirectional. `mask` `[batch, steps]`, of any dtype: where it is 0 the state does not change (and the
+/// output of a bidirectional layer is 0 for that step). Variables `kernel` `[inputs, 4·units]`, `recurrent_kernel`
+/// `[units, 4·units]`, `bias` `[4·units]`; under `forward` and `backward` if it is bidirectional.
 ///
 /// # Types
-/// Everything in the dtype of x, but for the cell c, which is f32 where x is narrower: it is a sum over the steps.
+/// Everything in the dtype of x, except the cell c, which is at least f32: it is a sum over the steps.
 ///
 /// # Errors
 /// x not of rank 3, not floating or without steps; another mask; `units` below 1.
@@ -157,7 +156,8 @@ pub fn lstm(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &L
     lstm_from(s, x, mask, &[], name, config)
 }
 
-/// [`lstm`] that starts from `states`, `[batch, units]` each: h, or h and c, forwards and then backwards where it is bidirectional.
+/// [`lstm`] with initial `states`, `[batch, units]` each: h, or h and c, forwards and then backwards if it is
+/// bidirectional.
 ///
 /// # Errors
 /// As [`lstm`]; another number of states, or of another shape.
@@ -173,11 +173,11 @@ pub fn lstm_from(
     lstm_with_states(s, x, mask, states, name, config).0
 }
 
-/// [`lstm_from`], and its last states: h and c, `[batch, units]` each, forwards and then backwards where it is bidirectional. As the
-/// states that it starts from, they are in the dtype in which it carries them: c in f32 at least.
+/// [`lstm_from`] that also returns its last states: h and c, `[batch, units]` each, forwards and then backwards if it
+/// is bidirectional. Like the initial states they have the dtype of the carried ones: c is at least f32.
 ///
 /// # Errors
-/// As [`lstm_from`]; there are no states then.
+/// As [`lstm_from`]; the list of states is then empty.
 #[track_caller]
 pub fn lstm_with_states(
     s: &Scope,
@@ -189,7 +189,7 @@ pub fn lstm_with_states(
 ) -> (Tensor, Vec<Tensor>) {
     layer(s, x, mask, states, name, ("lstm", &config.order()), |s, x| {
         let Lstm { units, .. } = *config;
-        // A variable of that size is refused where it is made.
+        // Saturates: a variable of that size is refused when it is declared.
         let wide = units.saturating_mul(4);
         let kernels = kernels(s, x, wide, (config.kernel_initializer, config.recurrent_initializer), units);
         let bias = config.use_bias.then(|| {
@@ -203,11 +203,11 @@ pub fn lstm_with_states(
     })
 }
 
-/// Gated recurrent unit: `h' = z·h + (1 − z)·g`, where `g` reads the product of h times the gate r; gates z and r and g are from
-/// products of x and h, in this order: z, r, g.
+/// Gated recurrent unit: `h' = z·h + (1 − z)·g`, where `g` reads the product of h times the gate r; the gates z and r,
+/// and g, come from products of x and h, in this order: z, r, g.
 ///
 /// # Shapes
-/// As [`lstm`], with three units for four; `bias` is `[2, 3·units]`, that of x and that of h.
+/// As [`lstm`], with three units instead of four; `bias` is `[2, 3·units]`, one row for x and one for h.
 ///
 /// # Types
 /// Everything in the dtype of x.
@@ -222,7 +222,7 @@ pub fn gru(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Gr
     gru_from(s, x, mask, &[], name, config)
 }
 
-/// [`gru`] that starts from `states`, `[batch, units]`: one for each direction.
+/// [`gru`] with initial `states`, `[batch, units]`: one for each direction.
 ///
 /// # Errors
 /// As [`gru`]; another number of states, or of another shape.
@@ -231,10 +231,10 @@ pub fn gru_from(s: &Scope, x: &Tensor, mask: Option<&Tensor>, states: &[&Tensor]
     gru_with_states(s, x, mask, states, name, config).0
 }
 
-/// [`gru_from`], and its last states, `[batch, units]`: one, or that forwards and that backwards.
+/// [`gru_from`] that also returns its last states, `[batch, units]`: one for each direction.
 ///
 /// # Errors
-/// As [`gru_from`]; there are no states then.
+/// As [`gru_from`]; the list of states is then empty.
 #[track_caller]
 pub fn gru_with_states(
     s: &Scope,
@@ -262,7 +262,7 @@ struct Cell {
     step: Box<Step>,
 }
 
-/// From the product of a step's x, the state and what else is carried: both behind the step.
+/// From the product of a step's x, the state and the second carried array: both after the step.
 type Step = dyn Fn(&StepInputs<'_>) -> (Tensor, Option<Tensor>);
 
 struct StepInputs<'a> {
@@ -330,7 +330,7 @@ fn kernels(s: &Scope, x: &Tensor, width: i64, (init, recurrent): (Init, Init), u
     [kernel, s.variable("recurrent_kernel", x.dtype(), [units, width], recurrent).value]
 }
 
-/// Both directions of a layer, or the one that it has.
+/// Both directions of a layer, or its only one.
 #[track_caller]
 fn layer(
     s: &Scope,
@@ -364,7 +364,7 @@ fn layer(
             return none(s.graph().tensor(bf16scope_hlo::POISON));
         }
         last.extend(last_backward);
-        // In the order of the first one's steps.
+        // In the order of the forward layer's steps.
         let backward = if order.return_sequences { reversed(&backward, 1) } else { backward };
         (Tensor::concatenate(&[&forward, &backward], -1), last)
     })
@@ -382,7 +382,7 @@ fn check(x: &Tensor, mask: Option<&Tensor>, order: &Order) -> Result<(), RuleErr
     Ok(())
 }
 
-/// States to start from: as many as the layer carries, or h alone.
+/// Checks the initial states: as many as the layer carries, or h alone.
 fn check_states(x: &Tensor, states: &[&Tensor], kind: &'static str, order: &Order) -> Result<(), RuleError> {
     let n_directions = if order.bidirectional { 2 } else { 1 };
     let fits = [0, n_directions].contains(&states.len()) || (kind == "lstm" && states.len() == 2 * n_directions);
@@ -402,7 +402,7 @@ fn check_states(x: &Tensor, states: &[&Tensor], kind: &'static str, order: &Orde
     }
 }
 
-/// One direction: the state after the last step, or those after all; and all that it carried behind the last step.
+/// One direction: the state after the last step, or after all steps; and the last carried values.
 #[track_caller]
 fn direction(
     s: &Scope,
@@ -442,7 +442,7 @@ fn direction(
     };
     let n = steps as u32;
     let results = if order.remat == StepRemat::Segments && !order.unroll {
-        // Each segment's product is made with it, so that no array has all gates of all steps.
+        // Each segment computes its own product, so no array has all gates of all steps.
         let x = by_step(x.clone(), &[1, 0, 2]);
         operands.extend([Operand::Carried(&cell.kernels[0]), Operand::Split(&x)]);
         operands.extend(mask.as_ref().map(Operand::Split));
@@ -470,7 +470,7 @@ fn direction(
     }
 }
 
-/// A segment of so many steps as a program: (the carried, kernel, x, mask) → (the carried, kernel, the states).
+/// A segment of `length` steps as a program: (carried, kernel, x, mask) → (carried, kernel, states).
 #[track_caller]
 fn segment(
     outer: &Graph,
@@ -497,7 +497,7 @@ fn segment(
         .chain([&of_x].into_iter().chain(&inputs[n_carried + 2..]).map(Operand::Split))
         .collect();
     let mut results = g.scan(length, body, &trips);
-    // The kernel of the state and the bias, which no step changes, are given on as they are.
+    // The recurrent kernel and the bias do not change, and are passed through.
     for (result, input) in results.iter_mut().zip(&inputs).take(n_carried).skip(n_states) {
         *result = input.clone();
     }
@@ -507,7 +507,7 @@ fn segment(
     g.finish(&outputs).map(|program| program.module)
 }
 
-/// One step as a program: (state, memory, recurrent kernel, bias, product of x, mask) → (the carried, the state).
+/// One step as a program: (state, memory, recurrent kernel, bias, product of x, mask) → (carried, state).
 fn body(
     s: &Scope,
     kind: &'static str,
@@ -539,7 +539,7 @@ fn body(
     });
     let mask = mask.map(|mask| mask.reshape([batch]).broadcast_in_dim(&[batch, units], &[0]));
     let kept = |next: &Tensor, before: &Tensor| mask.as_ref().map_or(next.clone(), |mask| mask.select(next, before));
-    // Of both directions together a step that is masked gives zeros, as Keras' `Bidirectional` does.
+    // In a bidirectional layer a masked step gives zeros, as in Keras' `Bidirectional`.
     let zeros = g.full(dtype, &[batch, units], 0.0);
     let shown = if order.bidirectional { kept(&next, &zeros) } else { kept(&next, &state) };
     let next = kept(&next, &state);
@@ -554,7 +554,7 @@ fn body(
     g.finish(&outputs)
 }
 
-/// The order of an axis, turned round.
+/// Reverses an axis.
 #[track_caller]
 fn reversed(x: &Tensor, axis: i64) -> Tensor {
     let dimensions = vec![axis];

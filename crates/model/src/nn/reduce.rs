@@ -1,4 +1,4 @@
-//! Reductions of examples: sums, means and the like over axes.
+//! Reductions over axes of examples: sums, means and so on.
 
 use crate::graph::Tensor;
 use bf16scope_hlo::DType;
@@ -13,32 +13,33 @@ pub enum Reduction {
     Sum,
     /// Their mean.
     Mean,
-    /// The largest.
+    /// The maximum.
     Max,
-    /// The least.
+    /// The minimum.
     Min,
     /// Their product.
     Prod,
     /// The mean of squared differences from the mean.
     Variance,
-    /// The root of the variance.
+    /// The standard deviation, √variance.
     Std,
-    /// The root of the sum of squares.
+    /// The square root of the sum of squares.
     L2Norm,
-    /// The logarithm of the sum of powers.
+    /// The logarithm of the sum of exponentials.
     Logsumexp,
 }
 
-/// `x` reduced over axes, the batch counted; over all but the batch, where there are no axes.
+/// Reduces `x` over axes, counting the batch; over all but the batch if `axes` is empty.
 ///
 /// # Shapes
-/// x `[batch, …]` → the same without the axes, or with 1 in their places with `keepdims`.
+/// x `[batch, …]` → the same without the axes, or with size 1 with `keepdims`.
 ///
 /// # Types
-/// bf16 and f16 are reduced in f32, and the result is rounded once; but `max` and `min`, which are exact.
+/// bf16 and f16 are reduced in f32, and the result is rounded once; `max` and `min` are exact in any dtype.
 ///
 /// # Errors
-/// Axes that x has not, the batch among them, or one twice; x not floating, but of `sum`, `max`, `min` and `prod`.
+/// Axes that x does not have, the batch among them, or one twice; x not floating, except for `sum`, `max`, `min` and
+/// `prod`.
 ///
 /// # Source
 /// TensorFlow's `reduce_sum`, `reduce_mean` and the like.

@@ -1,11 +1,11 @@
-//! Layers that move elements: reshape of each example, zeros around images, larger images.
+//! Layers that move elements: reshaping examples, padding, cropping and enlarging images.
 
 use super::window::DataFormat;
 use super::{at_least, of_rank};
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{PadDim, RuleError, SliceDim};
 
-/// Each example in other dims; one of them may be -1, and is then what is left.
+/// Reshapes each example; one of the dims may be -1, and is inferred.
 ///
 /// # Shapes
 /// x `[batch, …]` → `[batch, dims…]`.
@@ -29,7 +29,7 @@ pub fn reshape_example(x: &Tensor, dims: &[i64]) -> Tensor {
     }
 }
 
-/// The dims of x with each example reshaped, or what is wrong with them.
+/// The dims of x with each example reshaped, or the error.
 fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
     let own = x.dims();
     let Some((&batch, example)) = own.split_first() else {
@@ -53,16 +53,17 @@ fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
     Ok(std::iter::once(batch).chain(target).collect())
 }
 
-/// The slice at `index` of `axis`, which is dropped. The batch is axis 0, and stays. Indices below 0 count from the end.
+/// The slice at `index` of `axis`, which is removed. The batch is axis 0, and cannot be taken. Indices below 0 count
+/// from the end.
 ///
 /// # Shapes
-/// x `[batch, a, b, …]` → of axis 1 `[batch, b, …]`.
+/// x `[batch, a, b, …]` → for axis 1 `[batch, b, …]`.
 ///
 /// # Types
 /// Any; nothing is computed.
 ///
 /// # Errors
-/// An axis that x has not, or the batch; an index that the axis has not.
+/// An axis that x does not have, or the batch; an index that the axis does not have.
 #[track_caller]
 pub fn take(x: &Tensor, index: i64, axis: i64) -> Tensor {
     if x.is_poison() {
@@ -91,7 +92,7 @@ pub fn take(x: &Tensor, index: i64, axis: i64) -> Tensor {
     slice.reshape(dims)
 }
 
-/// Zeros around images: `[[above, below], [left, right]]`.
+/// Pads images with zeros: `[[above, below], [left, right]]`.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → the same with `h + above + below` and `w + left + right`.
@@ -124,7 +125,7 @@ pub fn zero_padding(x: &Tensor, padding: [[i64; 2]; 2], format: DataFormat) -> T
     x.pad(0.0, &dims)
 }
 
-/// Every pixel `size[0]` times down and `size[1]` times right.
+/// Repeats every pixel `size[0]` times down and `size[1]` times right.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → the same with `h · size[0]` and `w · size[1]`.
@@ -148,7 +149,7 @@ pub fn upsample(x: &Tensor, size: [i64; 2], format: DataFormat) -> Tensor {
         return x.graph().fail("upsample", &[x], error);
     }
     let (own, spatial) = (x.dims(), format.spatial());
-    // One axis for the copies behind each of height and width.
+    // One axis for the copies after each of height and width.
     let (mut split, mut kept, mut joined) = (Vec::new(), Vec::new(), Vec::new());
     for (axis, &dim) in (0..).zip(&own) {
         kept.push(split.len() as i64);
@@ -160,7 +161,7 @@ pub fn upsample(x: &Tensor, size: [i64; 2], format: DataFormat) -> Tensor {
     x.broadcast_in_dim(&split, &kept).reshape(joined)
 }
 
-/// The axes of each example in another order, counted from 1.
+/// Permutes the axes of each example, counted from 1.
 ///
 /// # Shapes
 /// x `[batch, a, b, …]` → `[batch, …]`, axis `i` of the result being axis `order[i - 1]` of x.
@@ -191,7 +192,7 @@ pub fn permute(x: &Tensor, order: &[i64]) -> Tensor {
     x.transpose(&[&[0], order].concat())
 }
 
-/// An image without what stands around: so many rows above and below, columns left and right.
+/// Crops images: rows above and below, columns left and right.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → less high and wide.

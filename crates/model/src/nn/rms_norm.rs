@@ -13,7 +13,7 @@ pub struct RmsNorm {
     /// Added to the mean square. Default 1e-6.
     #[serde(deserialize_with = "above_zero")]
     pub epsilon: f64,
-    /// How the scale starts. Default `ones`.
+    /// The initializer of the scale. Default `ones`.
     pub scale_initializer: Init,
 }
 
@@ -29,9 +29,9 @@ impl Default for RmsNorm {
 /// x `[…, features]` → the same; variable `scale` `[features]`.
 ///
 /// # Types
-/// bf16 and f16 data is converted to f32, normalised and scaled in f32, and the result rounded once; the variable is f32,
-/// asked for as f32 in any scope. f32 and f64 data is normalised in its own dtype. (Hugging Face's Llama in bf16 rounds
-/// before the scale too, which it has in bf16.)
+/// bf16 and f16 data is converted to f32, normalised and scaled in f32, and the result rounded once; the variable is
+/// f32, requested as f32 in any scope. f32 and f64 data is normalised in its own dtype. (Hugging Face's Llama in bf16
+/// also rounds before the scale, which is bf16 there.)
 ///
 /// # Errors
 /// x not floating or of rank 0; epsilon not positive.

@@ -1,4 +1,5 @@
-//! Rope positions: queries and keys rotated by where they stand, so that their products depend on distances.
+//! Rotary position embeddings (RoPE): queries and keys are rotated by their positions, so that their products depend on
+//! distances.
 
 use super::options::above_zero;
 use crate::document;
@@ -15,7 +16,7 @@ pub struct Rope {
     /// is rotated by `max_wavelength^(-2i / size)` radians for each position. Default 10,000.
     #[serde(deserialize_with = "above_zero")]
     pub max_wavelength: f64,
-    /// How slow rotations are made slower for longer sequences. Default: they are not.
+    /// The scaling of frequencies for longer sequences. Default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<RopeScaling>,
 }
@@ -26,19 +27,19 @@ impl Default for Rope {
     }
 }
 
-/// Llama 3.1's scaling, Hugging Face's `rope_scaling` of `rope_type: llama3`, by its names: rotations with periods above
-/// `original_max_position_embeddings / low_freq_factor` are `factor` times slower, those below
-/// `original_max_position_embeddings / high_freq_factor` as they were, and those between in between.
+/// Llama 3.1's scaling, Hugging Face's `rope_scaling` with `rope_type: llama3`, by its names: rotations with periods
+/// above `original_max_position_embeddings / low_freq_factor` are slowed `factor` times, those with periods below
+/// `original_max_position_embeddings / high_freq_factor` are unchanged, and those in between are interpolated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RopeScaling {
-    /// So many times slower.
+    /// The slow-down.
     #[serde(deserialize_with = "above_zero")]
     pub factor: f64,
-    /// Rotations of fewer periods than this in the original positions are slowed in full.
+    /// Rotations with fewer periods than this in the original positions are slowed in full.
     #[serde(deserialize_with = "above_zero")]
     pub low_freq_factor: f64,
-    /// Rotations of more periods than this are not.
+    /// Rotations with more periods than this are unchanged.
     #[serde(deserialize_with = "above_zero")]
     pub high_freq_factor: f64,
     /// The longest sequence before the scaling.
@@ -46,7 +47,7 @@ pub struct RopeScaling {
     pub original_max_position_embeddings: i64,
 }
 
-/// Features of a head at most: there is a number for each pair in the program, and networks have 256.
+/// The largest head: the program has a constant for each pair of features, and networks have at most 256 features.
 const MAX_HEAD: i64 = 1 << 16;
 
 impl RopeScaling {
@@ -58,7 +59,7 @@ impl RopeScaling {
 }
 
 impl Rope {
-    /// Radians for each position, of each pair of features of a head.
+    /// Radians per position, for each pair of features of a head.
     fn frequencies(&self, size: i64) -> Vec<f64> {
         let of = |pair: i64| {
             let plain = self.max_wavelength.powf(-2.0 * pair as f64 / size as f64);
@@ -71,7 +72,7 @@ impl Rope {
         (0..size / 2).map(of).collect()
     }
 
-    /// What is wrong with heads of this size, or with the numbers.
+    /// Checks the size of heads, and the settings.
     pub(super) fn check(&self, size: i64) -> Result<(), RuleError> {
         let wrong = |message: String| Err(RuleError::new("attention/rotary", message));
         if size % 2 != 0 {
@@ -97,18 +98,18 @@ impl Rope {
     }
 }
 
-/// Each head of x rotated by its position, from 0: of each pair of features `i` and `i + size / 2`, a vector of the plane, by
-/// `position · frequency_i`.
+/// Rotates each head of x by its position, from 0: each pair of features `i` and `i + size / 2` is a vector in the
+/// plane, rotated by `position · frequency_i`.
 ///
 /// # Shapes
 /// x `[batch, positions, heads, size]` → the same.
 ///
 /// # Types
-/// Frequencies are rounded to f32 once, angles are f32 products of them; bf16 and f16 data is widened, rotated in f32 and
+/// Frequencies are rounded to f32 once, angles are f32 products; bf16 and f16 data is widened, rotated in f32 and
 /// rounded once.
 ///
 /// # Source
-/// Su et al. 2021 (RoFormer), with the halves of a head as the pairs, as GPT-NeoX and Hugging Face's Llama have them. (The
+/// Su et al. 2021 (RoFormer), with pairs across the halves of a head, as in GPT-NeoX and Hugging Face's Llama. (The
 /// weights that Meta published pair neighbours.)
 #[track_caller]
 pub(super) fn rotated(s: &Scope, x: &Tensor, rope: &Rope) -> Tensor {

@@ -1,4 +1,4 @@
-//! Elements by index: rows that other layers choose, and one-hot vectors.
+//! Elements by index: rows that another layer selects, and one-hot vectors.
 
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{GatherDims, RuleError};
@@ -10,8 +10,8 @@ use bf16scope_hlo::{DType, Op};
 /// x `[batch, n, …]`, indices `[batch]` → `[batch, …]`, or `[batch, k]` → `[batch, k, …]`.
 ///
 /// # Types
-/// Nothing is computed; the gradient adds up where a row is taken several times. An index outside takes the first or last
-/// row, as HLO's `gather` clamps.
+/// Nothing is computed; the gradient adds up if a row is taken several times. An index out of range takes the first or
+/// last row, as HLO's `gather` clamps.
 ///
 /// # Errors
 /// Indices that are not integers, or of another batch or rank; x of rank below 2.
@@ -36,7 +36,7 @@ pub fn gather_rows(x: &Tensor, indices: &Tensor) -> Tensor {
         );
         return wrong(message);
     }
-    // The number of the example stands beside each index.
+    // Each index is preceded by the number of its example.
     let n_rows = at.iter().product::<i64>() / at[0].max(1);
     let pairs = [at[0], n_rows, 1];
     let indices = indices.cast(DType::S32).reshape(pairs);
@@ -55,7 +55,7 @@ pub fn gather_rows(x: &Tensor, indices: &Tensor) -> Tensor {
     rows.reshape([&at[..], &rest[..]].concat())
 }
 
-/// 1 where the class is, else 0; of a class outside all are 0.
+/// 1 at the class, else 0; all 0 for a class out of range.
 ///
 /// # Shapes
 /// classes `[…]` → `[…, depth]`, of `dtype`.

@@ -4,17 +4,17 @@ use crate::graph::Tensor;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::{DotDims, RuleError};
 
-/// Example by example, the sum of products of x and y along an axis of each; with `normalize` of both divided by their length
-/// along it, which is the cosine.
+/// The dot product of x and y along an axis of each, example by example; with `normalize` both are divided by their
+/// lengths along it, which gives the cosine.
 ///
 /// # Shapes
-/// x `[batch, …a, n, …b]`, y `[batch, …c, n, …d]` → `[batch, …a, …b, …c, …d]`; of two vectors `[batch, 1]`.
+/// x `[batch, …a, n, …b]`, y `[batch, …c, n, …d]` → `[batch, …a, …b, …c, …d]`; for two vectors `[batch, 1]`.
 ///
 /// # Types
 /// Everything in the dtype of x; lengths in f32, rounded once. A vector is divided by at least 1e-6.
 ///
 /// # Errors
-/// Dtypes or batches that differ, x or y not floating; axes that they have not, or of other sizes.
+/// Dtypes or batches that differ, x or y not floating; axes that they do not have, or of different sizes.
 ///
 /// # Source
 /// Keras' `Dot`.

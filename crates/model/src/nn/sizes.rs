@@ -1,12 +1,12 @@
-//! Sizes along one, two or three axes of places, as a configuration has them.
+//! Sizes along one, two or three spatial axes, as configurations have them.
 
 use crate::document::{Node, ReadError, Value};
 use bf16scope_hlo::ops::RuleError;
 use serde::ser::Serializer;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A size for each axis of places: of a sequence, an image or a volume. Sizes that are all equal serve any number of axes,
-/// and so does one number.
+/// A size for each spatial axis of a sequence, an image or a volume. Equal sizes apply to any number of axes, and so
+/// does a single number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     values: [i64; 3],
@@ -31,15 +31,15 @@ impl<const N: usize> From<[i64; N]> for Sizes {
 }
 
 impl Sizes {
-    /// Of an image, if there are two, or all are equal.
+    /// The sizes for an image, if there are two, or all are equal.
     pub(crate) fn image(&self) -> Option<[i64; 2]> {
         self.of_axes("", "", 2).ok().map(|sizes| [sizes[0], sizes[1]])
     }
 
-    /// As many as there are axes.
+    /// The sizes for `n` axes.
     ///
     /// # Errors
-    /// Sizes that differ, of another number of axes.
+    /// Different sizes for another number of axes.
     pub(super) fn of_axes(&self, rule: &'static str, what: &str, n: usize) -> Result<Vec<i64>, RuleError> {
         let sizes = &self.values[..self.n];
         if sizes.len() == n {
@@ -57,10 +57,10 @@ impl Sizes {
 }
 
 impl Sizes {
-    /// Reads them; each is at least `least`.
+    /// Reads sizes of at least `least`.
     pub(super) fn read(node: &Node, least: f64) -> Result<Sizes, ReadError> {
         let expected = format!("a whole number of at least {least}, or one for each axis: [height, width]");
-        // More places than this no axis has; f64 holds it exactly.
+        // No axis has more elements; f64 holds the number exactly.
         let size = |node: &Node| match &node.value {
             Value::Whole(n) if *n as f64 >= least && *n <= u64::from(u32::MAX) => Ok(*n as i64),
             _ => Err(node.wrong(&expected)),

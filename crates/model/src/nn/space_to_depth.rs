@@ -1,10 +1,10 @@
 //! Convolutions of stride 2, computed on an image of half the size and four times the channels.
 //!
-//! A TPU's matrix unit (MXU) multiplies 128 channels at a time, and a first layer of 3 leaves most of it idle. Here
-//! four neighbouring pixels become the channels of one (*space to depth*), and the kernel, padded to an even size, is
-//! rearranged the same way: a 7×7 convolution of stride 2 on 224×224×3 becomes a 4×4 one of stride 1 on 112×112×12. The
-//! variable remains the 7×7 kernel. It is rearranged in the program, which costs next to nothing, so checkpoints do not
-//! change.
+//! A TPU's matrix unit (MXU) multiplies 128 channels at a time, and a first layer with 3 channels leaves most of it
+//! idle. Here four neighbouring pixels become the channels of one (*space to depth*), and the kernel, padded to an even
+//! size, is rearranged the same way: a 7×7 convolution of stride 2 on 224×224×3 becomes a 4×4 one of stride 1 on
+//! 112×112×12. The variable remains the 7×7 kernel and is rearranged in the program at almost no cost, so checkpoints
+//! do not change.
 //!
 //! Source: the ResNet-50 of Google's MLPerf v0.6 submissions.
 
@@ -19,7 +19,7 @@ use bf16scope_hlo::ops::{PadDim, RuleError, WindowDim};
 /// As `conv2d`, with the same variables.
 ///
 /// # Types
-/// As `conv2d`. The products are the same, some zeros are added to them, and their sums are in another order.
+/// As `conv2d`. The products are the same, some zeros are added to them, and the order of sums differs.
 ///
 /// # Errors
 /// As `conv2d`; strides other than 2, dilation or groups; an image of odd height or width.
@@ -66,8 +66,8 @@ fn halve(x: &Tensor, config: &Conv2d, window: [WindowDim; 2]) -> Result<[Halved;
     }
     let halve = |axis: usize| {
         let (window, size) = (window[axis], size[axis]);
-        // Element k of the kernel meets pixel 2·o + k − low: with as many zeros before it as make low even, its pairs are
-        // those of the image.
+        // Element k of the kernel multiplies pixel 2·o + k − low: with zeros before it that make low even, its pairs
+        // are those of the image.
         let before = window.padding_low % 2;
         let after = (window.size + before) % 2;
         let (n, low) = ((window.size + before + after) / 2, (window.padding_low + before) / 2);
@@ -88,7 +88,7 @@ fn rearrange(x: &Tensor, format: DataFormat) -> Tensor {
         (DataFormat::ChannelsFirst, &[b, c, h, w]) => {
             x.reshape([b, c, h / 2, 2, w / 2, 2]).transpose(&[0, 3, 5, 1, 2, 4]).reshape([b, 4 * c, h / 2, w / 2])
         }
-        // Only after an error, which the graph keeps.
+        // Only after an error, which the graph records.
         _ => x.clone(),
     }
 }

@@ -1,4 +1,4 @@
-//! Squeeze and excitation: channels weighted by what the whole image says.
+//! Squeeze and excitation: channels weighted by a function of the whole image.
 
 use super::options::{glorot_uniform, relu};
 use super::{Activation, DataFormat, Dense, dense, global_avg_pool, of_rank};
@@ -13,10 +13,10 @@ pub struct SqueezeExcite {
     /// Units between the two dense layers.
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
-    /// What stands between them. Default `relu`.
+    /// The activation in between. Default `relu`.
     #[serde(default = "relu")]
     pub activation: Activation,
-    /// How the kernels start. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
 }
@@ -27,7 +27,7 @@ pub struct SqueezeExcite {
 /// x `[b, h, w, c]` → the same; the variables of two dense layers, `reduce` `[c, filters]` and `expand` `[filters, c]`.
 ///
 /// # Types
-/// As the layers that it is made of.
+/// As the layers that it consists of.
 ///
 /// # Errors
 /// x not of rank 4 or not floating; `filters` below 1.

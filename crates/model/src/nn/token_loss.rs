@@ -1,8 +1,8 @@
 //! Cross-entropy over a large vocabulary, where the logits are the largest array of a program.
 //!
-//! The function is that of [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), written so that it
-//! reads the logits in few passes and nothing of their size but the logits is kept. One pass, or two, finds everything
-//! that is needed of a row, and the gradient, a custom VJP, rematerialises the probabilities from the logits and one
+//! The function is that of [`sparse_softmax_cross_entropy`](super::sparse_softmax_cross_entropy), in few passes over
+//! the logits, and without other arrays of their size. One pass, or two, computes everything needed of a row, and the
+//! gradient, a custom VJP, rematerialises the probabilities from the logits and one number per row.
 //! number per row.
 
 use super::dense::{self, Dense};
@@ -16,9 +16,9 @@ use bf16scope_passes::tuning::Softmax;
 /// [`dense`](super::dense) for the logits of [`token_loss`].
 ///
 /// # Gradient
-/// That of the layer, but where the dtype is narrower than f32 the bias's, a sum over the rows of the largest array of a
-/// program, is a product with ones: it is rounded once, as the sum, and matrix units do it on the way, while those
-/// for elements make the array.
+/// That of the layer, except for the bias if the dtype is narrower than f32: its gradient, a sum over the rows of the
+/// program's largest array, is computed as a product with ones. It is rounded once, as the sum would be, and the matrix
+/// unit computes it while the vector unit computes the array.
 ///
 /// # Shapes, types, errors
 /// As [`dense`](super::dense).
@@ -42,22 +42,22 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
         let ones = e.full(dtype, &of_ones, 1.0);
         let of_x = dot(g, kernel_id, vec![last], vec![1]);
         let of_bias = e.reshape(dot(ones, g, leading(), leading()), &dims[last as usize..]);
-        // Nothing else waits for the bias's, and the logits would be kept until it is made.
+        // The logits' cotangent would be kept until the bias's gradient is computed, which nothing else waits for.
         let [of_x, of_bias] = e.barrier([of_x, of_bias]);
-        // Computed once: fused into this product, a norm would be recomputed for each part of the vocabulary.
+        // Computed once: a norm fused into this product would be recomputed for each part of the vocabulary.
         let [x] = e.barrier([x_id]);
         vec![of_x, dot(x, g, leading(), leading()), of_bias]
     });
     config.activation.of(&result)
 }
 
-/// What [`token_loss`] gives for each row of logits.
+/// The results of [`token_loss`] for each row of logits.
 #[derive(Clone, Debug)]
 pub struct TokenLoss {
     /// The cross-entropy, f32 or f64.
     pub loss: Tensor,
-    /// Whether the label is the class of the first largest logit, as [`is_correct`](super::is_correct); never where the
-    /// powers of the row have no sum, because of a NaN or of infinities.
+    /// Whether the label is the class of the first largest logit, as [`is_correct`](super::is_correct); false if the
+    /// row's sum of exponentials is not finite, because of a NaN or infinities.
     pub is_correct: Tensor,
 }
 
@@ -70,11 +70,11 @@ pub struct TokenLoss {
 /// logits `[…, n]`, labels `[…]` → `[…]` each.
 ///
 /// # Types
-/// logits any floating dtype, labels any integer dtype. bf16 and f16 logits are cast to f32 before anything else, so
-/// values are those of f32 logits, and only their cotangent is rounded to their dtype; f64 is computed in f64.
+/// logits any floating dtype, labels any integer dtype. bf16 and f16 logits are cast to f32 first, so values are those
+/// of f32 logits, and only their cotangent is rounded to their dtype; f64 is computed in f64.
 ///
-/// In one pass ([`Softmax::OnePass`]) each of `n` steps rounds a value that is at most as large as the largest logit and
-/// `log n` together, by 2^-24 of it in f32.
+/// In one pass ([`Softmax::OnePass`]) each of `n` steps rounds a value that is at most the largest logit plus `log n`,
+/// by 2^-24 of it in f32.
 ///
 /// # Gradient
 /// `g · (e^(z - log Σ e^z) - (1 - s) [label] - s / n)`, in one expression of the logits and `log Σ e^z`.
@@ -109,10 +109,10 @@ fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, soft
         let limit = |value: f64| graph.full(labels.dtype(), &labels.dims(), value);
         labels.greater_equal(&limit(0.0)).binary(BinaryOp::And, &labels.less(&limit(n_classes as f64)))
     };
-    // In one pass none of these waits for another, so that the compiler can make them all where it makes the logits.
+    // In one pass none of these depends on another, so the compiler can fuse them all with the logits.
     let log_sum = {
         let log_sum = log_sum_exp(logits, softmax);
-        // Powers less the largest have no sum where there is an infinity, or nothing above minus infinity.
+        // The sum of exponentials is undefined if there is an infinity, or nothing above minus infinity.
         let is_number = log_sum.abs().less(&graph.full(dtype, &labels.dims(), f64::INFINITY));
         is_number.select(&log_sum, &graph.full(dtype, &labels.dims(), f64::NAN))
     };
@@ -138,7 +138,7 @@ fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, soft
         let [labels, is_class, log_sum, logits] = [labels, &is_class, &log_sum, logits].map(|t| t.id);
         let dtype = given.dtype();
         move |e: &Emitter, g: InstrId, _: &[bool]| {
-            // A label that is no class takes its row's gradient with it, as TensorFlow's does.
+            // A label that is not a class makes its row's gradient NaN, as in TensorFlow.
             let g = e.select(is_class, g, e.full_like(g, f64::NAN));
             vec![e.convert(of_logits(e, g, [logits, labels, log_sum], label_smoothing), dtype)]
         }

@@ -1,4 +1,4 @@
-//! Larger sequences, images and volumes: every place several times, or straight lines between places.
+//! Upsampling of sequences, images and volumes: repetition, or linear interpolation; and their padding and cropping.
 
 use super::conv_nd::n_places;
 use super::sizes::Sizes;
@@ -11,27 +11,28 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpolation {
-    /// The nearest place.
+    /// The nearest element.
     #[default]
     Nearest,
-    /// A straight line between both, along each axis.
+    /// Linear interpolation along each axis.
     Bilinear,
 }
 
-/// Each axis of places so many times longer.
+/// Upsamples each spatial axis by its factor.
 ///
 /// # Shapes
 /// x `[b, …places, c]` of a sequence, an image or a volume → the same, each axis times its size.
 ///
 /// # Types
-/// Nearest places: any, and nothing is computed. Lines: in f32 where x is narrower, rounded once at the end. The gradient sums
-/// over what a place makes.
+/// Nearest: any dtype; nothing is computed. Interpolation: in f32 if x is narrower, rounded once at the end. The
+/// gradient sums over the elements that one element contributes to.
 ///
 /// # Errors
 /// x not of rank 3, 4 or 5, or not floating; sizes of another number of axes.
 ///
 /// # Source
-/// Keras' `UpSampling1D`, `UpSampling2D` and `UpSampling3D`; lines are TensorFlow's `resize` with half-pixel centres.
+/// Keras' `UpSampling1D`, `UpSampling2D` and `UpSampling3D`; interpolation is TensorFlow's `resize` with half-pixel
+/// centres.
 #[track_caller]
 pub fn upsample_nd(x: &Tensor, size: &Sizes, interpolation: Interpolation) -> Tensor {
     if x.is_poison() {
@@ -55,7 +56,7 @@ pub fn upsample_nd(x: &Tensor, size: &Sizes, interpolation: Interpolation) -> Te
     sizes.iter().enumerate().fold(x.cast(dtype), along).cast(x.dtype())
 }
 
-/// As many places between two as `size` says, on straight lines; at the ends what stands there.
+/// Linear interpolation with `size` elements for each one; the ends are constant.
 #[track_caller]
 fn lines(x: &Tensor, axis: usize, size: i64) -> Tensor {
     let n = x.dims()[axis];
@@ -65,7 +66,7 @@ fn lines(x: &Tensor, axis: usize, size: i64) -> Tensor {
         x.slice(&slices)
     };
     let beside = |first: Tensor, then: Tensor| Tensor::concatenate(&[&first, &then], axis as i64);
-    // Its neighbours before and after, where there are none itself.
+    // The neighbours before and after, or the element itself at the ends.
     let (before, after) = match n {
         1 => (x.clone(), x.clone()),
         _ => (beside(from(0, 1), from(0, n - 1)), beside(from(1, n), from(n - 1, n))),
@@ -78,7 +79,7 @@ fn lines(x: &Tensor, axis: usize, size: i64) -> Tensor {
     interleaved(&(0..size).map(phase).collect::<Vec<Tensor>>(), axis)
 }
 
-/// Tensors of one shape, place by place behind one another along an axis.
+/// Interleaves tensors of one shape along an axis.
 #[track_caller]
 fn interleaved(tensors: &[Tensor], axis: usize) -> Tensor {
     let dims = tensors[0].dims();
@@ -91,7 +92,7 @@ fn interleaved(tensors: &[Tensor], axis: usize) -> Tensor {
     all.reshape(joined)
 }
 
-/// Zeros around a sequence or a volume, or less of it where they are below 0: before and after each axis of places.
+/// Pads a sequence or a volume with zeros before and after each spatial axis; negative margins crop.
 ///
 /// # Shapes
 /// x `[b, …places, c]` → the same, each axis longer by its two.
@@ -100,7 +101,7 @@ fn interleaved(tensors: &[Tensor], axis: usize) -> Tensor {
 /// Any; nothing is rounded.
 ///
 /// # Errors
-/// x of another number of axes; what leaves nothing.
+/// x with another number of axes; margins that leave nothing.
 ///
 /// # Source
 /// Keras' `ZeroPadding1D`, `ZeroPadding3D`, `Cropping1D` and `Cropping3D`.

@@ -1,10 +1,10 @@
-//! What convolution and pooling share: the order of an image's axes, and how windows slide over them.
+//! Common parts of convolution and pooling: the order of an image's axes, and sliding windows.
 
 use super::at_least;
 use bf16scope_hlo::ops::{RuleError, WindowDim};
 use serde::{Deserialize, Serialize};
 
-/// Where the axes of a batch of images stand.
+/// The order of axes in a batch of images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataFormat {
@@ -41,22 +41,22 @@ impl DataFormat {
     }
 }
 
-/// What stands around an image when windows slide over it.
+/// The padding of an image for sliding windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Padding {
-    /// Nothing.
+    /// No padding.
     #[default]
     Valid,
-    /// As much as makes `ceil(size / stride)` positions, the odd one after the image. Depends on the image's size.
+    /// As much as gives `ceil(size / stride)` positions; an odd one is at the end. Depends on the image's size.
     Same,
-    /// `[[above, below], [left, right]]`, in Rust alone.
+    /// `[[above, below], [left, right]]`; not in YAML.
     #[serde(skip_deserializing)]
     Explicit([[i64; 2]; 2]),
 }
 
 impl Padding {
-    /// TensorFlow's *fixed padding* of a square window of `size`: what SAME gives stride 1, whatever the image's size.
+    /// TensorFlow's *fixed padding* of a square window of `size`: SAME for stride 1, independent of the image's size.
     pub fn fixed(size: i64) -> Padding {
         let before = (size - 1) / 2;
         Padding::Explicit([[before, size - 1 - before]; 2])
@@ -70,7 +70,7 @@ pub(super) struct Sliding {
     pub strides: [i64; 2],
     pub dilation: [i64; 2],
     pub padding: Padding,
-    /// Axes of what it was before it was an image: 1 of a sequence.
+    /// The number of spatial axes before it became an image: 1 for a sequence.
     pub n_axes: usize,
 }
 
@@ -101,7 +101,7 @@ fn axis_name(axis: usize, n_axes: usize) -> &'static str {
     }
 }
 
-/// The window along an axis of `n` places, the `axis`th of so many.
+/// The window along axis `axis` of `n_axes`, which has `n` elements.
 pub(super) fn along(
     n: i64,
     (size, stride, window_dilation): (i64, i64, i64),

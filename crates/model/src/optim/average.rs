@@ -1,12 +1,12 @@
-//! Exponential moving averages of variables: what is evaluated, predicted with and exported in the variables' place.
+//! Exponential moving averages of variables, which evaluations, predictions and exports use instead of the variables.
 //!
 //! ```text
 //! decay   ← min(decay, (1 + n) / (10 + n))              with num_updates; n counts this update
 //! average ← average − (1 − decay) · (average − variable)   after the update
 //! ```
 //!
-//! An average is state of the training program, `<variable>/average`, f32 whatever the variable is stored in, and starts
-//! where its variable does. It changes nothing that is learnt.
+//! An average is state of the training program, `<variable>/average`, f32 whatever the variable's storage, and starts
+//! at its variable's initial value. It does not influence training.
 //!
 //! Source: TensorFlow's `ExponentialMovingAverage`, operation for operation; EfficientNet and MnasNet of its TPU models
 //! average the moving statistics of batch norm too, and count the update that has just been made.
@@ -17,20 +17,22 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::RuleError;
 use serde::{Deserialize, Serialize};
 
-/// How variables are averaged over steps.
+/// The average of variables over steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Average {
-    /// What of the average stays at each update, above 0 and below 1: it is over about the last `1 / (1 − decay)`.
+    /// The share of the average that each update keeps, above 0 and below 1: it averages over about the last `1 / (1 −
+    /// decay)`.
     #[serde(deserialize_with = "number::inner_fraction")]
     pub decay: f64,
-    /// Whether the decay starts small, `(1 + n) / (10 + n)` after `n` updates, so that initial values are soon forgotten.
+    /// Whether the decay starts small, `(1 + n) / (10 + n)` after `n` updates, so that initial values are quickly
+    /// forgotten.
     #[serde(default)]
     pub num_updates: bool,
-    /// Whether what the network itself moves, the statistics of batch norm, is averaged beside what trains.
+    /// Whether moving statistics of batch norm are averaged in addition to trained variables.
     #[serde(default = "yes")]
     pub moving_statistics: bool,
-    /// Whether evaluations during training read averages. `eval` and `predict` do, unless told otherwise.
+    /// Whether evaluations during training read averages. `eval` and `predict` do by default.
     #[serde(default = "yes")]
     pub evaluate: bool,
 }
@@ -40,7 +42,7 @@ fn yes() -> bool {
 }
 
 impl Average {
-    /// Of this decay, from the first update on, of statistics too, and evaluated.
+    /// An average with this decay from the first update on, including moving statistics, and evaluated.
     pub fn new(decay: f64) -> Average {
         Average { decay, num_updates: false, moving_statistics: true, evaluate: true }
     }
@@ -50,14 +52,14 @@ impl Average {
         format!("{variable}/{LEVEL}")
     }
 
-    /// The variable that `name` is the average of, if it has the name of one.
+    /// The variable whose average is named `name`, if it is the name of one.
     pub fn variable_of(name: &str) -> Option<&str> {
         name.strip_suffix(LEVEL)?.strip_suffix('/')
     }
 
-    /// What an average still holds of the initial values after `n` updates: 1 is all of it.
+    /// The share of initial values in an average after `n` updates; 1 is all of it.
     pub fn initial_share(&self, n: u64) -> f64 {
-        // Beyond these the ramp has passed any decay that f32 knows from 1.
+        // After this many steps the ramp exceeds any decay below 1 in f32.
         const RAMP: u64 = 1 << 28;
         if !self.num_updates {
             return self.decay.powf(n as f64);
@@ -73,8 +75,9 @@ impl Average {
         share
     }
 
-    /// Emits the averages of the first `n_variables` variables of `graph`, those of its network, after their updates are
-    /// set: of what trains, and of other floats that have updates. `n_updates`, an s32 scalar, counts updates, this one too.
+    /// Emits the averages of the first `n_variables` variables of `graph`, those of its network, after their updates
+    /// are set: of trainable variables, and of other floats with updates. `n_updates`, an s32 scalar, counts updates,
+    /// including this one.
     ///
     /// # Errors
     /// A decay that is not above 0 and below 1, and a variable that has the name of an average, are errors of the graph.
@@ -85,7 +88,7 @@ impl Average {
             drop(graph.fail("average", &[n_updates], RuleError::new("average/decay", message)));
             return;
         }
-        // As TensorFlow's: the decay is rounded first, and its distance from 1 is then exact.
+        // As in TensorFlow: the decay is rounded first, and its distance from 1 is then exact.
         let decay = graph.scalar(DType::F32, self.decay);
         let decay = match self.num_updates {
             true => {
@@ -113,7 +116,7 @@ impl Average {
     }
 }
 
-/// The last part of an average's name.
+/// The last level of an average's name.
 const LEVEL: &str = "average";
 
 #[cfg(test)]
@@ -136,7 +139,7 @@ mod tests {
         assert!((counted.initial_share(3) - 24.0 / 1716.0).abs() < 1e-15);
         assert_eq!((plain.initial_share(0), counted.initial_share(0)), (1.0, 1.0));
         assert!(counted.initial_share(u64::MAX) == 0.0);
-        // (1 + 8) / (10 + 8) is 1/2: the ramp's seven first, then thirteen halves. Some thirty roundings of 2^-53.
+        // (1 + 8) / (10 + 8) is 1/2: seven ramp factors first, then thirteen halves. About thirty roundings of 2^-53.
         let ramp: f64 = (1..=7).map(|count| (1.0 + f64::from(count)) / (10.0 + f64::from(count))).product();
         let halves = Average { decay: 0.5, ..counted };
         assert!(

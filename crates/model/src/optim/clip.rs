@@ -1,4 +1,4 @@
-//! Gradients that are too large, made smaller.
+//! Gradient clipping.
 
 use super::number;
 use super::storage::Updated;
@@ -6,12 +6,12 @@ use crate::graph::Tensor;
 use bf16scope_hlo::ops::BinaryOp;
 use serde::{Deserialize, Serialize};
 
-/// How gradients are clipped, after a weight decay that is a term of the loss is added and before the optimizer.
+/// How gradients are clipped: after weight decay that is a term of the loss, before the optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Clip {
-    /// All by one factor, so that the root of the sum of all squares is at most `value`:
-    /// `g · value · min(1 / norm, 1 / value)`. Where the norm is not finite, every gradient is NaN.
+    /// All gradients by one factor, so that the root of the sum of all squares is at most `value`: `g · value · min(1 /
+    /// norm, 1 / value)`. If the norm is not finite, every gradient is NaN.
     ///
     /// # Source
     /// TensorFlow's `clip_by_global_norm`.
@@ -19,13 +19,13 @@ pub enum Clip {
         /// The largest norm.
         #[serde(deserialize_with = "number::positive")]
         value: f64,
-        /// Whether each replica's gradients are clipped before they are summed, as a `model_fn` of TPUEstimator does that clips
-        /// between `compute_gradients` and `apply_gradients`: those of its loss over the number of replicas, without a weight
-        /// decay that is added. Default false: the sum is.
+        /// Whether each replica's gradients are clipped before they are summed, as in a `model_fn` of TPUEstimator that
+        /// clips between `compute_gradients` and `apply_gradients`: gradients of its loss over the number of replicas,
+        /// without added weight decay. Default false: the sum is clipped.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         per_replica: bool,
     },
-    /// Each variable's, so that its norm is at most `value`: `g · value / max(norm, value)`.
+    /// Each variable's gradient, so that its norm is at most `value`: `g · value / max(norm, value)`.
     ///
     /// # Source
     /// TensorFlow's `clip_by_norm`.
@@ -34,7 +34,7 @@ pub enum Clip {
         #[serde(deserialize_with = "number::positive")]
         value: f64,
     },
-    /// Each element, to between `-value` and `value`.
+    /// Each element, to the range from `-value` to `value`.
     ///
     /// # Source
     /// TensorFlow's `clip_by_value`.
@@ -55,7 +55,7 @@ impl Clip {
                 let square = |gradient: &Tensor| square(gradient).cast(first.dtype());
                 let sum_of = |in_parts: bool| {
                     let both = variables.iter().zip(gradients);
-                    // Beyond the whole a part's gradient is zeros.
+                    // The padding of a sharded gradient is zeros.
                     let squares = both.filter(|(variable, _)| variable.part.is_some() == in_parts);
                     squares.map(|(_, gradient)| square(gradient)).reduce(|sum, square| sum + square)
                 };
@@ -78,7 +78,7 @@ impl Clip {
         }
     }
 
-    /// The gradients of one replica, clipped before they are summed; as they are where the sum is clipped.
+    /// Clips the gradients of one replica before they are summed; returns them unchanged if the sum is clipped.
     #[track_caller]
     pub fn of_replica(self, gradients: Vec<Tensor>) -> Vec<Tensor> {
         match (self, gradients.first().map(Tensor::dtype)) {
@@ -93,7 +93,7 @@ impl Clip {
         }
     }
 
-    /// Whether it is the sum over replicas that is clipped.
+    /// Whether the sum over replicas is clipped.
     pub(super) fn is_of_sum(self) -> bool {
         !matches!(self, Clip::GlobalNorm { per_replica: true, .. })
     }
@@ -111,7 +111,7 @@ fn square(gradient: &Tensor) -> Tensor {
 fn scaled_down(gradients: &[Tensor], norm: &Tensor, value: f64) -> Vec<Tensor> {
     let scalar = |value: f64| norm.graph().scalar(norm.dtype(), value);
     let factor = (scalar(1.0) / norm).minimum(&scalar(1.0 / value)) * value;
-    // 0, or NaN of an infinite norm, whose factor is 0.
+    // 0, or NaN for an infinite norm, whose factor is 0.
     #[expect(clippy::eq_op, reason = "a norm that is not finite makes NaN, as in TensorFlow")]
     let factor = factor + (norm - norm);
     gradients.iter().map(|gradient| gradient * &factor.cast(gradient.dtype())).collect()

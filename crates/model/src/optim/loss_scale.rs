@@ -1,7 +1,7 @@
 //! Loss scaling: keeps f16 gradients from vanishing below 2^-24, on the device.
 //!
 //! The loss is multiplied before it is differentiated and the gradients (f32 by then) are divided, so cotangents inside
-//! the f16 network are larger and the update is not. The dynamic form, in the order in which a step does it:
+//! the f16 network are larger and the update is not. The dynamic form, in the order of a step:
 //!
 //! ```text
 //! gradients ← grad(scale · loss) / scale
@@ -9,10 +9,10 @@
 //! else:                         keep all state;      scale ← max(scale / factor, minimum), good ← 0
 //! ```
 //!
-//! Both branches are selects of the training program: the host learns of nothing and waits for nothing. Skipped steps
-//! do not count for the learning rate, nor for Adam's correction. bf16 needs none of this: it has f32's exponents.
+//! Both branches are selects of the training program: the host neither learns of it nor waits. Skipped steps do not
+//! count for the learning rate, nor for Adam's correction. bf16 needs no loss scale: it has f32's exponents.
 //!
-//! Source: Keras' `LossScaleOptimizer` (2^15, ×2 after 2000 finite steps, ÷2 and skip on others) and jmp's
+//! Source: Keras' `LossScaleOptimizer` (2^15, ×2 after 2000 finite steps, ÷2 and skip otherwise) and jmp's
 //! `DynamicLossScale` (the minimum of 1; a scale that would overflow f32 stays).
 
 use crate::graph::{Graph, Init, Precision, Tensor, VariableInfo};
@@ -27,7 +27,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(into = "String")]
 pub enum LossScale {
-    /// Not at all.
+    /// No scaling.
     #[default]
     None,
     /// By a constant. A step with gradients that are not finite is not skipped.
@@ -37,13 +37,13 @@ pub enum LossScale {
     },
     /// By a scale that grows while gradients are finite, and shrinks, skipping the step, when they are not.
     Dynamic {
-        /// The scale at first.
+        /// The initial scale.
         initial: f64,
-        /// Finite steps until it grows.
+        /// Finite steps before it grows.
         period: u32,
-        /// What it grows and shrinks by.
+        /// The factor by which it grows and shrinks.
         factor: f64,
-        /// What it does not shrink below.
+        /// The smallest scale.
         minimum: f64,
     },
 }
@@ -52,8 +52,8 @@ impl LossScale {
     /// Keras' dynamic scaling.
     pub const DYNAMIC: LossScale = LossScale::Dynamic { initial: 32768.0, period: 2000, factor: 2.0, minimum: 1.0 };
 
-    /// What a network that computes in this precision needs: dynamic scaling in f16, whose gradients underflow; none in bf16 and
-    /// f32.
+    /// The default of a network that computes in this precision: dynamic scaling in f16, whose gradients underflow;
+    /// none in bf16 and f32.
     pub const fn usual(precision: Precision) -> LossScale {
         match precision {
             Precision::F16 => LossScale::DYNAMIC,
@@ -61,10 +61,10 @@ impl LossScale {
         }
     }
 
-    /// The variable that counts steps whose update was left out.
+    /// The variable that counts skipped steps.
     pub const N_SKIPPED: &str = "loss_scale/n_skipped";
 
-    /// Makes the state of the scaling, under `loss_scale/`. `step` counts calls of the program.
+    /// Declares the scaling's state, under `loss_scale/`. `step` counts calls of the program.
     pub fn begin(&self, graph: &Graph, step: &Tensor) -> Scaling {
         let mut scaling = Scaling { rule: *self, scale: None, n_good: None, n_skipped: None, step: step.clone() };
         match *self {
@@ -90,19 +90,19 @@ impl LossScale {
 /// A variable of the scaling: its number and its value before the step.
 type State = (usize, Tensor);
 
-/// The scaling of one training program under construction.
+/// The scaling of a training program under construction.
 #[derive(Debug)]
 pub struct Scaling {
     rule: LossScale,
     scale: Option<Tensor>,
-    /// The dynamic scale, and the finite steps since it changed.
+    /// The dynamic scale, and the finite steps since its last change.
     n_good: Option<(State, State)>,
     n_skipped: Option<State>,
     step: Tensor,
 }
 
 impl Scaling {
-    /// Updates made before this step: calls of the program less those that were skipped. `s32[]`.
+    /// Updates before this step: calls of the program minus skipped ones. `s32[]`.
     pub fn step(&self) -> &Tensor {
         &self.step
     }
@@ -123,8 +123,8 @@ impl Scaling {
         }
     }
 
-    /// After the updates are emitted: keeps all state where a gradient is not finite, and adjusts the scale. The state of
-    /// random number generators (u64) goes on either way, so that a step that is tried again is not the same one.
+    /// Called after the updates are emitted: keeps all state if a gradient is not finite, and adjusts the scale. The
+    /// state of random number generators (u64) advances either way, so that a repeated step draws new numbers.
     pub fn finish(self, graph: &Graph, gradients: &[(usize, Tensor)]) {
         let LossScale::Dynamic { period, factor, minimum, .. } = self.rule else { return };
         let (Some(((scale_number, scale), (good_number, n_good))), Some((skipped_number, n_skipped))) =
@@ -156,7 +156,7 @@ impl Scaling {
     }
 }
 
-/// Whether every element of every gradient is finite, `pred[]`. A maximum would not do: it may lose a NaN.
+/// Whether every element of every gradient is finite, `pred[]`. A maximum would not do: it may drop a NaN.
 fn all_finite(graph: &Graph, gradients: &[(usize, Tensor)]) -> Tensor {
     let mut any_bad = graph.scalar(DType::Pred, 0.0);
     for (_, gradient) in gradients {
@@ -169,7 +169,7 @@ fn all_finite(graph: &Graph, gradients: &[(usize, Tensor)]) -> Tensor {
 
 const EXPECTED: &str = "none, dynamic, or static: and a number above 0 such as static:1024";
 
-/// A text that is no loss scale.
+/// A text that is not a loss scale.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no loss scale `{0}`: expected {EXPECTED}")]
 pub struct UnknownLossScale(pub String);
@@ -183,7 +183,7 @@ impl FromStr for LossScale {
             None if text == "none" => Ok(LossScale::None),
             None if text == "dynamic" => Ok(LossScale::DYNAMIC),
             Some(("static", number)) => match number.parse::<f64>() {
-                // The loss is multiplied by it and gradients by its inverse, both in f32: neither may be 0 there.
+                // The loss is multiplied by it and gradients by its inverse, both in f32: neither may round to 0.
                 Ok(scale) if scale > 0.0 && [scale, 1.0 / scale].iter().all(|&factor| (factor as f32).is_normal()) => {
                     Ok(LossScale::Static { scale })
                 }
@@ -204,7 +204,7 @@ impl fmt::Display for LossScale {
     }
 }
 
-/// Refused inside the visitor, so that the error points at the value and not at its block.
+/// Rejected inside the visitor, so that the error points at the value and not at its block.
 impl<'de> Deserialize<'de> for LossScale {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LossScale, D::Error> {
         struct Text;

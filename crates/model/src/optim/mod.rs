@@ -1,14 +1,14 @@
 //! Optimizers and learning rates, emitted into the training program.
 //!
-//! [`Update`] is the whole of it: it takes gradients and the step, and sets for each variable (and each *slot*, the
-//! optimizer's own state about a variable) the value it has after the call. The arithmetic is f32, whatever the network
-//! computes in. So are variables, unless the graph's [`Storage`](crate::graph::Storage) says otherwise, and slots, but for those that
-//! [`MomentumDtype`] or [`SlotStorage`] makes bf16. There is no state on the host: the step is an input of the program.
+//! [`Update`] is the entry point: from gradients and the step it sets the new value of each variable, and of each
+//! *slot*, the optimizer's own state of a variable. The arithmetic is f32, whatever the network computes in. Variables
+//! are f32 too, unless the graph's [`Storage`](crate::graph::Storage) says otherwise, and so are slots, unless
+//! [`MomentumDtype`] or [`SlotStorage`] makes them bf16. There is no state on the host: the step is an input of the
+//! program.
 //!
-//! An [`Optimizer`] is a file of `optimizer/` and a line of the table in `optimizer.rs`.
+//! An [`Optimizer`] is a file in `optimizer/` and a line of the table in `optimizer.rs`.
 //!
-//! [`LossScale`] scales the loss of an f16 network. This room does not make gradients (`passes::grad`), nor drive the
-//! program (`train`).
+//! [`LossScale`] scales the loss of an f16 network. `passes::grad` emits gradients, and `train` runs the program.
 
 mod average;
 mod clip;

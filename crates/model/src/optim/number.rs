@@ -1,7 +1,7 @@
-//! Which numbers an optimizer's and a schedule's settings may be, for serde.
+//! Ranges of the settings of optimizers and schedules, for serde.
 //!
 //! Settings are f64 and become f32 constants of a program. One that is NaN, infinite or of the wrong sign would make a
-//! program that trains to NaN, or away from the minimum; it is refused where the document says so, with the line.
+//! program that trains to NaN, or away from the minimum; it is refused when the document is read, with the line.
 
 use crate::document::number;
 use serde::{Deserialize, Deserializer};
@@ -11,7 +11,7 @@ pub(super) fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     number(deserializer, is_not_negative, NOT_NEGATIVE)
 }
 
-/// What [`not_negative`] takes.
+/// Whether [`not_negative`] accepts it.
 pub(super) fn is_not_negative(value: f64) -> bool {
     value == 0.0 || value as f32 > 0.0 && (value as f32).is_finite()
 }
@@ -29,7 +29,7 @@ pub(super) fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64
     number(deserializer, accepts, "a finite number above 0 in f32")
 }
 
-/// A share that decays: from 0 up to but not including 1, in f32 too.
+/// A share that decays: from 0 to 1, excluding 1, in f32 too.
 pub(super) fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(
         deserializer,
@@ -38,31 +38,31 @@ pub(super) fn fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64
     )
 }
 
-/// A share that stays: from 0 to 1.
+/// A share that is kept: from 0 to 1.
 pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
-/// A share that is neither nothing nor all: above 0 and below 1, in f32 too.
+/// A share strictly between 0 and 1, in f32 too.
 pub(super) fn inner_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, is_inner_fraction, INNER_FRACTION)
 }
 
-/// What [`inner_fraction`] takes.
+/// Whether [`inner_fraction`] accepts it.
 pub(super) fn is_inner_fraction(value: f64) -> bool {
     value as f32 > 0.0 && (value as f32) < 1.0
 }
 
 pub(super) const INNER_FRACTION: &str = "a number above 0 and below 1";
 
-/// [`positive`], or nothing.
+/// [`positive`], or null.
 pub(super) fn positive_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     #[derive(Deserialize)]
     struct Positive(#[serde(deserialize_with = "positive")] f64);
     Ok(Option::<Positive>::deserialize(deserializer)?.map(|Positive(value)| value))
 }
 
-/// [`fraction`], or nothing.
+/// [`fraction`], or null.
 pub(super) fn fraction_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     #[derive(Deserialize)]
     struct Fraction(#[serde(deserialize_with = "fraction")] f64);
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!((numbers.power, numbers.share), (-0.25, 0.5));
         assert!(read("0", "0").is_ok());
         assert!(read("0.5", "0").is_err());
-        // It is 1 in f32.
+        // It rounds to 1 in f32.
         assert!(read("0", "0.99999999999").is_err());
     }
 }

@@ -1,11 +1,11 @@
 //! The optimizers: a line of the table each, and its rule in a file of [`optimizer/`](self).
 //!
-//! All arithmetic is in f32 (in f64 of f64 variables, for checking), whatever the variable is stored in: see
-//! [`Storage`](crate::graph::Storage). Slots have the variable's dims, start at zero, and are called `<variable>/<slot>`;
-//! they are stored in f32 too unless a [`MomentumDtype`](super::MomentumDtype) or a [`SlotStorage`](super::SlotStorage)
-//! says otherwise.
+//! All arithmetic is in f32 (in f64 for f64 variables, for checking), whatever the variable's
+//! [`Storage`](crate::graph::Storage). Slots have the variable's dims, start at zero, and are called
+//! `<variable>/<slot>`; they are stored in f32 unless a [`MomentumDtype`](super::MomentumDtype) or a
+//! [`SlotStorage`](super::SlotStorage) says otherwise.
 //!
-//! An optimizer is added in two files: its settings with their [`Rule`] in one beside the others, and its line here.
+//! To add an optimizer, write its settings with their [`Rule`] in a file beside the others, and a line here.
 
 mod adadelta;
 mod adafactor;
@@ -44,7 +44,7 @@ macro_rules! optimizers {
         })*
 
         impl Optimizer {
-            /// Each, with its defaults.
+            /// All optimizers, with their defaults.
             pub fn all() -> Vec<Optimizer> {
                 vec![$(Optimizer::$Kind($Kind::default())),*]
             }
@@ -56,15 +56,15 @@ macro_rules! optimizers {
                 }
             }
 
-            /// What is added to the size of a gradient, the root of a mean of squares, before it is divided by; where ε is inside
-            /// of the root, the root of ε. Nothing of a rule without such a quotient.
+            /// The ε that is added to the size of a gradient, the root of a mean of squares, before dividing by it; if
+            /// ε is inside the root, √ε. `None` for a rule without such a quotient.
             pub fn epsilon(&self) -> Option<f64> {
                 match self {
                     $(Optimizer::$Kind(settings) => settings.added_to_size(),)*
                 }
             }
 
-            /// What weight decay is in its rule.
+            /// The form of weight decay in its rule.
             pub fn decay_form(&self) -> DecayForm {
                 match self {
                     $(Optimizer::$Kind(_) => $Kind::DECAY,)*
@@ -78,28 +78,28 @@ macro_rules! optimizers {
                 }
             }
 
-            /// Whether its rule reads how many updates there were, as a correction of bias does.
+            /// Whether its rule reads the number of updates, for example to correct bias.
             pub fn reads_step(&self) -> bool {
                 match self {
                     $(Optimizer::$Kind(settings) => settings.reads_step(),)*
                 }
             }
 
-            /// Whether it keeps any slots.
+            /// Whether it has slots.
             pub fn keeps_slots(&self) -> bool {
                 match self {
                     $(Optimizer::$Kind(_) => $Kind::KEEPS_SLOTS,)*
                 }
             }
 
-            /// What its first moments are stored in.
+            /// The storage of its first moments.
             pub fn first_moments(&mut self) -> FirstMoments<'_> {
                 match self {
                     $(Optimizer::$Kind(settings) => settings.first_moments(),)*
                 }
             }
 
-            /// What its rule subtracts from the variable.
+            /// The change that its rule subtracts from the variable.
             #[track_caller]
             fn change(&self, given: &Given<'_>) -> Tensor {
                 match self {
@@ -115,21 +115,21 @@ optimizers! {
     sgd::Sgd = "sgd";
     /// Gradient descent with momentum; see [`Momentum`].
     momentum::Momentum = "momentum";
-    /// Steps that are scaled by means of gradients and of their squares; see [`Adam`].
+    /// Steps scaled by means of gradients and of their squares; see [`Adam`].
     adam::Adam = "adam";
-    /// Adam's scale in the memory of a few rows and columns; see [`Adafactor`].
+    /// Adam's scale in the memory of row and column means; see [`Adafactor`].
     adafactor::Adafactor = "adafactor";
-    /// TensorFlow's RMSProp, the optimizer of EfficientNet and others; see [`RmsProp`].
+    /// TensorFlow's RMSProp, used by EfficientNet and others; see [`RmsProp`].
     rmsprop::RmsProp = "rmsprop";
     /// Steps that shrink as squared gradients add up; see [`Adagrad`].
     adagrad::Adagrad = "adagrad";
-    /// Steps of the size of those before; see [`Adadelta`].
+    /// Steps of the size of earlier ones; see [`Adadelta`].
     adadelta::Adadelta = "adadelta";
-    /// For linear models with many zeros; see [`Ftrl`].
+    /// For linear models with sparse weights; see [`Ftrl`].
     ftrl::Ftrl = "ftrl";
-    /// Adam with weight decay decoupled, and optionally without bias correction; see [`AdamW`].
+    /// Adam with decoupled weight decay, and optionally without bias correction; see [`AdamW`].
     adamw::AdamW = "adamw";
-    /// AdamW with steps as large as the variable, for large batches; see [`Lamb`].
+    /// AdamW with steps relative to the variable's norm, for large batches; see [`Lamb`].
     lamb::Lamb = "lamb";
     /// Momentum with steps of a fixed share of the variable, for large batches; see [`Lars`].
     lars::Lars = "lars";
@@ -152,10 +152,10 @@ impl Optimizer {
     /// Adam with the paper's constants.
     pub const ADAM: Optimizer = Optimizer::Adam(Adam::PAPER);
 
-    /// Sets the new value of `variable` and makes and updates its slots.
+    /// Sets the new value of `variable`, and declares and updates its slots.
     ///
-    /// `decay` is the variable's weight decay, if it is decoupled; where it [is of the rule](DecayForm::is_of_the_rule), 0 is
-    /// none and `None` is an excepted variable.
+    /// `decay` is the variable's weight decay, if it is decoupled; where it [is of the
+    /// rule](DecayForm::is_of_the_rule), 0 is no decay and `None` is an excepted variable.
     #[track_caller]
     pub(super) fn emit(
         &self,

@@ -1,4 +1,5 @@
-//! Stochastic rounding from f32 to bf16, with noise that is a function of where and when: no state but a key.
+//! Stochastic rounding from f32 to bf16, with noise that is a function of key, step, name and element: the key is its
+//! only state.
 //!
 //! ```text
 //! a ← mix(mix(key₀) ^ step)          b ← mix(key₁ ^ a)                       once a step
@@ -6,15 +7,16 @@
 //! bf16 ← the upper half of (the bits of x + r)
 //! ```
 //!
-//! `n₀` and `n₁` are the first two words of the SHA-256 of the variable's name, `i` is the row-major number of the element,
-//! `mix` the function of [`mix`]. All of it is integer arithmetic, so every device, compiler and host gives the same bits,
-//! however many steps a call makes; and since nothing but the step counts up, a run that is resumed goes on with the noise
-//! that it would have had. The key is the variable `stochastic_rounding/key`, which starts from the seed and stays.
+//! `n₀` and `n₁` are the first two words of the SHA-256 of the variable's name, `i` is the row-major index of the
+//! element, `mix` the function [`mix`]. All of it is integer arithmetic, so every device, compiler and host gives the
+//! same bits, however many steps a call makes; and since only the step counts up, a resumed run continues with the
+//! noise of one that did not stop. The key is the variable `stochastic_rounding/key`, which is initialized from the
+//! seed and never changes.
 //!
 //! # Why this is unbiased
 //! bf16 is the upper half of f32. Adding a uniform 16-bit number to the lower half carries into the upper one with
-//! probability `lower / 2^16`, exactly the distance from the neighbour below in ulps: the mean of the result is `x`. Of
-//! subnormals too, and of negative numbers by symmetry.
+//! probability `lower / 2^16`, exactly the distance from the neighbour below in ulps: the mean of the result is `x`.
+//! This holds for subnormals too, and for negative numbers by symmetry.
 //!
 //! # Source
 //! Gupta et al. 2015 for training with it; the mixing function is Chris Wellons' `lowbias32` (2018).
@@ -30,7 +32,7 @@ use std::collections::BTreeMap;
 /// The variable that holds the key of the noise, `u32[2]`.
 pub const ROUNDING_KEY: &str = "stochastic_rounding/key";
 
-/// The noise of one variable at one step, on the host: what a training program computes.
+/// The noise of one variable at one step, computed on the host as in a training program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundingNoise {
     of_index: u32,
@@ -38,7 +40,7 @@ pub struct RoundingNoise {
 }
 
 impl RoundingNoise {
-    /// Of the variable called `name`, after `step` updates, under the run's key.
+    /// The noise of the variable called `name`, after `step` updates, with the run's key.
     pub fn new(key: [u32; 2], step: u32, name: &str) -> RoundingNoise {
         let a = mix(mix(key[0]) ^ step);
         let b = mix(key[1] ^ a);
@@ -46,14 +48,15 @@ impl RoundingNoise {
         RoundingNoise { of_index: a.wrapping_add(n0), of_mixed: b ^ n1 }
     }
 
-    /// For the element of this row-major number: uniform in 16 bits.
+    /// The noise of the element with this row-major index: 16 uniform bits.
     pub fn bits(self, element: u32) -> u16 {
         (mix(mix(element ^ self.of_index).wrapping_add(self.of_mixed)) >> 16) as u16
     }
 }
 
-/// `x` rounded to one of the two bf16 next to it: up where `noise` carries out of the bits that bf16 lacks. A bf16 stays
-/// what it is. Nothing finite becomes infinite: above the largest finite bf16 is that. NaN and infinities stay.
+/// `x` rounded to one of the two adjacent bf16: up if adding `noise` carries out of the bits that bf16 lacks. A bf16 is
+/// unchanged. No finite number becomes infinite: above the largest finite bf16, the result is that one. NaN and
+/// infinities stay.
 pub fn round_stochastically(x: f32, noise: u16) -> bf16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(u32::from(noise));
@@ -84,7 +87,7 @@ fn mix(mut x: u32) -> u32 {
     x ^ (x >> LAST)
 }
 
-/// Two words that tell names apart.
+/// Two words that distinguish names.
 fn words_of(name: &str) -> [u32; 2] {
     let hash = Sha256::digest(name.as_bytes());
     [0, 4].map(|at| u32::from_le_bytes([hash[at], hash[at + 1], hash[at + 2], hash[at + 3]]))
@@ -94,16 +97,16 @@ fn words_of(name: &str) -> [u32; 2] {
 #[derive(Debug)]
 pub(super) struct Rounding {
     graph: Graph,
-    /// `a` and `b` of the step.
+    /// `a` and `b` of this step.
     of_step: [Tensor; 2],
     elements: RefCell<Elements>,
 }
 
-/// Numbers of the elements of arrays, by dims and, of a part, by which.
+/// Indices of the elements of arrays, by dims and, for a shard, by its axis and length.
 type Elements = BTreeMap<(Vec<i64>, Option<(usize, i64)>), Tensor>;
 
 impl Rounding {
-    /// Makes the key; `step` is an s32 scalar, the number of updates made before this one.
+    /// Declares the key; `step` is an s32 scalar, the number of updates before this one.
     #[track_caller]
     pub fn begin(graph: &Graph, step: &Tensor) -> Rounding {
         let of_step = graph.scope().within("stochastic_rounding", |s| {
@@ -116,7 +119,7 @@ impl Rounding {
         Rounding { graph: graph.clone(), of_step, elements: RefCell::default() }
     }
 
-    /// `x`, f32, rounded to bf16 as the variable called `name`.
+    /// Rounds `x`, f32, to bf16 with the noise of the variable called `name`.
     #[track_caller]
     pub fn round(&self, name: &str, x: &Tensor, part: Option<VariableShard>) -> Tensor {
         if x.is_poison() {
@@ -140,14 +143,14 @@ impl Rounding {
         bits_of(&upper.cast(DType::U16), DType::BF16)
     }
 
-    /// The row-major number of each element.
+    /// The row-major index of each element.
     #[track_caller]
     fn elements(&self, dims: &[i64], part: Option<VariableShard>) -> Tensor {
         let key = (dims.to_vec(), part.map(|part| (part.axis, part.whole)));
         if let Some(elements) = self.elements.borrow().get(&key) {
             return elements.clone();
         }
-        // Not one iota that is reshaped: sums of iotas are made where they are read.
+        // Not one iota that is reshaped: sums of iotas are fused into their readers.
         let whole = part.map_or(dims.to_vec(), |part| part.whole_dims(dims));
         let mut stride = 1u32;
         let mut sum: Option<Tensor> = None;
@@ -167,7 +170,7 @@ impl Rounding {
     }
 }
 
-/// [`mix`] of every element.
+/// Applies [`mix`] to every element.
 #[track_caller]
 fn mixed(x: &Tensor) -> Tensor {
     let mut x = x.clone();
@@ -177,7 +180,7 @@ fn mixed(x: &Tensor) -> Tensor {
     x.xor(&x.shifted(LAST))
 }
 
-/// The bits of `x` read as another dtype of as many.
+/// Reads the bits of `x` as another dtype of the same width.
 #[track_caller]
 fn bits_of(x: &Tensor, dtype: DType) -> Tensor {
     let declared = Shape::array(dtype, x.dims());
@@ -188,7 +191,7 @@ fn slice_of(at: i64) -> bf16scope_hlo::ops::SliceDim {
     bf16scope_hlo::ops::SliceDim { start: at, limit: at + 1, stride: 1 }
 }
 
-/// What unsigned words do, in short.
+/// Operations on unsigned words.
 trait Words {
     fn xor(&self, other: &Tensor) -> Tensor;
     fn and(&self, other: &Tensor) -> Tensor;
@@ -216,7 +219,7 @@ impl Words for Tensor {
 mod tests {
     use super::*;
 
-    /// Another would draw other noise for a run that goes on.
+    /// Other words would change the noise of resumed runs.
     #[test]
     fn the_words_of_a_name_are_the_first_of_its_sha256() {
         assert_eq!(words_of("a"), [0x1281_97ca, 0xcabd_1bca]);

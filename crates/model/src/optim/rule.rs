@@ -1,7 +1,7 @@
-//! What an optimizer is to the update: its rule, and what it says about itself.
+//! The interface between an optimizer and the update: its rule, and its properties.
 //!
-//! A rule sees a variable as f32 (f64 where gradients are checked), whatever it is stored in, and never the step before:
-//! what it remembers it keeps in slots, which [`Given`] makes. This file knows no optimizer.
+//! A rule sees a variable as f32 (f64 where gradients are checked), whatever its storage, and never the previous step:
+//! its memory is in slots, which [`Given`] declares. This file knows no particular optimizer.
 
 use super::slot::{Slot, SlotSpec};
 use super::slot_storage::{Moment, MomentumDtype};
@@ -9,90 +9,90 @@ use super::storage::Updated;
 use crate::graph::{Graph, Init, Tensor};
 use bf16scope_hlo::DType;
 
-/// The settings of an optimizer, and the rule that they are of.
+/// The settings of an optimizer, with its rule.
 pub(super) trait Rule {
-    /// What it adds to the size of a gradient, the root of a mean of squares, before it divides by it; where ε is inside of the root,
-    /// the root of ε.
+    /// The ε that it adds to the size of a gradient, the root of a mean of squares, before dividing by it; if ε is
+    /// inside the root, √ε.
     fn added_to_size(&self) -> Option<f64> {
         None
     }
 
-    /// What weight decay is in the rule.
+    /// The form of weight decay in the rule.
     const DECAY: DecayForm = DecayForm::Gradient;
 
     /// Whether the rule divides by the learning rate, so that a schedule must not start at 0.
     const DIVIDES_BY_RATE: bool = false;
 
-    /// Whether it has any slots.
+    /// Whether it has slots.
     const KEEPS_SLOTS: bool = true;
 
-    /// Whether it reads how many updates there were.
+    /// Whether it reads the number of updates.
     fn reads_step(&self) -> bool {
         false
     }
 
-    /// What its first moments are stored in.
+    /// The storage of its first moments.
     fn first_moments(&mut self) -> FirstMoments<'_>;
 
-    /// Makes and updates the slots of the variable; gives what is to be subtracted from its value.
+    /// Declares and updates the slots of the variable; returns the value to subtract from the variable.
     fn emit(&self, given: &Given<'_>) -> Tensor;
 }
 
-/// What weight decay is in an optimizer's rule.
+/// The form of weight decay in an optimizer's rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecayForm {
-    /// A term of the gradient, unless [`WeightDecay`](super::WeightDecay) says that it is decoupled.
+    /// A term of the gradient, unless [`WeightDecay`](super::WeightDecay) is decoupled.
     Gradient,
-    /// Subtracted beside what the rule subtracts: always decoupled.
+    /// Subtracted in addition to the rule's change: always decoupled.
     Beside,
-    /// A part of the rule, which takes norms of it: after the slots, so that they do not see it.
+    /// A part of the rule, whose norms include it, but after the slots, which do not see it.
     InRule,
-    /// A part of the rule, which takes norms of it: in what the slots see. It cannot be decoupled.
+    /// A part of the rule, whose norms include it, in the input of the slots. It cannot be decoupled.
     InSlots,
 }
 
 impl DecayForm {
-    /// Whether the rule itself makes use of weight decay: its value, and which variables it excepts.
+    /// Whether the rule itself reads the weight decay: its value, and whether the variable is excepted.
     pub(super) fn is_of_the_rule(self) -> bool {
         matches!(self, DecayForm::InRule | DecayForm::InSlots)
     }
 }
 
-/// What an optimizer's first moments, its means of gradients or of steps, are stored in.
+/// The storage of an optimizer's first moments, its means of gradients or of steps.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FirstMoments<'a> {
-    /// What this setting says.
+    /// Chosen by this setting.
     StoredAs(&'a mut MomentumDtype),
     /// f32, unless [`SlotStorage`](super::SlotStorage) says otherwise.
     InF32,
-    /// It keeps none.
+    /// The optimizer has none.
     None {
-        /// In words: `sgd keeps no moments`.
+        /// The reason, as a sentence: `sgd keeps no moments`.
         why: &'static str,
     },
 }
 
-/// What a rule is given of one variable at one step.
+/// The inputs of a rule for one variable at one step.
 pub(super) struct Given<'a> {
     pub graph: &'a Graph,
     pub variable: &'a Updated<'a>,
-    /// The gradient, with weight decay as [`Rule::DECAY`] says, clipped.
+    /// The gradient, with weight decay if [`Rule::DECAY`] adds it, clipped.
     pub gradient: &'a Tensor,
     /// The learning rate of the step, a scalar.
     pub learning_rate: &'a Tensor,
-    /// The number of updates made before this one, an s32 scalar.
+    /// The number of updates before this one, an s32 scalar.
     pub step: &'a Tensor,
-    /// Where decay is a part of the rule: its value, which may be 0, or `None` of a variable that is excepted.
+    /// If decay is a part of the rule: its value, which may be 0, or `None` for an excepted variable.
     pub decay: Option<f64>,
 }
 
 impl<'a> Given<'a> {
-    /// What the variable is before the step.
+    /// The variable before the step.
     pub fn value(&self) -> &'a Tensor {
         &self.variable.value
     }
 
-    /// What the update is computed in.
+    /// The dtype in which the update is computed.
     pub fn dtype(&self) -> DType {
         self.variable.dtype
     }
@@ -109,34 +109,34 @@ impl<'a> Given<'a> {
         self.step.cast(self.dtype()) + 1.0
     }
 
-    /// Makes the slot `<variable>/<name>`, zeros at first: a mean of gradients or of steps, of which a tenth or so goes at
-    /// every step.
+    /// Declares the slot `<variable>/<name>`, initially zeros: a mean of gradients or of steps, which loses about a
+    /// tenth of itself at every step.
     #[track_caller]
     pub fn first_moment(&self, name: &str, dtype: MomentumDtype) -> Slot<'a> {
         self.make(name, Moment::First(dtype), Init::Zeros, None)
     }
 
-    /// Makes the slot `<variable>/<name>`, zeros at first.
+    /// Declares the slot `<variable>/<name>`, initially zeros.
     #[track_caller]
     pub fn slot(&self, name: &str) -> Slot<'a> {
         self.make(name, Moment::Other, Init::Zeros, None)
     }
 
-    /// Makes the slot `<variable>/<name>`, `value` all over at first.
+    /// Declares the slot `<variable>/<name>`, initially filled with `value`.
     #[track_caller]
     pub fn filled_slot(&self, name: &str, value: f64) -> Slot<'a> {
         self.make(name, Moment::Other, Init::Constant(value), None)
     }
 
-    /// Makes the slot `<variable>/<name>`, one number, `value` at first.
+    /// Declares the slot `<variable>/<name>`, a scalar, initially `value`.
     #[track_caller]
     pub fn scalar_slot(&self, name: &str, value: f64) -> Slot<'a> {
         let spec = SlotSpec { name, moment: Moment::Scalar, dims: Vec::new(), part: None, init: Init::Constant(value) };
         Slot::new(self.graph, self.variable, spec)
     }
 
-    /// Makes the slot `<variable>/<name>`, of the variable's dims without `axis`, zeros at first. Where that axis is the one
-    /// that the variable is split along, it is whole on all replicas.
+    /// Declares the slot `<variable>/<name>`, with the variable's dims without `axis`, initially zeros. If the variable
+    /// is sharded along that axis, the slot is whole on all replicas.
     #[track_caller]
     pub fn slot_without_axis(&self, name: &str, axis: usize) -> Slot<'a> {
         self.make(name, Moment::Other, Init::Zeros, Some(axis))

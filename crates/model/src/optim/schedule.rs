@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum LearningRate {
-    /// `value`.
+    /// The rate `value` at every step.
     Constant {
         /// The rate.
         #[serde(deserialize_with = "number::not_negative")]
@@ -32,12 +32,12 @@ pub enum LearningRate {
         /// The rate at step 0.
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
-        /// The steps in which the rate falls by the factor `decay_rate`.
+        /// The number of steps in which the rate falls by the factor `decay_rate`.
         decay_steps: NonZeroU32,
         /// The factor per `decay_steps` steps.
         #[serde(deserialize_with = "number::positive")]
         decay_rate: f64,
-        /// Whether it falls at once every so many steps, or a little at each.
+        /// Whether it falls every `decay_steps` steps at once, instead of a little at each step.
         #[serde(default)]
         staircase: bool,
     },
@@ -51,38 +51,39 @@ pub enum LearningRate {
         value: f64,
         /// The step from which on the rate is `alpha · value`.
         decay_steps: NonZeroU32,
-        /// The share of the rate that stays, from 0 to 1.
+        /// The share of the rate that remains, from 0 to 1.
         #[serde(default, deserialize_with = "number::share")]
         alpha: f64,
     },
-    /// `(value − end_value) · r^power + end_value`, where `r`, what remains, is `1 − min(step, decay_steps) / decay_steps`.
+    /// `(value − end_value) · r^power + end_value`, where the remainder `r` is `1 − min(step, decay_steps) /
+    /// decay_steps`.
     ///
     /// # Source
-    /// Keras' `PolynomialDecay`. LARS' recipes have a power of 2. What remains is computed without cancellation.
+    /// Keras' `PolynomialDecay`. LARS' recipes have a power of 2. The remainder is computed without cancellation.
     Polynomial {
         /// The rate at step 0.
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
         /// The step from which on the rate is `end_value`.
         decay_steps: NonZeroU32,
-        /// The rate at the end.
+        /// The final rate.
         #[serde(default, deserialize_with = "number::not_negative")]
         end_value: f64,
         /// The power.
         #[serde(deserialize_with = "number::positive")]
         power: f64,
     },
-    /// In a straight line from `value` to `end_value`: [`LearningRate::Polynomial`] with a power of 1.
+    /// Linear from `value` to `end_value`: [`LearningRate::Polynomial`] with a power of 1.
     ///
     /// # Source
-    /// BERT's, after its warm-up.
+    /// BERT's schedule after its warm-up.
     Linear {
         /// The rate at step 0.
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
         /// The step from which on the rate is `end_value`.
         decay_steps: NonZeroU32,
-        /// The rate at the end.
+        /// The final rate.
         #[serde(default, deserialize_with = "number::not_negative")]
         end_value: f64,
     },
@@ -92,32 +93,32 @@ pub enum LearningRate {
     /// Keras' `PiecewiseConstantDecay`, whose boundary is the last step of a piece and not the first of the next: a change
     /// at step 101 is its boundary of 100.
     Piecewise {
-        /// The rate at first.
+        /// The initial rate.
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
-        /// The rates after it, in ascending order of steps.
+        /// The later rates, in ascending order of steps.
         #[serde(deserialize_with = "ascending")]
         changes: Vec<RateChange>,
     },
     /// `value / √max(t, constant_until)`, where `t` is `first_step` at the first step, and counts steps.
     ///
     /// # Source
-    /// With `value: 1` and `constant_until: 10000` T5's schedule: `truncated_rsqrt` of Mesh TensorFlow's
-    /// `learning_rate_schedules.py`, `rsqrt(max(step, warmup_steps))`, whose step is 0 at first. With `first_step: 1` the
-    /// "relative step size" of Shazeer & Stern 2018, `min(0.01, 1/√t)`, which Mesh TensorFlow's Adafactor takes where it is
-    /// given no rate.
+    /// With `value: 1` and `constant_until: 10000` it is T5's schedule: `truncated_rsqrt` in Mesh TensorFlow's
+    /// `learning_rate_schedules.py`, `rsqrt(max(step, warmup_steps))`, whose first step is 0. With `first_step: 1` it
+    /// is the "relative step size" of Shazeer & Stern 2018, `min(0.01, 1/√t)`, the default of Mesh TensorFlow's
+    /// Adafactor.
     InverseSqrt {
         /// The numerator.
         #[serde(deserialize_with = "number::not_negative")]
         value: f64,
         /// The step until which the rate does not fall.
         constant_until: NonZeroU32,
-        /// What the first step counts as. Default 0, as everywhere.
+        /// The number of the first step. Default 0, as elsewhere.
         #[serde(default)]
         first_step: u32,
     },
-    /// From 0 in a straight line to `value` at step `warm_up`, then `value` until the first drop, then
-    /// `value · multiplier` of the latest drop passed.
+    /// Linear from 0 to `value` at step `warm_up`, then `value` until the first drop, then `value · multiplier` of the
+    /// latest drop.
     ///
     /// # Source
     /// `learning_rate_schedule` of `resnet_main.py` of TensorFlow's TPU models; see [`LearningRate::resnet`].
@@ -133,7 +134,7 @@ pub enum LearningRate {
     },
 }
 
-/// A rate that stays.
+/// A constant rate.
 impl From<f64> for LearningRate {
     fn from(value: f64) -> LearningRate {
         LearningRate::Constant { value }
@@ -146,7 +147,7 @@ impl From<f64> for LearningRate {
 pub struct RateDrop {
     /// The first step of the drop.
     pub step: u32,
-    /// The factor on the schedule's value (not on what the drop before left).
+    /// The factor on the schedule's value (not on the value after the previous drop).
     #[serde(deserialize_with = "number::not_negative")]
     pub multiplier: f64,
 }
@@ -162,7 +163,7 @@ pub struct RateChange {
     pub value: f64,
 }
 
-/// What happens at a step.
+/// A change of the rate at a step.
 trait AtStep {
     const WHAT: &'static str;
     fn step(&self) -> u32;
@@ -182,7 +183,7 @@ impl AtStep for RateChange {
     }
 }
 
-/// Drops or changes whose steps ascend: the latest that was passed is the one that counts.
+/// Drops or changes in ascending order of steps, so that the latest one applies.
 fn ascending<'de, D: Deserializer<'de>, T: AtStep + Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct Ascending<T>(PhantomData<T>);
     impl<'de, T: AtStep + Deserialize<'de>> Visitor<'de> for Ascending<T> {
@@ -212,10 +213,10 @@ impl Default for LearningRate {
 }
 
 impl LearningRate {
-    /// `value` at every step.
+    /// A constant rate.
     ///
     /// # Errors
-    /// In words what a rate may be, where this is none.
+    /// An invalid rate; the text describes valid ones.
     pub fn constant(value: f64) -> Result<LearningRate, &'static str> {
         match number::is_not_negative(value) {
             true => Ok(LearningRate::Constant { value }),
@@ -294,7 +295,8 @@ impl LearningRate {
         }
     }
 
-    /// The part of the schedule that `step` is in, by the key that begins it: `decay`, then `end`; `value`, then `changes[0]`.
+    /// The part of the schedule that contains `step`, by the key that begins it: `decay`, then `end`; `value`, then
+    /// `changes[0]`.
     pub fn phase_at(&self, step: u32) -> String {
         let latest = |steps: &mut dyn DoubleEndedIterator<Item = u32>, n: usize, key: &str| {
             let n_ahead = steps.rev().take_while(|&begin| begin > step).count();
@@ -324,7 +326,7 @@ impl LearningRate {
         }
     }
 
-    /// The rate at `step`, on the host: what [`LearningRate::emit`] emits, in f64.
+    /// The rate at `step` on the host: the function of [`LearningRate::emit`] in f64.
     pub fn at(&self, step: u32) -> f64 {
         match self {
             LearningRate::Constant { value } => *value,
@@ -360,7 +362,7 @@ impl LearningRate {
     }
 }
 
-/// `1 − min(step, decay_steps) / decay_steps`, from the steps that remain.
+/// `1 − min(step, decay_steps) / decay_steps`, computed from the remaining steps.
 #[track_caller]
 fn remaining(step: &Tensor, decay_steps: NonZeroU32) -> Tensor {
     let n = f64::from(decay_steps.get().min(i32::MAX as u32));
@@ -372,7 +374,7 @@ fn remaining_at(step: u32, decay_steps: NonZeroU32) -> f64 {
     f64::from(decay_steps.get() - step.min(decay_steps.get())) / f64::from(decay_steps.get())
 }
 
-/// A learning rate that rises in a straight line to where a schedule starts.
+/// A linear rise of the learning rate to the start of a schedule.
 ///
 /// Before step `steps` the rate is `start + (target − start) · step / steps`, where `target` is the schedule's rate at its
 /// step 0.
@@ -383,19 +385,19 @@ fn remaining_at(step: u32, decay_steps: NonZeroU32) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WarmUp {
-    /// How many steps it takes.
+    /// The number of steps.
     pub steps: NonZeroU32,
     /// The rate at step 0. Default 0.
     #[serde(default, deserialize_with = "number::not_negative")]
     pub start: f64,
-    /// Whether the schedule counts these steps too, so that what follows is its rate at step `steps` and not at its step 0.
+    /// Whether the schedule counts these steps too: it then continues at its step `steps` instead of its step 0.
     /// Default false.
     #[serde(default)]
     pub overlap: bool,
 }
 
 impl WarmUp {
-    /// The rate at `step`, an s32 scalar, as an f32 scalar: first this, then `schedule`.
+    /// The rate at `step`, an s32 scalar, as an f32 scalar: the warm-up, then `schedule`.
     #[track_caller]
     pub fn emit(&self, schedule: &LearningRate, step: &Tensor) -> Tensor {
         let steps = f64::from(self.steps.get().min(i32::MAX as u32));
@@ -407,7 +409,7 @@ impl WarmUp {
         step.less(&step.graph().scalar(DType::S32, steps)).select(&ramp, &after)
     }
 
-    /// The part of the schedule that `step` is in: `warm_up`, then [`LearningRate::phase_at`].
+    /// The part of the schedule that contains `step`: `warm_up`, then [`LearningRate::phase_at`].
     pub fn phase_at(&self, schedule: &LearningRate, step: u32) -> String {
         match step.checked_sub(self.steps.get()) {
             None => "warm_up".to_string(),
@@ -468,7 +470,7 @@ mod tests {
         assert_eq!(t5.at(40_000), 0.005);
         let paper = read("!inverse_sqrt {value: 1, constant_until: 10000, first_step: 1}");
         assert_eq!([paper.at(9_999), paper.at(10_000), paper.at(39_999)], [0.01, 1.0 / 10_001f64.sqrt(), 0.005]);
-        // What checkpoints keep says which, so that a run begun before is told of the change.
+        // Checkpoints store `first_step`, so a run that began before the key existed reports the change.
         assert!(serde_yaml::to_string(&t5).unwrap().contains("first_step: 0"));
     }
 

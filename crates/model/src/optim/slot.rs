@@ -1,4 +1,4 @@
-//! Slots: an optimizer's state about one variable, in a program under construction.
+//! Slots: an optimizer's state of one variable, in a program under construction.
 
 use super::slot_storage::Moment;
 use super::storage::Updated;
@@ -9,32 +9,32 @@ use bf16scope_hlo::DType;
 pub(super) struct Slot<'a> {
     graph: &'a Graph,
     variable: &'a Updated<'a>,
-    /// Its name under the variable's.
+    /// The last level of its name.
     name: String,
     number: usize,
     stored: DType,
-    /// How it lies over replicas, if each has a part.
+    /// Its sharding over replicas, if it is sharded.
     pub part: Option<VariableShard>,
-    /// Before the step, in the variable's dtype.
+    /// The value before the step, in the variable's dtype.
     pub value: Tensor,
 }
 
-/// What a slot is to be.
+/// The specification of a slot.
 pub(super) struct SlotSpec<'n> {
-    /// Its name under the variable's.
+    /// The last level of its name.
     pub name: &'n str,
-    /// What it holds.
+    /// The kind of its content.
     pub moment: Moment,
-    /// Its dims, whole.
+    /// Dims of the whole.
     pub dims: Vec<i64>,
-    /// How it lies over replicas, if each has a part.
+    /// Its sharding over replicas, if it is sharded.
     pub part: Option<VariableShard>,
-    /// What it is at first.
+    /// Its initial values.
     pub init: Init,
 }
 
 impl<'a> Slot<'a> {
-    /// Makes it, as state of the graph.
+    /// Declares it as state of the graph.
     #[track_caller]
     pub fn new(graph: &'a Graph, variable: &'a Updated<'a>, spec: SlotSpec<'_>) -> Slot<'a> {
         let SlotSpec { name, moment, dims, part, init } = spec;
@@ -44,7 +44,7 @@ impl<'a> Slot<'a> {
         Slot { graph, variable, name: name.to_string(), number: slot.number, stored, part, value }
     }
 
-    /// Sets the value after the step, rounded to what the slot is stored in.
+    /// Sets the value after the step, rounded to the slot's storage.
     #[track_caller]
     pub fn store(&self, value: &Tensor) {
         let full = format!("{}/{}", self.variable.name, self.name);

@@ -1,7 +1,7 @@
-//! How a variable's new value gets into what it is stored in: the other half of [`Storage`].
+//! Writes a variable's new value to its storage: the counterpart of [`Storage`].
 //!
-//! An optimizer sees a variable as f32 (f64 where gradients are checked), whatever it is stored in: [`Updated`] reads it
-//! before the rule and writes it after.
+//! An optimizer sees a variable as f32 (f64 where gradients are checked), whatever its storage: [`Updated`] reads it
+//! before the rule and writes it afterwards.
 
 use super::rounding::{Rounding, round_stochastically};
 use super::slot_storage::{Moment, SlotStorage};
@@ -9,31 +9,31 @@ use crate::graph::{Graph, Init, Storage, Tensor, VariableInfo, VariableShard};
 use bf16scope_hlo::{DType, Op};
 use half::bf16;
 
-/// The slot of what a bf16 variable lacks, under [`Storage::Bf16Compensated`].
+/// The slot with the remainder of a bf16 variable, with [`Storage::Bf16Compensated`].
 pub const LOW: &str = "low";
 
-/// A variable that is updated.
+/// A variable that the program updates.
 pub(super) struct Updated<'a> {
     graph: &'a Graph,
     number: usize,
     /// Its scoped name.
     pub name: String,
-    /// What the update is computed in.
+    /// The dtype in which the update is computed.
     pub dtype: DType,
-    /// Its dims: of a sharded one, those of a shard.
+    /// Its dims; for a sharded variable, a shard's.
     pub dims: Vec<i64>,
-    /// How it lies over replicas, if each has a part.
+    /// Its sharding over replicas, if it is sharded.
     pub part: Option<VariableShard>,
-    /// What it is before the step, in `dtype`.
+    /// The value before the step, in `dtype`.
     pub value: Tensor,
-    /// The number of the slot of what it lacks.
+    /// The number of the slot with its remainder.
     low: Option<usize>,
     rounding: Option<&'a Rounding>,
     slots: SlotStorage,
 }
 
 impl<'a> Updated<'a> {
-    /// Variable `number`; `rounding` is there where something is rounded stochastically.
+    /// Variable `number`; `rounding` is needed if anything is rounded stochastically.
     #[track_caller]
     pub fn new(graph: &'a Graph, number: usize, rounding: Option<&'a Rounding>, slots: SlotStorage) -> Updated<'a> {
         let VariableInfo { name, dtype: stored, dims, part, instr, .. } = graph.variable(number);
@@ -50,18 +50,18 @@ impl<'a> Updated<'a> {
         Updated { graph, number, name, dtype, dims, part, value, low, rounding, slots }
     }
 
-    /// Its dims, whole.
+    /// Dims of the whole.
     pub fn whole_dims(&self) -> Vec<i64> {
         self.part.map_or(self.dims.clone(), |part| part.whole_dims(&self.dims))
     }
 
-    /// `√(Σ x²)`, a scalar, of what has this variable's dims.
+    /// `√(Σ x²)`, a scalar, for an `x` with this variable's dims.
     #[track_caller]
     pub fn norm(&self, x: &Tensor) -> Tensor {
         (x * x).total(self.part).sqrt()
     }
 
-    /// `√(mean x²)`, a scalar, of what has this variable's dims.
+    /// `√(mean x²)`, a scalar, for an `x` with this variable's dims.
     #[track_caller]
     pub fn rms(&self, x: &Tensor) -> Tensor {
         match self.part {
@@ -76,14 +76,15 @@ impl<'a> Updated<'a> {
         }
     }
 
-    /// Sets what it is after the step.
+    /// Sets the value after the step.
     #[track_caller]
     pub fn store(&self, value: &Tensor) {
         let stored = self.graph.variable(self.number).dtype;
         match (self.low, self.graph.storage(), self.rounding) {
             _ if stored == self.dtype => self.graph.set_update(self.number, value),
             (Some(low), _, _) => {
-                // Not a cast and back, which a compiler that may keep excess precision would leave out, and with it the rest.
+                // A cast and back would not do: a compiler that keeps excess precision may remove it, and the remainder
+                // with it.
                 let high = value.emit("reduce-precision", &[], |e| e.emit(Op::ROUND_TO_BF16, &[value.id], None));
                 self.graph.set_update(self.number, &high.cast(stored));
                 self.graph.set_update(low, &(value - high).cast(DType::BF16));
@@ -95,12 +96,12 @@ impl<'a> Updated<'a> {
         }
     }
 
-    /// What a slot of it that holds `moment` is stored in.
+    /// The dtype of a slot of this variable that holds `moment`.
     pub fn slot_dtype(&self, moment: Moment) -> DType {
         self.slots.of(moment, self.dtype)
     }
 
-    /// What is stored in the slot called `full`, of dtype `stored`.
+    /// The value to store in the slot called `full`, with dtype `stored`.
     #[track_caller]
     pub fn slot_value(&self, full: &str, value: &Tensor, stored: DType, part: Option<VariableShard>) -> Tensor {
         match (self.slots, self.rounding) {
@@ -110,17 +111,17 @@ impl<'a> Updated<'a> {
     }
 }
 
-/// A number as a storage keeps it, on the host: what a training program makes of each element.
+/// A number in a storage, on the host: computed like each element in a training program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kept {
-    /// What the network reads.
+    /// The value that the network reads.
     pub high: f32,
-    /// What [`Storage::Bf16Compensated`] has in its slot; of the others 0.
+    /// The remainder in the slot of [`Storage::Bf16Compensated`]; 0 for other storages.
     pub low: f32,
 }
 
 impl Kept {
-    /// `value`, stored; `noise` is what stochastic rounding takes from [`RoundingNoise`](super::RoundingNoise).
+    /// Stores `value`; `noise` is the input of stochastic rounding from [`RoundingNoise`](super::RoundingNoise).
     pub fn new(storage: Storage, value: f32, noise: u16) -> Kept {
         let near = bf16::from_f32(value).to_f32();
         match storage {
@@ -131,7 +132,7 @@ impl Kept {
         }
     }
 
-    /// What the next update starts from.
+    /// The value from which the next update starts.
     pub fn value(self) -> f32 {
         self.high + self.low
     }

@@ -1,4 +1,4 @@
-//! The update: how gradients, weight decay, clipping, the optimizer and the learning rate come together.
+//! The update of a step: weight decay, clipping, the optimizer and the learning rate.
 
 use super::clip::Clip;
 use super::optimizer::Optimizer;
@@ -14,18 +14,19 @@ use bf16scope_hlo::{DType, Shape};
 use bf16scope_passes::name_matches;
 use serde::Serialize;
 
-/// Variables that change by another rule, or at another rate.
+/// Variables with another rule, or another rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VariableGroup {
-    /// Patterns of their names (`*` is any text, `?` any character). A variable is of the first group that has it.
+    /// Patterns of their names (`*` is any text, `?` any character). A variable belongs to the first group that
+    /// matches.
     pub variables: Vec<String>,
     /// The rule.
     pub optimizer: Optimizer,
-    /// The learning rate at each step. The warm-up is that of the others.
+    /// The learning rate at each step. The warm-up is shared.
     pub learning_rate: LearningRate,
 }
 
-/// How variables change in a step: `gradient` → plus weight decay, unless it is decoupled → clipped → optimizer, at the
+/// The update rule of a step: `gradient` → plus weight decay, unless it is decoupled → clipped → optimizer, at the
 /// learning rate of the step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
@@ -33,32 +34,33 @@ pub struct Update {
     pub optimizer: Optimizer,
     /// The learning rate at each step.
     pub learning_rate: LearningRate,
-    /// What the rate is before.
+    /// The rate during the warm-up.
     pub warm_up: Option<WarmUp>,
-    /// What is added to gradients, or subtracted from variables.
+    /// Weight decay, added to gradients or subtracted from variables.
     pub weight_decay: WeightDecay,
-    /// What gradients that are too large become.
+    /// How large gradients are clipped.
     pub clip: Option<Clip>,
-    /// What slots are stored in.
+    /// The storage of slots.
     pub slots: SlotStorage,
     /// The lowest learning rate after the warm-up. Default 0.
     pub floor: f64,
-    /// Variables that change by other rules or at other rates. Default none.
+    /// Variables with other rules or rates. Default none.
     pub groups: Vec<VariableGroup>,
-    /// Whether the rate is state of the program ([`Update::REDUCED`]), which a run may lower between steps. Default false.
+    /// Whether the rate is state of the program ([`Update::REDUCED`]), which a run can lower between steps. Default
+    /// false.
     pub reducible: bool,
 }
 
 impl Update {
-    /// The weight decay that moves variables by the learning rate times it: past the optimizer's rule, or through one that
-    /// divides by nothing. 0 where there is none.
+    /// The weight decay that moves variables by the learning rate times itself: decoupled, or through a rule without a
+    /// quotient. 0 if there is none.
     pub fn plain_decay(&self) -> f64 {
         let divides = !matches!(self.optimizer.name(), "sgd" | "momentum");
         let is_plain = self.weight_decay.decoupled || self.optimizer.decay_form() == DecayForm::Beside || !divides;
         if is_plain { self.weight_decay.value } else { 0.0 }
     }
 
-    /// The learning rate at `step`, warm-up and all, on the host, in f64.
+    /// The learning rate at `step`, including the warm-up, on the host, in f64.
     pub fn rate_at(&self, step: u32) -> f64 {
         match &self.warm_up {
             Some(warm_up) if step < warm_up.steps.get() => warm_up.at(&self.learning_rate, step),
@@ -67,7 +69,8 @@ impl Update {
         }
     }
 
-    /// The part of the learning rate's schedule that `step` is in, by the key that begins it: `warm_up`, `changes[0]`.
+    /// The part of the learning rate's schedule that contains `step`, by the key that begins it: `warm_up`,
+    /// `changes[0]`.
     pub fn phase_at(&self, step: u32) -> String {
         match &self.warm_up {
             Some(warm_up) => warm_up.phase_at(&self.learning_rate, step),
@@ -75,8 +78,7 @@ impl Update {
         }
     }
 
-    /// The name of the variable that a reducible rate is in: the rate itself where it is constant, else a factor on the
-    /// schedule.
+    /// The name of a reducible rate's variable: the rate itself if it is constant, otherwise a factor on the schedule.
     pub const REDUCED: &str = "learning_rate/reduced";
 
     /// Whether every step has the same rate.
@@ -89,27 +91,27 @@ impl Update {
         if self.is_constant() { self.rate_at(0) as f32 } else { 1.0 }
     }
 
-    /// [`Update::rate_at`] of a reducible rate whose variable has this value.
+    /// [`Update::rate_at`] for a reducible rate whose variable has this value.
     pub fn reduced_rate_at(&self, step: u32, reduced: f32) -> f64 {
         if self.is_constant() { f64::from(reduced) } else { self.rate_at(step) * f64::from(reduced) }
     }
 
-    /// The λ of the term λ·Σw²/2 that weight decay is of the loss, for the variable called `name`; none where it bypasses the
-    /// loss. No program computes that term: its gradient, λw, is added instead.
+    /// The λ of weight decay as a loss term λ·Σw²/2, for the variable called `name`; `None` if the decay is decoupled.
+    /// No program computes that term: its gradient, λw, is added instead.
     pub fn l2(&self, name: &str) -> Option<f64> {
         let is_of_loss = !self.weight_decay.decoupled && self.optimizer.decay_form() == DecayForm::Gradient;
         (is_of_loss && self.weight_decay.applies_to(name)).then_some(self.weight_decay.value)
     }
 
-    /// Emits the update of every variable for which `gradients` has a `(variable number, gradient)`, and makes the
-    /// optimizer's slots. `step` is an s32 scalar: the number of updates made before this one.
+    /// Emits the update of every variable in `gradients`, `(variable number, gradient)`, and declares the optimizer's
+    /// slots. `step` is an s32 scalar: the number of updates before this one.
     ///
-    /// Gives the learning rate of the step, an f32 scalar.
+    /// Returns the learning rate of the step, an f32 scalar.
     ///
     /// # Errors
-    /// A gradient of another dtype than f32 (f64 of an f64 variable) or of other dims than its variable, a second one for a
-    /// variable, a number that no variable has, or a variable that is neither f32 nor stored as the graph's [`Storage`]
-    /// says, is an error of the graph.
+    /// A gradient of another dtype than f32 (f64 for an f64 variable) or with other dims than its variable, a second
+    /// one for a variable, an invalid variable number, or a variable that is neither f32 nor has the graph's
+    /// [`Storage`], is an error of the graph.
     #[track_caller]
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
         let learning_rate = self.emit_rate(graph, step);
@@ -197,12 +199,12 @@ impl Update {
         learning_rate
     }
 
-    /// The number of the group that a variable is of.
+    /// The index of a variable's group.
     fn group_of(&self, name: &str) -> Option<usize> {
         self.groups.iter().position(|group| group.variables.iter().any(|pattern| name_matches(pattern, name)))
     }
 
-    /// A pattern that none of these names has.
+    /// A pattern that matches none of these names.
     fn idle_pattern<'a, I: Iterator<Item = &'a str>>(&self, names: impl Fn() -> I) -> Option<&str> {
         let patterns = self.groups.iter().flat_map(|group| &group.variables);
         patterns.map(String::as_str).find(|pattern| !names().any(|name| name_matches(pattern, name)))
@@ -229,7 +231,7 @@ impl Update {
         }
     }
 
-    /// The rate of each group: where the others' is reducible, it falls as theirs does.
+    /// The rate of each group: if the main rate is reducible, the groups' rates are reduced with it.
     #[track_caller]
     fn emit_group_rates(&self, graph: &Graph, step: &Tensor) -> Vec<Tensor> {
         let reduced = graph.variables().into_iter().find(|variable| variable.name == Update::REDUCED);
@@ -244,7 +246,7 @@ impl Update {
         self.groups.iter().map(rate).collect()
     }
 
-    /// The rate of the step, with its variable where it is reducible.
+    /// The rate of the step, with its variable if it is reducible.
     #[track_caller]
     fn emit_rate(&self, graph: &Graph, step: &Tensor) -> Tensor {
         let schedule = || self.emit_schedule(&self.learning_rate, step);
@@ -256,9 +258,9 @@ impl Update {
         if self.is_constant() { reduced } else { schedule() * reduced }
     }
 
-    /// [`Update::emit`] of the gradients of these variables, in the same order, as `Optimizer.apply_gradients` of TensorFlow:
-    /// the variables are those of [`Graph::trainable_variables`], or some of them. Where the graph's [`Storage`] keeps variables
-    /// in bf16, gradients in bf16 are cast to f32 first.
+    /// [`Update::emit`] for the gradients of these variables, in the same order, like TensorFlow's
+    /// `Optimizer.apply_gradients`: the variables are those of [`Graph::trainable_variables`], or some of them. If the
+    /// graph's [`Storage`] keeps variables in bf16, gradients in bf16 are cast to f32 first.
     ///
     /// ```
     /// use bf16scope_model::prelude::*;
@@ -274,7 +276,7 @@ impl Update {
     /// ```
     ///
     /// # Errors
-    /// As [`Update::emit`]; a tensor that is no variable; more or fewer gradients than variables.
+    /// As [`Update::emit`]; a tensor that is not a variable; more or fewer gradients than variables.
     #[track_caller]
     pub fn apply(&self, step: &Tensor, variables: &[Tensor], gradients: &[Tensor]) -> Tensor {
         let graph = step.graph();
@@ -283,7 +285,7 @@ impl Update {
             return graph.fail("optimizer", &[step], RuleError::new("optimizer/number", message));
         }
         let mut numbered = Vec::with_capacity(variables.len());
-        // Not a closure: an error names the caller's line.
+        // Not a closure, so that an error names the caller's line.
         for (variable, gradient) in variables.iter().zip(gradients) {
             let Some(number) = graph.number_of(variable) else {
                 let message = format!("a tensor {} is not a variable of the graph", variable.shape());
@@ -308,7 +310,7 @@ const WARNING: &str = "variables are stored as bf16_nearest: updates smaller tha
                        are lost, and training stalls; bf16_stochastic takes as much memory and keeps their mean, \
                        bf16_compensated keeps them";
 
-/// What speaks against updating a variable, stored so, with this gradient.
+/// The error of updating a variable in this storage with this gradient, if there is one.
 fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option<RuleError> {
     let VariableInfo { name, dtype, dims, .. } = variable;
     let dtype = if *dtype == DType::BF16 && storage != Storage::F32 { DType::F32 } else { *dtype };
@@ -322,7 +324,7 @@ fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option
         let message = format!("the gradient of {name} is {}, expected {dtype}", gradient.dtype());
         return Some(RuleError::new("optimizer/gradient", message).with_help("cast the gradient before the update"));
     }
-    // Broadcast to the variable it would be one number for many weights, without a word.
+    // Broadcasting the gradient would silently give many weights the same number.
     if gradient.dims() != *dims && !gradient.is_poison() {
         let message =
             format!("the gradient of {name} is {}, expected {}", gradient.shape(), Shape::array(dtype, &dims[..]));

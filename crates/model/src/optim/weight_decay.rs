@@ -1,4 +1,4 @@
-//! Weight decay: as an L2 term of the loss, here as its gradient, or decoupled from the gradient.
+//! Weight decay: as the gradient of an L2 loss term, or decoupled from the gradient.
 
 use super::number;
 use crate::graph::Tensor;
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// `loss + value · Σ ½‖w‖²` over the variables that are not excepted: adds `value · w` to the gradient of `w`.
 ///
-/// The loss a program reports is without this term.
+/// The loss that a program reports lacks this term.
 ///
-/// *Decoupled*, `lr · value · w` is subtracted from `w` beside what the optimizer subtracts: slots do not see it.
+/// *Decoupled*, `lr · value · w` is subtracted from `w` in addition to the optimizer's change: slots do not see it.
 ///
 /// # Source
 /// `resnet_main.py` of TensorFlow's TPU models: 1e-4 times the sum of `l2_loss` (half the squared norm) over trainable
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WeightDecay {
-    /// The factor; 0 is none.
+    /// The factor; 0 is no decay.
     #[serde(deserialize_with = "number::not_negative")]
     pub value: f64,
-    /// Variables whose name holds one of these are left alone.
+    /// Variables whose names contain one of these do not decay.
     #[serde(default)]
     pub except: Vec<String>,
     /// Whether the decay bypasses the optimizer (Loshchilov & Hutter 2019). Default false.
@@ -34,7 +34,7 @@ impl From<f64> for WeightDecay {
     }
 }
 
-/// Left out of what checkpoints keep, as before there was the key.
+/// Omitted from checkpoints if false, as before the key existed.
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -50,13 +50,14 @@ impl WeightDecay {
         self.except.iter().any(|part| name.contains(part.as_str()))
     }
 
-    /// A part that no variable's name holds: most likely misspelt, and what it was meant to except would decay.
+    /// A part that no variable's name contains: it is probably misspelt, and the variables that it should except would
+    /// decay.
     pub(super) fn idle<'a, I: Iterator<Item = &'a str>>(&self, names: impl Fn() -> I) -> Option<&str> {
         let is_idle = |part: &&String| !names().any(|name| name.contains(part.as_str()));
         self.except.iter().find(is_idle).map(String::as_str)
     }
 
-    /// The gradient with the term's, unless it is decoupled.
+    /// The gradient plus the term's gradient, unless the decay is decoupled.
     #[track_caller]
     pub(super) fn emit(&self, name: &str, value: &Tensor, gradient: &Tensor) -> Tensor {
         if self.applies_to(name) && !self.decoupled { gradient + value * self.value } else { gradient.clone() }
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(WeightDecay::default().idle(names), None);
     }
 
-    /// What checkpoints recorded before there was `decoupled` is what they record today.
+    /// Checkpoints without `decoupled` are recorded as they were before the key existed.
     #[test]
     fn a_decay_that_is_not_decoupled_is_recorded_without_the_key() {
         let recorded = |decoupled| {

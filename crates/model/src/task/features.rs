@@ -1,4 +1,4 @@
-//! A batch of examples inside a program: its inputs, by name.
+//! A batch of examples inside a program: inputs by name.
 
 use super::{Feature, Mode};
 use crate::graph::{Graph, Precision, Tensor};
@@ -7,13 +7,13 @@ use bf16scope_hlo::ops::RuleError;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Names of inputs that programs have beside features.
+/// Names of inputs that programs have in addition to features.
 pub const RESERVED: [&str; 3] = ["weight", "step", "loss_scale"];
 
 /// A batch of examples in a program under construction.
 ///
-/// An input is made when it is first asked for, so a program has no input that its task does not read in this mode. The
-/// inputs of a finished program stand in the order of [`Task::features`](super::Task::features).
+/// An input is declared when it is first requested, so a program has no input that its task does not read in this mode.
+/// The inputs of a finished program are in the order of [`Task::features`](super::Task::features).
 #[derive(Debug)]
 pub struct Features<'a> {
     graph: &'a Graph,
@@ -30,7 +30,7 @@ impl<'a> Features<'a> {
         Features { graph, features, batch, mode, made: RefCell::default(), counts_steps: false }
     }
 
-    /// The same, of a program that counts steps.
+    /// The same batch in a program that counts steps.
     pub fn counting_steps(self) -> Features<'a> {
         Features { counts_steps: true, ..self }
     }
@@ -44,7 +44,7 @@ impl<'a> Features<'a> {
         self.input("step", DType::S32, Vec::new())
     }
 
-    /// The same batch with these features; the inputs that it has made stay.
+    /// The same batch with these features; the inputs declared so far stay.
     pub(crate) fn described_as<'b>(self, features: &'b [Feature]) -> Features<'b>
     where
         'a: 'b,
@@ -52,22 +52,22 @@ impl<'a> Features<'a> {
         Features { features, ..self }
     }
 
-    /// What the task describes.
+    /// The features that the task describes.
     pub fn described(&self) -> &'a [Feature] {
         self.features
     }
 
-    /// How many examples the batch has.
+    /// The number of examples in the batch.
     pub fn batch(&self) -> i64 {
         self.batch
     }
 
-    /// What the network computes in.
+    /// The dtype that the network computes in.
     pub fn precision(&self) -> Precision {
         self.graph.precision()
     }
 
-    /// The feature of this name: `[batch, dims…]`, in its own dtype or in what the network computes in.
+    /// The feature of this name: `[batch, dims…]`, in its own dtype or in the compute dtype.
     ///
     /// # Errors
     /// A name that [`Task::features`](super::Task::features) does not have; a label when predicting.
@@ -84,7 +84,7 @@ impl<'a> Features<'a> {
             Some(feature) => {
                 let dims: Vec<i64> = [self.batch].into_iter().chain(feature.dims.iter().copied()).collect();
                 let made = self.input(name, feature.dtype_in(self.graph.precision().compute()), dims);
-                // With the labels all that comes from outside is there, and the loss begins.
+                // With the first label all inputs are read, and the loss begins.
                 if self.counts_steps && feature.is_label {
                     self.step();
                 }

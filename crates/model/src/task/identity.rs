@@ -1,10 +1,10 @@
-//! What a task is, for a checkpoint to agree on.
+//! The identity of a task, which a checkpoint must agree with.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a task is: a kind, and settings by name. A checkpoint keeps it; who goes on from that, evaluates or predicts with
-/// it must have the same, but for settings that may change.
+/// A task's identity: a kind, and settings by name. A checkpoint stores it; a run that resumes from the checkpoint,
+/// evaluates or predicts with it must have the same identity, except for settings that may change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
     settings: Map<String, Value>,
@@ -18,10 +18,10 @@ impl Identity {
         Identity { settings, may_change: Vec::new() }
     }
 
-    /// All fields of a configuration that serde writes as a map, beside what is there.
+    /// Adds all fields of a configuration that serde writes as a map.
     ///
     /// # Panics
-    /// Where serde cannot write it, or not as a map: that is a bug of the caller.
+    /// If serde cannot write it, or not as a map: a bug of the caller.
     #[must_use]
     pub fn of(mut self, config: &impl Serialize) -> Identity {
         match serde_json::to_value(config) {
@@ -31,10 +31,10 @@ impl Identity {
         self
     }
 
-    /// With a setting that changes the function.
+    /// Adds a setting that changes the function.
     ///
     /// # Panics
-    /// Where serde cannot write the value as JSON: that is a bug of the caller.
+    /// If serde cannot write the value as JSON: a bug of the caller.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Serialize) -> Identity {
         let value = serde_json::to_value(value).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -42,14 +42,14 @@ impl Identity {
         self
     }
 
-    /// With a setting that matters to how it is learnt or computed, but not to what is computed from trained variables,
-    /// such as a dropout rate: it may change between a checkpoint and what goes on from it, and is then said.
+    /// Adds a setting of training or computation that does not change the function of trained variables, such as a
+    /// dropout rate: it may differ from the checkpoint's, and the change is reported.
     #[must_use]
     pub fn with_changeable(self, name: &str, value: impl Serialize) -> Identity {
         self.with(name, value).changeable(&[name])
     }
 
-    /// Lets settings that are there change.
+    /// Lets existing settings change.
     #[must_use]
     pub fn changeable(mut self, names: &[&str]) -> Identity {
         self.may_change.extend(names.iter().map(|name| name.to_string()));

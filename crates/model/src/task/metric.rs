@@ -4,15 +4,15 @@ use crate::graph::Tensor;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::BinaryOp;
 
-/// What training minimises, and what an evaluation reports as `loss`.
+/// The loss that training minimises, and that an evaluation reports as `loss`.
 #[derive(Clone, Debug)]
 pub enum Loss {
-    /// `f32[]`: the mean over the batch, or the micro-batch. Over batches, and over micro-batches, means are averaged,
-    /// as TPUEstimator averages those of its cores. In an evaluation a batch counts as often as it has examples that
-    /// are no padding; the task leaves padding out of its mean by [`Features::weight`](super::Features::weight).
+    /// `f32[]`: the mean over the batch, or the micro-batch. Means are averaged over batches and micro-batches, as
+    /// TPUEstimator averages those of its cores. In an evaluation a batch counts by its number of examples that are not
+    /// padding; the task excludes padding from its mean by [`Features::weight`](super::Features::weight).
     Mean(Tensor),
-    /// A sum and what it is to be divided by, `f32[]` both: exact whatever the batches, for masked tokens and the like.
-    /// Where a whole batch weighs 0, the loss is 0.
+    /// A sum and its divisor, `f32[]` both: exact for any split into batches, for masked tokens and the like. If a
+    /// whole batch has weight 0, the loss is 0.
     Weighted {
         /// `Σ wᵢ lᵢ`.
         sum: Tensor,
@@ -25,7 +25,7 @@ impl Loss {
     /// The weighted mean of `losses`, as sum and weight.
     ///
     /// # Shapes
-    /// losses any, weights the same → `f32[]` twice. A loss of weight 0 counts for nothing, even where it is NaN.
+    /// losses any, weights the same → `f32[]` twice. A loss of weight 0 is ignored, even if it is NaN.
     #[track_caller]
     pub fn weighted(losses: &Tensor, weights: &Tensor) -> Loss {
         let (sum, weight) = weighted_sum(losses, weights);
@@ -45,38 +45,38 @@ impl From<&Tensor> for Loss {
     }
 }
 
-/// A quantity that adds up: its value over any number of batches is made of `Σ sum` and `Σ weight`, added up on the host in
-/// f64, by a rule.
+/// A quantity that adds up: its value over any number of batches is a function of `Σ sum` and `Σ weight`, which the
+/// host adds up in f64.
 #[derive(Clone, Debug)]
 pub struct Metric {
     /// `f32[]` or `s32[]`, or an array of them. Counts are s32, which counts a batch to 2,147,483,647; f32 stops at
     /// 16,777,216.
     pub sum: Tensor,
-    /// What it is divided by.
+    /// The divisor.
     pub weight: Weight,
-    /// What the value is.
+    /// The function of sums and weights.
     pub value: Value,
 }
 
-/// What is made of the sums and weights of all batches.
+/// The function of the sums and weights of all batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Value {
     /// `sum / weight`, of scalars.
     #[default]
     Quotient,
-    /// `e^(sum / weight)`, of scalars: a perplexity of a mean cross-entropy.
+    /// `e^(sum / weight)`, of scalars: the perplexity for a mean cross-entropy.
     Exponential,
     /// The mean of `sumᵢ / weightᵢ` over those whose weight is not 0; sum and weight `[n]` both.
     MeanOfQuotients,
-    /// The area under the curve through the points `(sum₁ᵢ / weight₁, sum₀ᵢ / weight₀)`, and the trapezoids between them; sum
-    /// `[2, n]`, weight `[2]`: of the ROC curve, true and false positives at thresholds that rise.
+    /// The area under the curve through the points `(sum₁ᵢ / weight₁, sum₀ᵢ / weight₀)`, by trapezoids; sum `[2, n]`,
+    /// weight `[2]`: for the ROC curve, true and false positives at rising thresholds.
     Area,
-    /// `1 − Σ(y − p)² / Σ(y − ȳ)²`, and of `n` numbers the mean; sum `[3, n]` of `(y − p)²`, `y` and `y²`, weight `[n]`.
+    /// `1 − Σ(y − p)² / Σ(y − ȳ)²`, averaged over `n` outputs; sum `[3, n]` of `(y − p)²`, `y` and `y²`, weight `[n]`.
     Determination,
 }
 
 impl Value {
-    /// The value, from so many sums and weights, row-major: NaN where nothing counted.
+    /// The value from sums and weights, row-major: NaN if all weights are 0.
     pub fn of(self, sums: &[f64], weights: &[f64]) -> f64 {
         match (self, sums, weights) {
             (Value::Quotient, [sum], [weight]) => sum / weight,
@@ -115,17 +115,17 @@ impl Value {
     }
 }
 
-/// What the sum of a metric is divided by.
+/// The divisor of a metric's sum.
 #[derive(Clone, Debug)]
 pub enum Weight {
-    /// The same number for every batch: how many there are of what was summed.
+    /// The same number for every batch: the number of summed elements.
     Constant(f64),
     /// `f32[]` or `s32[]`.
     Tensor(Tensor),
 }
 
 impl Metric {
-    /// The mean of all elements: of truths (pred), the part that is true.
+    /// The mean of all elements; for truths (pred), the share of true ones.
     ///
     /// # Shapes
     /// values any, pred or a float → the sum `s32[]` or `f32[]`.
@@ -135,12 +135,12 @@ impl Metric {
         Metric { sum: sum_or_count(values), weight: Weight::Constant(n), value: Value::Quotient }
     }
 
-    /// The mean of all elements, each counted as often as its weight says.
+    /// The weighted mean of all elements.
     ///
     /// # Shapes
-    /// values any, pred or a float; weights the same dims → sum and weight `f32[]`, but of weights that are pred the weight
-    /// `s32[]`, and of values that are pred too the sum: they are counted exactly. A value of weight 0 counts for nothing,
-    /// even where it is NaN.
+    /// values any, pred or a float; weights the same dims → sum and weight `f32[]`; with pred weights the weight is
+    /// `s32[]`, and with pred values too the sum: they are counted exactly. A value of weight 0 is ignored, even if it
+    /// is NaN.
     #[track_caller]
     pub fn weighted(values: &Tensor, weights: &Tensor) -> Metric {
         if weights.dtype() != DType::Pred {
@@ -162,31 +162,31 @@ impl Metric {
         Metric { sum: sum.clone(), weight: Weight::Tensor(weight.clone()), value: Value::Quotient }
     }
 
-    /// The mean of quotients, `f32[n]` or `s32[n]` each, of which those that are over 0 are left out: over classes, from
-    /// [`nn::ClassCounts`](crate::nn::ClassCounts) the mean accuracy or the mean of intersections over unions.
+    /// The mean of quotients, `f32[n]` or `s32[n]` each, without those over 0: over classes, the mean accuracy or the
+    /// mean intersection over union from [`nn::ClassCounts`](crate::nn::ClassCounts).
     pub fn mean_of_ratios(sums: &Tensor, weights: &Tensor) -> Metric {
         Metric { value: Value::MeanOfQuotients, ..Metric::ratio(sums, weights) }
     }
 
-    /// The area under the ROC curve, from what [`nn::above_thresholds`](crate::nn::above_thresholds) counts.
+    /// The area under the ROC curve, from the counts of [`nn::above_thresholds`](crate::nn::above_thresholds).
     pub fn area(above: &Tensor, of: &Tensor) -> Metric {
         Metric { value: Value::Area, ..Metric::ratio(above, of) }
     }
 
-    /// The share of a variance that is predicted (R²), from sums `[3, n]` of squared differences, of what is true and of its
-    /// squares, and weights `[n]`.
+    /// The share of the variance that is predicted (R²), from sums `[3, n]` of squared differences, of targets and of
+    /// their squares, and weights `[n]`.
     pub fn determination(sums: &Tensor, weights: &Tensor) -> Metric {
         Metric { value: Value::Determination, ..Metric::ratio(sums, weights) }
     }
 
-    /// e to the power of this mean: of a cross-entropy, the perplexity.
+    /// e to the power of this mean: for a cross-entropy, the perplexity.
     #[must_use]
     pub fn exponential(self) -> Metric {
         Metric { value: Value::Exponential, ..self }
     }
 }
 
-/// How many truths there are (pred), `s32[]`, or the sum of floats, `f32[]`.
+/// The number of truths (pred), `s32[]`, or the sum of floats, `f32[]`.
 #[track_caller]
 fn sum_or_count(values: &Tensor) -> Tensor {
     let values = match values.dtype() {
@@ -196,7 +196,7 @@ fn sum_or_count(values: &Tensor) -> Tensor {
     values.sum(&all_axes(&values))
 }
 
-/// `Σ wᵢ vᵢ` and `Σ wᵢ`, f32, where nothing comes of a value of weight 0.
+/// `Σ wᵢ vᵢ` and `Σ wᵢ`, f32, where a value of weight 0 is ignored.
 #[track_caller]
 fn weighted_sum(values: &Tensor, weights: &Tensor) -> (Tensor, Tensor) {
     let (values, weights) = (values.cast(DType::F32), weights.cast(DType::F32));
@@ -217,15 +217,15 @@ mod tests {
     fn values_are_of_sums_and_weights() {
         assert_eq!(Value::Quotient.of(&[3.0], &[4.0]), 0.75);
         assert_eq!(Value::Exponential.of(&[0.0], &[4.0]), 1.0);
-        // A class that never came counts for nothing, as TensorFlow's MeanIoU has it.
+        // A class without examples is ignored, as in TensorFlow's MeanIoU.
         assert_eq!(Value::MeanOfQuotients.of(&[1.0, 0.0, 3.0], &[4.0, 0.0, 4.0]), 0.5);
-        // Counts beyond f32's 2^24, where adding one more changes nothing there.
+        // Counts beyond f32's 2^24, where adding one would have no effect.
         let many = 16_777_217.0;
         assert_eq!(Value::Quotient.of(&[many], &[many + 1.0]), many / (many + 1.0));
         assert!((many as f32 as f64) < many);
-        // All said yes, then the true ones, then nobody: everything under the curve.
+        // All predicted positive, then the true ones, then none: the whole area.
         assert_eq!(Value::Area.of(&[2.0, 2.0, 0.0, 3.0, 0.0, 0.0], &[2.0, 3.0]), 1.0);
-        // One threshold says nothing: half.
+        // A single point gives half the area.
         assert_eq!(Value::Area.of(&[2.0, 0.0, 3.0, 0.0], &[2.0, 3.0]), 0.5);
         // Labels 1, 2, 3 and predictions 1, 2, 4, then labels 0, 4 and predictions 2, 2: 1 − 1/2 and 1 − 8/8.
         assert_eq!(Value::Determination.of(&[1.0, 6.0, 14.0], &[3.0]), 0.5);

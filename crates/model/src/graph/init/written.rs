@@ -1,4 +1,4 @@
-//! Initial values as configurations have them: `zeros`, `{constant: -2}`, `{random_normal: {stddev: 0.02}}`.
+//! Initial values in configurations: `zeros`, `{constant: -2}`, `{random_normal: {stddev: 0.02}}`.
 
 use super::{Distribution, FanMode, Init, Matrix, NAMED, Name};
 use crate::document::{self, Key, Node, ReadError, Value, nearest};
@@ -6,7 +6,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize as DeriveDeserialize, Serialize};
 
-/// Recipes that take arguments, with their arguments: the first may stand alone.
+/// Recipes with arguments; the first argument may be given alone.
 const RECIPES: &[(&str, &[&str])] = &[
     ("constant", &["value"]),
     ("random_normal", &["stddev", "mean"]),
@@ -99,7 +99,7 @@ fn with_arguments(name: &Key, node: &Node) -> Result<Init, ReadError> {
         }
         "random_uniform" => {
             let maxval = any("maxval", 0.05)?;
-            // Keras' two defaults are -0.05 and 0.05; a bound alone is for both sides.
+            // Keras' two defaults are -0.05 and 0.05; a single bound applies to both sides.
             let minval = any("minval", -maxval)?;
             if minval >= maxval {
                 return Err(node.wrong(&format!("a `minval` ({minval}) below `maxval` ({maxval})")));
@@ -124,7 +124,7 @@ fn chosen<T: DeserializeOwned>(node: Option<&Node>, default: T) -> Result<T, Rea
     node.map_or(Ok(default), |node| T::deserialize(node))
 }
 
-/// A recipe's arguments as they are written.
+/// The arguments of a recipe, as written.
 #[derive(Serialize, DeriveDeserialize)]
 struct Scaling {
     scale: f64,
@@ -161,7 +161,7 @@ impl Serialize for Init {
                 let name = if matrix == Matrix::Identity { "identity" } else { "orthogonal" };
                 map(serializer, name, &gain)
             }
-            // Which no file says.
+            // These are written in their short form.
             Init::Zeros | Init::Ones | Init::Orthogonal | Init::ForgetGate | Init::RandomBits => {
                 serializer.collect_str(&format_args!("{self:?}"))
             }

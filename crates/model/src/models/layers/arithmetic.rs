@@ -9,17 +9,17 @@ use bf16scope_hlo::ops::{BinaryOp, Comparison, RuleError, UnaryOp};
 use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Options of `expression`: a formula of layers and inputs by name, such as `a * sigmoid(b)`. `x` is the layer before it,
-/// where nothing else is called so. Operands broadcast as those of [`nn::merge`].
+/// Options of `expression`: a formula of layers and inputs by name, such as `a * sigmoid(b)`. `x` is the previous
+/// layer, unless one has that name. Operands broadcast as in [`nn::merge`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expression {
-    /// The formula: `+ - * / **`, comparisons (1 where they hold, else 0), numbers and functions.
+    /// The formula: `+ - * / **`, comparisons (1 if true, else 0), numbers and functions.
     #[serde(deserialize_with = "formula")]
     pub expression: String,
 }
 
-/// Functions of one tensor beside activations.
+/// Functions of one tensor in addition to activations.
 const FUNCTIONS: &[(&str, UnaryOp)] = &[
     ("abs", UnaryOp::Abs),
     ("ceil", UnaryOp::Ceil),
@@ -53,7 +53,7 @@ fn formula<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Erro
     })
 }
 
-/// Whether all functions are known and have their arguments.
+/// Checks that all functions are known and have the right number of arguments.
 fn checked(formula: &Formula) -> Result<(), String> {
     match formula {
         Formula::Number(_) | Formula::Name(_) => Ok(()),
@@ -84,18 +84,18 @@ fn checked(formula: &Formula) -> Result<(), String> {
     }
 }
 
-/// The names in a formula that a node holds, if it is one.
+/// The names in a node's formula, if it is one.
 pub(super) fn names_of(node: &Node) -> Option<Vec<String>> {
     Formula::parse(node.text()?).ok().map(|formula| formula.names())
 }
 
 impl Expression {
     fn formula(&self) -> Formula {
-        // Checked where it was read; a program's own may be wrong, which `build` says.
+        // Checked when it was read; for an invalid formula of a program, `build` reports it.
         Formula::parse(&self.expression).unwrap_or(Formula::Number(f64::NAN))
     }
 
-    /// The layers and inputs that it names.
+    /// The layers and inputs in the formula.
     pub(super) fn names(&self) -> Vec<String> {
         self.formula().names()
     }
@@ -165,7 +165,7 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
     }
     if name == "where" {
         let [condition, x, y] = &arguments[..] else { return Err(wrong_count(name, arguments.len())) };
-        // A product with 0 and 1 would let NaN and infinity through.
+        // A product with 0 and 1 would propagate NaN and infinity.
         let condition = tensor(condition)?;
         let like = [x, y].into_iter().find_map(|value| tensor(value).ok());
         let like = like.ok_or("`where` chooses between two numbers, expected at least one layer")?;
@@ -249,7 +249,7 @@ fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, String> {
         Operator::AtLeast => compared(Comparison::Ge),
         Operator::Less => compared(Comparison::Lt),
         Operator::Greater => compared(Comparison::Gt),
-        // Of truths, which are 0 and 1.
+        // Truth values are 0 and 1.
         Operator::And => arithmetic(BinaryOp::Minimum),
         Operator::Or => arithmetic(BinaryOp::Maximum),
         Operator::FloorDivide | Operator::Remainder | Operator::Negate | Operator::Not => {

@@ -1,4 +1,4 @@
-//! Layers that are several: `mb_conv` and `transformer_block`, as often as `repeats` says.
+//! Layers that consist of several: `mb_conv` and `transformer_block`, repeated `repeats` times.
 
 use super::layer_options::{Arity, LayerOptions};
 use crate::document;
@@ -11,16 +11,16 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The most blocks of one layer: as many as the deepest networks published have.
+/// The most blocks of one layer: as many as the deepest published networks have.
 const MAX_REPEATS: i64 = 1000;
-/// About how many plain layers a block is, where layers are counted.
+/// The approximate number of plain layers in a block, for counts of layers.
 pub(super) const LAYERS_OF_A_BLOCK: i64 = 10;
 
 pub(super) fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     document::positive_up_to(deserializer, MAX_REPEATS)
 }
 
-/// A rate of dropping whole branches: of the first and of the last of the blocks, and in a straight line between them.
+/// The rates of dropping whole branches: of the first and of the last block, and linear in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct DropRates(pub [f64; 2]);
 
@@ -80,37 +80,37 @@ impl<'de> Deserialize<'de> for DropRates {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MbConv {
-    /// Channels of the result.
+    /// Channels of the output.
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Height and width of the depthwise kernels.
     #[serde(deserialize_with = "pair")]
     pub kernel_size: [i64; 2],
-    /// Steps down and right of the first block; those of the others are 1. Default 1.
+    /// Strides of the first block, down and right; those of the others are 1. Default 1.
     #[serde(default = "one", deserialize_with = "pair")]
     pub strides: [i64; 2],
-    /// So many times its channels a block has inside. Default 6.
+    /// The factor by which a block expands its channels. Default 6.
     #[serde(default = "six", deserialize_with = "document::positive")]
     pub expand_ratio: i64,
-    /// Units of the squeeze, as a share of the block's channels; 0 is no squeeze and excitation. Default 0.
+    /// Units of the squeeze, as a share of the block's channels; 0 disables squeeze and excitation. Default 0.
     #[serde(default, skip_serializing_if = "is_default", deserialize_with = "unit_interval")]
     pub se_ratio: f64,
-    /// After the first two convolutions, and in the squeeze. Default `relu6`.
+    /// The activation after the first two convolutions, and in the squeeze. Default `relu6`.
     #[serde(default = "relu6")]
     pub activation: Activation,
-    /// How often a block is left out in training, where its input is added: a rate, or `[first, last]`. Default 0.
+    /// The rate at which training drops a block that adds its input: a rate, or `[first, last]`. Default 0.
     #[serde(default, skip_serializing_if = "is_default")]
     pub stochastic_depth: DropRates,
     /// Whether the input is added. Default true.
     #[serde(default = "yes")]
     pub residual: bool,
-    /// Blocks behind one another. Default 1.
+    /// The number of consecutive blocks. Default 1.
     #[serde(default = "single", deserialize_with = "repeats")]
     pub repeats: i64,
-    /// Of the batch norms. Default 0.99.
+    /// Momentum of the batch norms. Default 0.99.
     #[serde(default = "momentum", deserialize_with = "document::fraction")]
     pub momentum: f64,
-    /// Of the batch norms. Default 0.001.
+    /// Epsilon of the batch norms. Default 0.001.
     #[serde(default = "thousandth", deserialize_with = "above_zero")]
     pub epsilon: f64,
 }
@@ -131,13 +131,13 @@ fn thousandth() -> f64 {
     0.001
 }
 
-/// Of the convolutions of [`MbConv`].
+/// The kernel initializer of the convolutions of [`MbConv`].
 const FAN_OUT: Init = Init::HE_NORMAL_FAN_OUT;
 
 impl MbConv {
     fn block(&self, s: &Scope, x: &Tensor, number: i64) -> Tensor {
         let Some(&channels) = x.dims().get(3) else {
-            // What is no image is for the first convolution to refuse.
+            // The first convolution refuses inputs that are not images.
             return nn::conv2d(
                 s,
                 x,
@@ -201,7 +201,7 @@ impl LayerOptions for MbConv {
     }
 }
 
-/// Blocks behind one another, `block1` and so on.
+/// Consecutive blocks, `block1` and so on.
 pub(super) fn repeated(
     s: &Scope,
     name: &str,
@@ -214,46 +214,46 @@ pub(super) fn repeated(
     })
 }
 
-/// Options of `transformer_block`: self-attention and a feed-forward network, each added to what it reads. Names and
+/// Options of `transformer_block`: self-attention and a feed-forward network, each added to its input. Names and
 /// defaults are those of KerasHub's `TransformerEncoder`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransformerBlock {
-    /// Heads, which share the features evenly.
+    /// Number of heads, which share the features evenly.
     #[serde(deserialize_with = "document::positive")]
     pub num_heads: i64,
     /// Units between the two layers of the feed-forward network.
     #[serde(deserialize_with = "document::positive")]
     pub intermediate_dim: i64,
-    /// What stands between them. Default `relu`.
+    /// The activation between them. Default `relu`.
     #[serde(default = "relu")]
     pub activation: Activation,
-    /// Of what each branch adds. Default 0.
+    /// Dropout rate of each branch. Default 0.
     #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
     pub dropout: f64,
-    /// Whether the layer norms stand before the branches, as in GPT-2, and not after the additions, as in BERT. Default
-    /// false.
+    /// Whether layer norms precede the branches, as in GPT-2, or follow the additions, as in BERT. Default false: they
+    /// follow.
     #[serde(default)]
     pub normalize_first: bool,
-    /// Whether a position sees only itself and those before it. Default false.
+    /// Whether a position attends only to itself and those before it. Default false.
     #[serde(default)]
     pub use_causal_mask: bool,
-    /// Sliding window: a position sees only those less than so far away. Default: any.
+    /// Sliding window: a position attends only to those at a smaller distance. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub window: Option<i64>,
     /// The meaning of the mask input. Default `padding`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mask: MaskKind,
-    /// How many of the attention's weights training sets to 0. Default 0.
+    /// Dropout rate of attention weights. Default 0.
     #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
     pub attention_dropout: f64,
-    /// Of the layer norms. Default 1e-5.
+    /// Epsilon of the layer norms. Default 1e-5.
     #[serde(default = "small", deserialize_with = "above_zero")]
     pub layer_norm_epsilon: f64,
-    /// How the kernels start. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// Blocks behind one another. Default 1.
+    /// The number of consecutive blocks. Default 1.
     #[serde(default = "single", deserialize_with = "repeats")]
     pub repeats: i64,
 }
@@ -306,7 +306,7 @@ impl TransformerBlock {
     }
 }
 
-/// It reads a sequence, and a mask or none.
+/// It reads a sequence, and optionally a mask.
 impl LayerOptions for TransformerBlock {
     const ARITY: Arity = Arity::OneOrTwo;
 

@@ -1,4 +1,5 @@
-//! Builds a network in a program: layers, losses, metrics and predictions; and infers its features by building it once.
+//! Builds a network in a program: layers, losses, metrics and predictions. Infers the network's features by building it
+//! once.
 
 use super::super::written::written_at;
 use super::constant::{constant, constant_labels};
@@ -16,24 +17,24 @@ use crate::task::{self, Feature, FeatureDType, Features, LossGroup, Mode, Output
 use bf16scope_hlo::DType;
 use std::cell::RefCell;
 
-/// The batch that a configuration is built with when it is read.
+/// The batch size with which a configuration is built when it is read.
 const BATCH: i64 = 32;
 
-/// What the task makes of a batch.
+/// The task's outputs for a batch.
 pub(super) fn call(task: &Layers, s: &Scope, features: &Features<'_>, mode: Mode) -> Result<Outputs, NodeError> {
     let Layers { network: Network { config, wiring, lines, .. }, label_smoothing, origin } = task;
     let build = Build { config, wiring, origin, lines, s, features, mode };
     build.outputs(&build.layers()?, *label_smoothing)
 }
 
-/// The features, inferred by building the network, its losses and its metrics: once in f32, for training, and once in bf16,
-/// where dtypes may differ that are equal in f32.
+/// Infers the features by building the network, its losses and its metrics: once in f32, for training, and once in
+/// bf16, where dtypes may differ that are equal in f32.
 ///
 /// # Errors
-/// The first thing that does not fit, with the way to it.
+/// The first mismatch, with the path to it.
 pub(super) fn infer(config: &Config, wiring: &Wiring) -> Result<Vec<Feature>, NodeError> {
     let (graph, origin) = (Graph::training("check"), Origin::default());
-    // First, and without labels: what they are follows from the outputs.
+    // First without labels: they follow from the outputs.
     let inputs = inputs(config, wiring);
     let s = graph.scope();
     let features = Features::new(&graph, &inputs, BATCH, Mode::Train);
@@ -62,7 +63,7 @@ fn inputs(config: &Config, wiring: &Wiring) -> Vec<Feature> {
     inputs
 }
 
-/// The inputs, then the labels: as described, else as the losses and metrics that judge by them want them.
+/// The inputs, then the labels: as described, or else as the losses and metrics that read them need them.
 fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: &Tensors) -> Vec<Feature> {
     let losses = config.loss.iter().zip(&wiring.losses).map(|(l, source)| (&l.options.labels, l.labels(), source));
     let metrics = config.metrics.iter().zip(&wiring.metrics);
@@ -82,14 +83,14 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     for (name, wanted) in &judged {
         match features.iter_mut().find(|feature| feature.name == **name) {
             None => features.push(wanted.clone()),
-            // Of what nothing bounds, such as the labels of triplets, another loss may know the classes.
+            // If nothing bounds a label, as for triplets, another loss may know the number of classes.
             Some(feature) if feature.is_label && feature.dtype == wanted.dtype => {
                 feature.n_values = feature.n_values.or(wanted.n_values);
             }
             Some(_) => {}
         }
     }
-    // Of labels or steps as many as there are, or fewer.
+    // At most as many labels or steps as there are.
     for (loss, source) in config.loss.iter().zip(&wiring.losses) {
         let n_labels = judged.iter().find(|(name, _)| **name == loss.options.labels);
         let n_labels = features.iter().find(|it| it.name == loss.options.labels).or(n_labels.map(|(_, it)| it));
@@ -111,24 +112,24 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
         }
     }
     for feature in &mut features {
-        // An input too, where a network is to say again what it reads.
+        // Also for an input that a network reconstructs.
         feature.is_probability = judged.iter().any(|(name, wanted)| wanted.is_probability && **name == feature.name);
         feature.is_weight = weights.contains(&&feature.name);
     }
     features
 }
 
-/// Whether a loss judges logits of classes by a distribution that this label is.
+/// Whether the label is a distribution over classes, for a loss with logits.
 fn is_distribution(config: &Config, labels: &str) -> bool {
     let of_classes = |loss: &Loss| loss.is_of_classes() && loss.labels() == Labels::Probabilities;
     config.loss.iter().any(|loss| loss.options.labels == *labels && of_classes(loss))
 }
 
-/// A label that the configuration describes, completed by what judges by it.
+/// A described label, completed by the losses and metrics that read it.
 fn described_label(input: &Input, judged: &[(&String, Feature)], weights: &[&String]) -> Feature {
     let mut label = input.spec.feature(&input.name).label();
     if let Some((_, wanted)) = judged.iter().find(|(name, _)| **name == input.name) {
-        // Labels are never rounded to what the network computes in, nor scaled as what it reads.
+        // Labels are never rounded to the compute dtype, nor scaled like inputs.
         if label.dtype == FeatureDType::Compute {
             label.dtype = wanted.dtype;
         }
@@ -142,24 +143,24 @@ fn described_label(input: &Input, judged: &[(&String, Feature)], weights: &[&Str
     label
 }
 
-/// One of the losses.
+/// The value of one loss.
 #[derive(Clone)]
 enum Term {
-    /// Its mean over the batch in training, else each example's.
+    /// Its mean over the batch in training, otherwise the loss of each example.
     Mean(Tensor),
-    /// The sum of weighed losses, and of weights.
+    /// The sum of weighted losses, and the sum of weights.
     Ratio { sum: Tensor, weight: Tensor },
 }
 
-/// The tensors of inputs and layers, and the casts to f32 of those that are judged.
+/// The tensors of inputs and layers, and the f32 casts of those that losses and metrics read.
 pub(super) struct Tensors {
     inputs: Vec<Option<Tensor>>,
     layers: Vec<Tensor>,
     /// The last states of each layer.
     states: Vec<Vec<Tensor>>,
-    /// Penalties that regularizers add to the loss, and the layers that they are of.
+    /// Penalties that regularizers add to the loss, with their layers.
     terms: Vec<(usize, Tensor)>,
-    /// Numbers of the variables that each layer made.
+    /// Numbers of the variables that each layer declares.
     variables: Vec<std::ops::Range<usize>>,
     casts: RefCell<Vec<(Source, Tensor)>>,
 }
@@ -168,7 +169,7 @@ impl Tensors {
     pub(super) fn of(&self, source: Source) -> Tensor {
         match source {
             Source::Layer(number) => self.layers[number].clone(),
-            // There are none where the graph has an error.
+            // There are none after an error of the graph.
             Source::State(number, state) => self.states[number].get(state).unwrap_or(&self.layers[number]).clone(),
             Source::Input(number) => match &self.inputs[number] {
                 Some(input) => input.clone(),
@@ -189,13 +190,13 @@ impl Tensors {
     }
 }
 
-/// A network under construction in a program.
+/// The context of building a network in a program.
 pub(super) struct Build<'a> {
     pub(super) config: &'a Config,
     pub(super) wiring: &'a Wiring,
-    /// Where the configuration was read.
+    /// The origin of the configuration.
     origin: &'a Origin,
-    /// The lines of its layers there.
+    /// The lines of its layers in the document.
     lines: &'a [u32],
     s: &'a Scope,
     features: &'a Features<'a>,
@@ -203,7 +204,7 @@ pub(super) struct Build<'a> {
 }
 
 impl Build<'_> {
-    /// Builds the layers, in low precision where the graph computes in it.
+    /// Builds the layers, in low precision if the graph computes in it.
     fn layers(&self) -> Result<Tensors, NodeError> {
         let Build { config, wiring, .. } = self;
         self.s.low_precision(|s| {
@@ -230,7 +231,7 @@ impl Build<'_> {
         })
     }
 
-    /// A layer, its last states, and what its regularizers add to the loss.
+    /// Builds a layer; returns its output, its last states, and the penalty of its regularizers.
     fn layer(
         &self,
         number: usize,
@@ -241,7 +242,7 @@ impl Build<'_> {
             (&self.config.layers[number], &self.wiring.names[number], &self.wiring.reads[number]);
         let n_inputs = sources.len() - layer.initial_state.len();
         let read = sources.iter().enumerate().map(|(at, &source)| match source {
-            // As it was carried: an LSTM's c in f32.
+            // In the dtype of the carried state: an LSTM's c is f32.
             Source::State(..) if at >= n_inputs => tensors.of(source),
             _ => self.as_read(s, layer, source, tensors.of(source)),
         });
@@ -269,8 +270,8 @@ impl Build<'_> {
         Err(NodeError { help: error.error.help, ..NodeError::new(at("layers", number), message) })
     }
 
-    /// A float as a layer reads it: f32 for one that computes in f32, and what the network computes in for
-    /// another that reads such a one.
+    /// A float as a layer reads it: f32 for a layer that computes in f32, or cast to the compute dtype for another
+    /// layer that reads such an output.
     pub(super) fn as_read(&self, s: &Scope, layer: &Layer, source: Source, x: Tensor) -> Tensor {
         if !x.dtype().is_float() {
             return x;
@@ -287,7 +288,8 @@ impl Build<'_> {
         }
     }
 
-    /// Runs `body`, whose instructions carry the line of an element of a list, or of the one thing in its place.
+    /// Runs `body`, whose instructions carry the line of element `number` of a list, or of the single item in its
+    /// place.
     fn written<R>(&self, list: &str, number: usize, s: &Scope, body: impl FnOnce(&Scope) -> R) -> R {
         // A layer of a block has the block's line.
         if let (true, Some(&line), Some(document)) = (list == "layers", self.lines.get(number), self.origin.document())
@@ -300,7 +302,7 @@ impl Build<'_> {
         written_at(&if is_list { list.at(number) } else { list }, s, body)
     }
 
-    /// Predictions; or loss and metrics, with label smoothing in training.
+    /// Predictions, or loss and metrics, with label smoothing in training.
     fn outputs(&self, tensors: &Tensors, label_smoothing: f64) -> Result<Outputs, NodeError> {
         if self.mode == Mode::Predict {
             let predictions = self.wiring.outputs.iter();
@@ -324,7 +326,7 @@ impl Build<'_> {
         Ok(reported.into_iter().fold(outputs.loss(loss), |all, (name, value)| all.metric(&name, value)))
     }
 
-    /// The losses that train variables of their own, in training.
+    /// The losses that train only some variables, in training.
     fn groups(&self, terms: &[Term], tensors: &Tensors) -> Result<Vec<LossGroup>, NodeError> {
         if self.mode != Mode::Train {
             return Ok(Vec::new());
@@ -332,7 +334,7 @@ impl Build<'_> {
         let variables = self.s.graph().variables();
         let trained: Vec<String> = variables.iter().filter(|it| it.trainable).map(|it| it.name.clone()).collect();
         let groups = loss_groups::groups(self.config, &trained)?;
-        // A penalty is of the group that trains its layer; of a layer without variables, of all.
+        // A penalty belongs to the group that trains its layer; for a layer without variables, to all groups.
         let is_of = |group: &Group, layer: usize| {
             let owner = self.wiring.owners[layer].unwrap_or(layer);
             let mut names = variables[tensors.variables[owner].clone()].iter().filter(|it| it.trainable);
@@ -350,14 +352,14 @@ impl Build<'_> {
         Ok(groups.into_iter().filter_map(group).collect())
     }
 
-    /// The sums of the losses that are means, and of those that are ratios, each times its weight: of those that are asked for.
+    /// The weighted sums of the selected losses: of those that are means, and of those that are ratios.
     fn sums(&self, terms: &[Term], is_asked: impl Fn(usize) -> bool) -> [Option<Tensor>; 2] {
         let mut sums = [None, None];
         for (_, (term, loss)) in terms.iter().zip(&self.config.loss).enumerate().filter(|(number, _)| is_asked(*number))
         {
             let (at, value) = match term {
                 Term::Mean(each) => (0, each.clone()),
-                // Over batches its sum and its weights add up by themselves.
+                // Its sum and its weights are accumulated over batches separately.
                 Term::Ratio { .. } if terms.len() == 1 && self.mode == Mode::Evaluate => continue,
                 Term::Ratio { sum, weight } => (1, sum / weight),
             };
@@ -367,7 +369,7 @@ impl Build<'_> {
         sums
     }
 
-    /// The sum of all losses, and of what regularizers add: as Keras, in training and in evaluations.
+    /// The sum of all losses and regularizers: as in Keras, in training and in evaluations.
     fn total(&self, terms: &[Term], [mean, ratio]: [Option<Tensor>; 2], penalties: &[Tensor]) -> Option<task::Loss> {
         let penalized = |x: Tensor| penalties.iter().fold(x, |x, penalty| x + penalty);
         Some(match (mean, ratio, self.mode) {
@@ -383,7 +385,7 @@ impl Build<'_> {
             (Some(mean), None, _) => task::Loss::weighted(&penalized(mean), &self.features.weight()),
             (None, Some(ratio), _) => task::Loss::Mean(penalized(ratio)),
             (Some(mean), Some(ratio), Mode::Train) => task::Loss::Mean(penalized(mean + &ratio)),
-            // Each batch's mean, as the ratio is each batch's.
+            // The mean of each batch, as the ratio is of each batch.
             (Some(mean), Some(ratio), _) => {
                 let valid = self.features.weight();
                 let of_valid = (mean * &valid).sum(&[0]) / valid.sum(&[0]);
@@ -410,7 +412,7 @@ impl Build<'_> {
             if self.config.metrics.iter().any(|metric| metric.name() == name) {
                 continue;
             }
-            // The second of a kind that judges one output has a number.
+            // The second of a kind on the same output gets a number.
             let is_free = |name: &String| values.iter().all(|(other, _)| other != name);
             let mut names = std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}_{n}")));
             let Some(name) = names.find(is_free) else { continue };
@@ -424,7 +426,7 @@ impl Build<'_> {
         values
     }
 
-    /// The sum of the losses that one name was given, with the first of them; nothing with the others.
+    /// The sum of the losses that share a name, with the first of them; `None` with the others.
     fn reported_together(&self, number: usize, terms: &[Term]) -> Option<Option<(String, task::Metric)>> {
         let name = self.config.loss[number].options.name.as_ref()?;
         let is_same = |other: &usize| self.config.loss[*other].options.name.as_ref() == Some(name);
@@ -444,16 +446,16 @@ impl Build<'_> {
         Some(sum.map(|sum| (name.clone(), metric(sum))))
     }
 
-    /// One of the losses: its mean over the batch in training, else each example's; or its sum and what it is divided by.
+    /// One loss: its mean over the batch in training, otherwise each example's; or its sum and its divisor.
     fn loss(&self, number: usize, loss: &Loss, tensors: &Tensors, label_smoothing: f64) -> Result<Term, NodeError> {
         let (source, name) = (self.wiring.losses[number], &loss.options.labels);
         let output = tensors.in_f32(source);
         let labels = self.target(("loss", number, loss.name()), name, &output, loss.labels())?;
         if self.mode == Mode::Evaluate {
-            // Inputs are made in the order in which the zoo's evaluations make them: labels, then weights.
+            // Inputs are declared in the order of the zoo's evaluations: labels, then weights.
             self.features.weight();
         }
-        // Padding is in no triplet.
+        // Padding belongs to no triplet.
         let labels = match (loss.labels(), self.mode) {
             (Labels::Identities, Mode::Evaluate) if !labels.is_poison() => {
                 let valid = self.features.weight();
@@ -506,7 +508,7 @@ impl Build<'_> {
         let (source, name) = (self.wiring.metrics[number], &metric.options.labels);
         let output = tensors.in_f32(source);
         let labels = self.target(("metrics", number, metric.kind_name()), name, &output, metric.labels())?;
-        // The class of a distribution is its largest, as Keras' categorical accuracy has it.
+        // The class of a distribution is its largest element, as in Keras' categorical accuracy.
         let is_distribution = metric.counts_classes()
             && is_distribution(self.config, name)
             && labels.dims() == output.dims()
@@ -522,7 +524,7 @@ impl Build<'_> {
         Ok(of_batch)
     }
 
-    /// The feature, or the number, that a loss or metric judges by.
+    /// The feature, or the number, to compare with.
     fn target(
         &self,
         (list, number, kind): (&str, usize, &str),
@@ -542,7 +544,7 @@ impl Build<'_> {
         Ok(if is_whole || target.is_poison() { target } else { target.cast(DType::F32) })
     }
 
-    /// The graph's error, if a loss or metric has just made it.
+    /// The graph's error, if a loss or metric has just caused it.
     fn fits(
         &self,
         path: Vec<Step>,
@@ -557,7 +559,7 @@ impl Build<'_> {
         Err(NodeError { help: error.error.help, ..NodeError::new(path, message) })
     }
 
-    /// The error of a loss or metric that takes of an output what that has taken already.
+    /// The error of a loss or metric that applies a sigmoid or softmax that the output has applied already.
     fn reads_logits(
         &self,
         path: &[Step],
@@ -577,7 +579,7 @@ impl Build<'_> {
         Err(NodeError::new(path.to_vec(), message).with_help(help))
     }
 
-    /// Whether a metric can judge this output.
+    /// Checks that a metric can evaluate this output.
     fn judges(&self, number: usize, metric: &Metric, source: Source, output: &Tensor) -> Result<(), NodeError> {
         let (name, path) = (self.wiring.name_of(self.config, source), at("metrics", number));
         let what = format!("metric `{}`", metric.name());
@@ -600,13 +602,14 @@ impl Build<'_> {
         }
     }
 
-    /// Whether a loss takes what a source makes for logits of classes.
+    /// Whether a loss treats a source as logits of classes.
     fn is_of_classes(&self, source: Source) -> bool {
         let mut losses = self.config.loss.iter().zip(&self.wiring.losses);
         losses.any(|(loss, judged)| *judged == source && loss.is_of_classes())
     }
 
-    /// The loss of each example, or of its rows, times what its class and it weigh; and what it weighs, where that is said.
+    /// The loss of each example, or of its rows, times its class's weight and its own; and the weights, if there are
+    /// any.
     fn weighed(
         &self,
         loss: &Loss,
@@ -648,7 +651,7 @@ impl Build<'_> {
                 }
             };
             let zeros = graph.full(DType::F32, &each.dims(), 0.0);
-            // A loss of weight 0 counts for nothing, even where it is NaN.
+            // A loss of weight 0 does not count, even if it is NaN.
             each = weights.equal(&zeros).select(&zeros, &(each * &weights));
             of_examples = Some(weights);
         }
@@ -656,13 +659,13 @@ impl Build<'_> {
     }
 }
 
-/// A shape whose first dim is the batch, whatever that is: `f32[batch, 28, 28, 1]`.
+/// A shape whose first dim is the batch, shown by name: `f32[batch, 28, 28, 1]`.
 fn example(x: &Tensor) -> String {
     let dims = x.dims().into_iter().skip(1).map(|dim| format!(", {dim}"));
     format!("{}[batch{}]", x.dtype(), dims.collect::<String>())
 }
 
-/// What examples weigh in a metric that judges by `labels`, f32.
+/// The f32 weights of examples in a metric that compares with `labels`.
 fn metric_weights(
     metric: &Metric,
     number: usize,

@@ -1,5 +1,5 @@
-//! How layers, losses and metrics are written: `NAME`, `{NAME: MAIN, key: value}`, `{NAME: {key: value}}` or, as
-//! elsewhere in an experiment, `{kind: NAME, key: value}`.
+//! The forms of layers, losses and metrics: `NAME`, `{NAME: MAIN, key: value}`, `{NAME: {key: value}}` or, as elsewhere
+//! in an experiment, `{kind: NAME, key: value}`.
 
 use crate::document::{ConfigProblem, Key, Mark, Node, ReadError, Value, nearest};
 use serde::de::value::StrDeserializer;
@@ -7,15 +7,15 @@ use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializ
 use serde::forward_to_deserialize_any;
 use std::collections::HashSet;
 
-/// A name and its options, as they are written.
+/// A name and its options, as written.
 pub(super) struct Choice<'a> {
     /// The name.
     pub name: &'a str,
-    /// Where it stands.
+    /// Its place.
     pub mark: Mark,
-    /// The value of its key, unless that holds options: the first option.
+    /// The value of the name's key if that is the first option, not a map of options.
     pub main: Option<&'a Node>,
-    /// What the first option is called, where it was taken out.
+    /// The key of the first option, once it was taken.
     main_key: Option<&'static str>,
     /// Keys that errors do not list.
     unlisted: &'static [&'static str],
@@ -23,19 +23,19 @@ pub(super) struct Choice<'a> {
     options: Vec<(&'a Key, &'a Node)>,
 }
 
-/// Which of a node's keys is its name: keys have no order.
+/// Decides which of a node's keys is its name: keys have no order.
 pub(super) struct Names<'a> {
-    /// Keys that are no name.
+    /// Keys that are not names.
     pub common: &'a [&'a str],
-    /// Whether this is a name.
+    /// Whether a key is a known name.
     pub is_known: &'a dyn Fn(&str) -> bool,
-    /// Whether this name has an option of that key.
+    /// Whether a name has an option with that key.
     pub has_option: &'a dyn Fn(&str, &str) -> bool,
 }
 
 impl Names<'_> {
-    /// Where the name stands: a known one that has options of all other keys, such as `dense` in `{activation: relu, dense: 10}`;
-    /// else a known one, or the first key that could be one, of which the error is.
+    /// The position of the name: a known one that has options of all other keys, such as `dense` in `{activation: relu,
+    /// dense: 10}`; otherwise a known one, or the first possible key, which the error is about.
     fn position(&self, keys: &[&str]) -> Option<usize> {
         let may_be = |at: &usize| !self.common.contains(&keys[*at]);
         let is_known = |at: &usize| may_be(at) && (self.is_known)(keys[*at]);
@@ -49,7 +49,7 @@ impl Names<'_> {
 }
 
 impl<'a> Choice<'a> {
-    /// Reads `node`, in which the name is the key that [`Names`] takes for one, wherever it stands.
+    /// Reads `node`; [`Names`] decides which key is the name.
     pub fn read(node: &'a Node, names: &Names<'_>, example: &str) -> Result<Choice<'a>, ReadError> {
         let map = match &node.value {
             Value::Text(name) => {
@@ -87,8 +87,8 @@ impl<'a> Choice<'a> {
         Ok(Choice { name, mark: name.mark, main, main_key: None, unlisted: &[], options })
     }
 
-    /// The error of a name that is none of `names`; `meant` is what it means elsewhere, if that is known, and `form` how one
-    /// is written.
+    /// The error of a name that is not in `names`; `meant` is its meaning elsewhere, if known, and `form` shows how a
+    /// name is written.
     pub fn unknown(&self, names: &[&str], meant: Option<&str>, form: impl Fn(&str) -> String) -> ReadError {
         let all: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         let message = format!("unknown value `{}`, expected one of {}", self.name, names.join(", "));
@@ -100,7 +100,7 @@ impl<'a> Choice<'a> {
         if help.is_empty() { error } else { error.with_help(help.trim_end()) }
     }
 
-    /// Where an option stands, if it is written.
+    /// The place of an option, if it is present.
     pub fn place_of(&self, option: &str) -> Option<Mark> {
         self.options.iter().find(|(key, _)| &***key == option).map(|(key, _)| key.mark)
     }
@@ -110,19 +110,19 @@ impl<'a> Choice<'a> {
         self.options.iter().copied()
     }
 
-    /// The value of an option, if it is written.
+    /// The value of an option, if it is present.
     pub fn value_of(&self, option: &str) -> Option<&'a Node> {
         self.options.iter().find(|(key, _)| &***key == option).map(|(_, node)| *node)
     }
 
-    /// Takes the option `key` out.
+    /// Takes the option `key`.
     pub fn take<T: Deserialize<'a>>(&mut self, key: &str) -> Result<Option<T>, ReadError> {
         let Some(at) = self.options.iter().position(|(other, _)| &***other == key) else { return Ok(None) };
         let (_, node) = self.options.remove(at);
         T::deserialize(node).map(Some)
     }
 
-    /// Takes the first option out, which is called `key`: it may be the value of the name's key.
+    /// Takes the first option, whose key is `key`: it may be the value of the name's key.
     pub fn take_main<T: Deserialize<'a>>(&mut self, key: &'static str) -> Result<Option<T>, ReadError> {
         self.main_key = Some(key);
         let Some(main) = self.main.take() else { return self.take(key) };
@@ -132,19 +132,19 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Errors do not list these keys: they are read, so that who writes them hears why they are not for this name.
+    /// Errors do not list these keys: they are read only to explain why they do not apply to this name.
     pub fn unlisted(self, keys: &'static [&'static str]) -> Choice<'a> {
         Choice { unlisted: keys, ..self }
     }
 
-    /// The options as a struct, whose first field is the main one; errors list `common` too.
+    /// The options as a struct whose first field is the main one; errors list `common` too.
     pub fn options<T: Deserialize<'a>>(self, common: &'static [&'static str]) -> Result<T, ReadError> {
         let mark = self.mark;
         T::deserialize(Options { choice: self, common }).map_err(|error| error.or_at(mark))
     }
 }
 
-/// The error of the option `name`, which is given twice, the second time here.
+/// The error of the option `name`, which is present twice, the second time here.
 pub(super) fn twice(name: &str, mark: Mark) -> ReadError {
     ReadError::of(ConfigProblem::DuplicateKey { key: name.to_string() }).or_at(mark)
 }
@@ -191,7 +191,7 @@ impl<'de> Deserializer<'de> for Options<'de> {
     }
 }
 
-/// The main option under its name, then the others.
+/// The main option under its key, then the others.
 struct OptionsMap<'a> {
     main: Option<(&'static str, &'a Node)>,
     rest: std::vec::IntoIter<(&'a Key, &'a Node)>,

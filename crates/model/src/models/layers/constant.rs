@@ -1,4 +1,4 @@
-//! Labels that are one number: `labels: 1`, `labels: ones`.
+//! Labels that are a constant: `labels: 1`, `labels: ones`.
 
 use super::Config;
 use super::objective::{Labels, label_of};
@@ -7,7 +7,7 @@ use crate::graph::Tensor;
 use bf16scope_hlo::DType;
 use serde::{Deserialize, Deserializer};
 
-/// A name, or a number in the place of one.
+/// A name, or a number instead.
 pub(super) fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Node::read(deserializer, |node| match f64::deserialize(node) {
         Ok(number) if number.is_finite() => Ok(number.to_string()),
@@ -15,7 +15,7 @@ pub(super) fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Strin
     })
 }
 
-/// The number that stands in the place of labels; none where the name is that of an input or a described label.
+/// The constant that `labels` stands for; `None` if it is the name of an input or a described label.
 pub(super) fn constant(config: &Config, labels: &str) -> Option<f64> {
     if config.inputs.iter().chain(&config.labels).any(|input| input.name == labels) {
         return None;
@@ -27,10 +27,10 @@ pub(super) fn constant(config: &Config, labels: &str) -> Option<f64> {
     }
 }
 
-/// The label that is this number everywhere, for an output.
+/// A label with this constant everywhere, for an output.
 ///
 /// # Errors
-/// A number that such labels cannot be.
+/// A constant that is invalid for such labels.
 pub(super) fn constant_labels(output: &Tensor, number: f64, labels: Labels) -> Result<Tensor, String> {
     let dims = output.dims();
     let feature = label_of("", &dims, labels);

@@ -1,4 +1,4 @@
-//! Layers that [`nn`] has: their configuration is a struct of `nn`, or a number that its function takes.
+//! Layers of [`nn`] with their own configuration: a struct of `nn`, or one number.
 
 use super::layer_options::{Arity, LayerOptions};
 use crate::document;
@@ -37,8 +37,8 @@ direct! {
 }
 
 impl LayerOptions for nn::Dense {
-    /// Keras applies a dense layer to the last axis of anything. An image is refused here: that `flatten` was forgotten
-    /// is likelier than that a convolution of 1×1 was meant.
+    /// Keras applies a dense layer to the last axis of any input. An image is refused here: a forgotten `flatten` is
+    /// more likely than a 1×1 convolution.
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         let x = inputs[0];
         if x.rank() > 3 {
@@ -61,7 +61,7 @@ impl LayerOptions for nn::Embedding {
     }
 }
 
-/// It reads queries and memory, or one layer that is both, and as the third a mask.
+/// It reads queries and memory, or one layer that is both, and an optional mask as the third input.
 impl LayerOptions for nn::Attention {
     const ARITY: Arity = Arity::UpToThree;
 
@@ -71,7 +71,7 @@ impl LayerOptions for nn::Attention {
     }
 }
 
-/// They read a sequence, and a mask or none.
+/// They read a sequence, and optionally a mask.
 macro_rules! recurrent {
     ($($function:ident: $Config:ty;)*) => {$(
         impl LayerOptions for $Config {
@@ -117,7 +117,7 @@ macro_rules! global_pools {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $Pool {
-            /// Where the channels stand. Default `channels_last`.
+            /// The position of the channels. Default `channels_last`.
             #[serde(default, skip_serializing_if = "is_default")]
             pub data_format: DataFormat,
         }
@@ -143,7 +143,7 @@ macro_rules! rates {
         #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $Layer {
-            /// The part that is set to 0 in training.
+            /// The share that training sets to 0.
             #[serde(deserialize_with = "document::fraction")]
             pub rate: f64,
         }

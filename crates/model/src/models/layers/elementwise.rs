@@ -1,4 +1,4 @@
-//! Layers of each element: `activation`, `leaky_relu`, `elu`, `rescaling`, `gaussian_noise`.
+//! Elementwise layers: `activation`, `leaky_relu`, `elu`, `rescaling`, `gaussian_noise`.
 
 use super::layer_options::LayerOptions;
 use crate::graph::{Scope, Tensor};
@@ -29,7 +29,7 @@ impl LayerOptions for Activation {
 pub struct Rescaling {
     /// The factor.
     pub scale: f64,
-    /// What is added. Default 0.
+    /// The offset. Default 0.
     #[serde(default)]
     pub offset: f64,
 }
@@ -43,7 +43,7 @@ impl LayerOptions for Rescaling {
     }
 }
 
-/// Options of `leaky_relu` with a slope of its own; see [`nn::leaky_relu`].
+/// Options of `leaky_relu` with a custom slope; see [`nn::leaky_relu`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeakyRelu {
@@ -62,7 +62,7 @@ impl LayerOptions for LeakyRelu {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GaussianNoise {
-    /// The standard deviation of the noise added in training.
+    /// The standard deviation of the noise in training.
     #[serde(deserialize_with = "above_zero")]
     pub stddev: f64,
 }

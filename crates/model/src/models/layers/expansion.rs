@@ -1,8 +1,9 @@
-//! Blocks that a file defines once and repeats, and layers that are applied again: written out, before the list is read.
+//! Expands a network's layer list before it is read: blocks that a file defines once and uses repeatedly, and layers
+//! that are applied again.
 //!
-//! A network with neither stays as it is. One with either becomes a list in which each layer has a name: those of a block
-//! begin with the name of the place where it is used, and the last is a `linear` activation of that name alone, which emits
-//! nothing. Every value keeps its place, so an error shows the line of the block that holds it.
+//! A network with neither stays as it is. Otherwise the result is a list in which each layer has a name: the names of a
+//! block's layers begin with the name of its use, and its last layer is a `linear` activation with that name alone,
+//! which emits nothing. Every value keeps its place, so an error shows the line in the block's definition.
 
 mod definition;
 mod share;
@@ -17,27 +18,27 @@ use definition::{Block, blocks, is_reserved};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
-/// Blocks inside one another at most.
+/// The deepest nesting of blocks.
 const MAX_DEPTH: usize = 32;
 
-/// A layer as it is written, with its parameters in their places.
+/// A layer as written, with parameters replaced.
 struct Entry<'a> {
     /// Its kind, or a block.
     kind: EntryKind<'a>,
-    /// The key or text that says so.
+    /// The key or text that names the kind.
     key: Key,
     main: Option<Node>,
     options: Vec<(Key, Node)>,
-    /// The layer before parameters are replaced, where each repetition replaces them anew, by its `$index`.
+    /// The layer before parameters are replaced: each repetition replaces them with its own `$index`.
     again: Option<Node>,
 }
 
 enum EntryKind<'a> {
     Layer(&'static str),
     Block(&'a Block<'a>),
-    /// `{share: NAME}` and nothing more.
+    /// `{share: NAME}` without a kind.
     Share,
-    /// An unknown kind, which reading the list reports.
+    /// An unknown kind, which is reported when the list is read.
     Unknown,
 }
 
@@ -45,13 +46,13 @@ enum EntryKind<'a> {
 struct Frame<'a> {
     /// The prefix of its layers' names.
     prefix: &'a str,
-    /// Other names of what it reads.
+    /// Other names of the layers that it reads.
     reads: Vec<(String, String)>,
     values: Values,
     depth: usize,
 }
 
-/// Where a block was used.
+/// The place where a block is used.
 struct Used {
     name: String,
     reads: Vec<String>,
@@ -69,11 +70,12 @@ struct Expander<'a> {
     inputs: Vec<String>,
 }
 
-/// A network's node with its blocks written out, and what it says. Layers of a block that nothing reads where others of the same
-/// use are read are left out, as Keras leaves them out: the last of several blocks often makes more than is used.
+/// A network's node with its blocks expanded, and the configuration in it. A block's layers that nothing reads are
+/// dropped if other layers of the same use are read, as in Keras: the last of several blocks often computes more than
+/// is used.
 ///
 /// # Errors
-/// Blocks that are not right, at their places; values that are not right.
+/// Invalid blocks, at their places; invalid values.
 pub(super) fn read(model: &Node) -> Result<(Node, Config), ReadError> {
     let node = expanded(model)?;
     let config = Config::deserialize(&node).map_err(|error| as_parameter(model, error))?;
@@ -94,7 +96,7 @@ pub(super) fn read(model: &Node) -> Result<(Node, Config), ReadError> {
     Ok((node, config))
 }
 
-/// The error of a value that is the name of a parameter: how its value is written.
+/// Adds to the error of a value that is the name of a parameter how the parameter is written.
 fn as_parameter(model: &Node, error: ReadError) -> ReadError {
     let ConfigProblem::WrongValue { found, .. } = &error.problem else { return error };
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
@@ -105,17 +107,17 @@ fn as_parameter(model: &Node, error: ReadError) -> ReadError {
             Value::Map(map) => map.iter().map(|(name, _)| name.to_string()).collect(),
             _ => node.children().chain([node]).filter_map(Node::text).map(str::to_string).collect::<Vec<String>>(),
         });
-    // The first word is the kind of what was found.
+    // The first word is the kind of the value.
     let Some(name) = parameters.into_iter().find(|name| words.iter().skip(1).any(|word| word == name)) else {
         return error;
     };
     error.with_help(format!("`{name}` is a parameter: its value is `${name}`, and that of a formula `$(2 * {name})`"))
 }
 
-/// A network's node, with its blocks and shared layers written out.
+/// A network's node with its blocks and shared layers expanded.
 ///
 /// # Errors
-/// Blocks that are not right, at their places.
+/// Invalid blocks, at their places.
 fn expanded(model: &Node) -> Result<Node, ReadError> {
     let Value::Map(map) = &model.value else { return Ok(model.clone()) };
     let Some(Value::List(layers)) = model.get("layers").map(|node| &node.value) else { return Ok(model.clone()) };
@@ -157,14 +159,14 @@ fn expanded(model: &Node) -> Result<Node, ReadError> {
     Ok(model.replaced(Value::Map(rest)))
 }
 
-/// Whether a layer says only whose variables it has.
+/// Whether a layer only names the layer whose variables it shares.
 fn is_share(layer: &Node) -> bool {
     let Value::Map(map) = &layer.value else { return false };
     map.iter().all(|(key, _)| matches!(&**key, "share" | "name" | "inputs" | "dtype" | "when"))
 }
 
 impl<'a> Expander<'a> {
-    /// Writes a list of layers out. Returns their qualified names.
+    /// Expands a list of layers. Returns their qualified names.
     fn layers(&mut self, list: &[Node], frame: &Frame<'_>) -> Result<Vec<(String, String)>, ReadError> {
         let mut entries = Vec::new();
         for node in list {
@@ -197,7 +199,7 @@ impl<'a> Expander<'a> {
         Ok(scope)
     }
 
-    /// One layer of a list, or what a block or another layer is that stands there.
+    /// Expands one element of a list: a layer, a block, or a shared layer.
     fn layer(
         &mut self,
         mut entry: Entry<'a>,
@@ -227,7 +229,7 @@ impl<'a> Expander<'a> {
             && let Some(formula) = entry.main.as_ref().or_else(|| option(&entry.options, "expression"))
             && let Some(names) = super::arithmetic::names_of(formula)
         {
-            // The formula keeps its own names; the layers that they stand for are listed beside it.
+            // The formula keeps its own names; the qualified names are listed beside it.
             let names = names.into_iter().map(|name| {
                 let before = || self.flat.last().map(|(name, _)| name).or(self.inputs.first());
                 let is_known = known.iter().any(|(local, _)| *local == name) || self.inputs.contains(&name);
@@ -265,7 +267,7 @@ impl<'a> Expander<'a> {
         Ok(())
     }
 
-    /// A block in its place.
+    /// Expands a block where it is used.
     fn block(
         &mut self,
         block: &'a Block<'a>,
@@ -322,7 +324,7 @@ impl<'a> Expander<'a> {
                     })?)
                 }
             };
-            // Where `when` leaves all out, it is what it reads.
+            // If `when` drops all its layers, the block's result is its input.
             reads[0] = result.unwrap_or_else(|| reads[0].clone());
         }
         self.used.push(used);
@@ -360,7 +362,7 @@ impl<'a> Expander<'a> {
         Err(error.or_at(mark).with_help(format!("name them: `inputs: [{}]`", block.inputs.join(", "))))
     }
 
-    /// A block's parameters at a place where it is used.
+    /// The parameters of a block's use.
     fn values(&mut self, block: &Block<'_>, entry: &Entry<'_>, mark: Mark) -> Result<Values, ReadError> {
         let names: Vec<&str> = block.parameters.iter().map(|(name, _)| *name).collect();
         if let Some((key, _)) = entry.options.iter().find(|(key, _)| !is_reserved(key) && !names.contains(&&**key)) {
@@ -394,7 +396,7 @@ impl<'a> Expander<'a> {
         Ok(values)
     }
 
-    /// A layer's kind and options, whatever form it is written in.
+    /// A layer's kind and options, in any of their forms.
     fn entry(&self, node: &Node) -> Result<Entry<'a>, ReadError> {
         if is_share(node) && node.get("share").is_some() {
             let Value::Map(map) = &node.value else { return Err(node.wrong("keys")) };
@@ -429,7 +431,7 @@ impl<'a> Expander<'a> {
         Ok(Entry { kind, key, main, options, again: None })
     }
 
-    /// The names of a list's layers: their own, or the kind's with a number from the second on.
+    /// The names of a list's layers: explicit ones, or the kind's with a number from the second on.
     fn names<'b>(&self, entries: impl Iterator<Item = &'b Entry<'a>> + Clone, frame: &Frame<'_>) -> Vec<String>
     where
         'a: 'b,
@@ -479,13 +481,13 @@ fn text(text: &str, mark: Mark) -> Node {
     Node::scalar(Value::Text(text.to_string()), text, mark)
 }
 
-/// A layer that gives what it reads, under a block's name.
+/// A layer that returns its input, under a block's name.
 fn linear(name: &str, reads: &str, mark: Mark) -> Node {
     let pairs = [("activation", "linear"), ("inputs", reads), ("name", name)];
     Node::new(Value::Map(pairs.map(|(key, value)| (Key::new(key, mark), text(value, mark))).to_vec()), mark)
 }
 
-/// Names as the whole network knows them.
+/// Replaces local names by qualified ones.
 fn qualified(node: &Node, known: &[(String, String)]) -> Node {
     match &node.value {
         Value::List(list) => node.replaced(Value::List(list.iter().map(|node| qualified(node, known)).collect())),

@@ -1,7 +1,7 @@
-//! Formulas in YAML: `a * sigmoid(b)` of layers, and `4 * filters` of a block's parameters. One grammar, two readings.
+//! Formulas in YAML: `a * sigmoid(b)` of layers, and `4 * filters` of a block's parameters, with one grammar.
 //!
-//! Operators, loosest first: `or`, `and`, `not`, comparisons, `+ -`, `* / // %`, unary `-`, `**`; then calls, names, numbers
-//! and parentheses. Names hold letters, digits, `_` and `.`, and do not begin with a digit.
+//! Operators, from the loosest binding: `or`, `and`, `not`, comparisons, `+ -`, `* / // %`, unary `-`, `**`; then
+//! calls, names, numbers and parentheses. Names hold letters, digits, `_` and `.`, and do not begin with a digit.
 
 use crate::document::nearest;
 use std::fmt;
@@ -43,7 +43,7 @@ pub(super) enum Operator {
     Power,
 }
 
-/// Binary operators by how loosely they bind; a text before those that begin it.
+/// Binary operators from the loosest binding; an operator precedes those that are prefixes of it.
 const LEVELS: &[&[(&str, Operator)]] = &[
     &[("or", Operator::Or)],
     &[("and", Operator::And)],
@@ -71,11 +71,11 @@ impl fmt::Display for Operator {
     }
 }
 
-/// Formulas inside one another at most.
+/// The deepest nesting of formulas.
 const MAX_DEPTH: usize = 64;
 
 impl Formula {
-    /// Reads a formula.
+    /// Parses a formula.
     ///
     /// # Errors
     /// A syntax error and its column, counted from 1.
@@ -88,7 +88,7 @@ impl Formula {
         }
     }
 
-    /// Its names, each once, in the order in which they stand.
+    /// Its names, each once, in order of appearance.
     pub fn names(&self) -> Vec<String> {
         fn collect(formula: &Formula, names: &mut Vec<String>) {
             match formula {
@@ -105,10 +105,10 @@ impl Formula {
         names
     }
 
-    /// Its value where `value` knows every name; of comparisons 1 or 0.
+    /// Its value, where `value` gives the number of every name; comparisons give 1 or 0.
     ///
     /// # Errors
-    /// A name that has no number, an unknown function, or the wrong number of arguments.
+    /// A name without a number, an unknown function, or the wrong number of arguments.
     pub fn number(&self, value: &dyn Fn(&str) -> Result<f64, String>) -> Result<f64, String> {
         let truth = |is: bool| f64::from(u8::from(is));
         Ok(match self {
@@ -155,12 +155,12 @@ impl Formula {
     }
 }
 
-/// The error of a function that takes another number of arguments.
+/// The error of a function with the wrong number of arguments.
 pub(super) fn wrong_count(name: &str, n: usize) -> String {
     format!("`{name}` does not take {n} argument{}", if n == 1 { "" } else { "s" })
 }
 
-/// The error of a function that is unknown.
+/// The error of an unknown function.
 pub(super) fn unknown(name: &str, names: &[&str]) -> String {
     let all: Vec<String> = names.iter().map(ToString::to_string).collect();
     match nearest(name, &all) {
@@ -191,7 +191,7 @@ impl Parser<'_> {
         format!("in `{}`, at character {column}: expected {expected}", self.text)
     }
 
-    /// Takes `token` if it comes next; a word only where it ends there.
+    /// Takes `token` if it comes next; a word must end there.
     fn takes(&mut self, token: &str) -> bool {
         let Some(after) = self.rest().strip_prefix(token) else { return false };
         let is_word = token.starts_with(char::is_alphabetic);
@@ -280,7 +280,7 @@ impl Parser<'_> {
     }
 }
 
-/// Whether a name may hold it.
+/// Whether a name may contain this character.
 pub(super) fn is_of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '.'
 }

@@ -31,7 +31,7 @@ impl LayerOptions for Gather {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OneHot {
-    /// How many classes there are.
+    /// The number of classes.
     #[serde(deserialize_with = "document::positive")]
     pub depth: i64,
 }
@@ -53,12 +53,12 @@ impl LayerOptions for OneHot {
 pub enum CastTo {
     /// The network's compute dtype.
     Compute,
-    /// s32, towards zero.
+    /// s32, rounded towards zero.
     #[serde(alias = "s32")]
     Int32,
 }
 
-/// Options of `cast`. A layer that computes in f32 says so by `dtype: float32`.
+/// Options of `cast`. For a layer that computes in f32, use `dtype: float32` instead.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cast {
@@ -76,12 +76,12 @@ impl LayerOptions for Cast {
     }
 }
 
-/// Options of `masking`: 1 for each place of a sequence that counts, else 0, which attention and recurrent layers read. Of
-/// `[steps]`, or of `[steps, features]` where all features have the value.
+/// Options of `masking`: 1 for each step of a sequence that counts and 0 for padding, as attention and recurrent layers
+/// read it. For `[steps]`, or for `[steps, features]`, where all features of a padding step have the value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Masking {
-    /// The value of places that do not count. Default 0.
+    /// The value of padding. Default 0.
     #[serde(default)]
     pub mask_value: f64,
 }

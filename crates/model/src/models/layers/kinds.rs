@@ -1,6 +1,6 @@
 //! The kinds of layer, and a layer as a configuration has it.
 //!
-//! A kind is added in two files: its options with their `build` in one beside this, and a line of the table here.
+//! To add a kind, write its options with their `build` in a file beside this one, and a line in the table below.
 
 use super::choice::{Choice, Names as ChoiceNames, twice};
 use super::layer_options::{Arity, LayerOptions};
@@ -21,7 +21,7 @@ macro_rules! kinds {
             $($(#[$doc])* $Kind($Options),)*
         }
 
-        /// Names of kinds, and what Keras calls them.
+        /// Names of kinds, with their Keras names.
         const NAMES: &[(&str, &str)] = &[$(($name, $keras)),*];
 
         impl LayerKind {
@@ -32,21 +32,21 @@ macro_rules! kinds {
                 }
             }
 
-            /// How many tensors it reads.
+            /// The number of tensors that it reads.
             pub fn arity(&self) -> Arity {
                 match self {
                     $(LayerKind::$Kind(_) => <$Options>::ARITY,)*
                 }
             }
 
-            /// How many plain layers it is, about.
+            /// The approximate number of plain layers in it.
             pub(super) fn n_layers(&self) -> i64 {
                 match self {
                     $(LayerKind::$Kind(options) => options.n_layers(),)*
                 }
             }
 
-            /// Of a layer that reads indices: what they are below.
+            /// For a layer that reads indices: their exclusive upper bound.
             pub(super) fn n_values(&self) -> Option<i64> {
                 match self {
                     $(LayerKind::$Kind(options) => options.n_values(),)*
@@ -74,7 +74,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The options of a kind.
+            /// The keys of a kind's options.
             fn keys_of(name: &str) -> Vec<&'static str> {
                 match name {
                     $($name => document::kind::keys_of::<$Options>(),)*
@@ -82,7 +82,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// How many tensors a kind reads.
+            /// The number of tensors that a kind reads.
             pub(super) fn arity_of(name: &str) -> Arity {
                 match name {
                     $($name => <$Options>::ARITY,)*
@@ -110,9 +110,9 @@ kinds! {
     Conv3d(nn::Conv3d) = "conv3d", "Conv3D";
     /// The transpose of a convolution of a sequence, an image or a volume.
     ConvTranspose(nn::ConvTranspose) = "conv_transpose", "Conv2DTranspose";
-    /// A depthwise convolution, and one of 1.
+    /// A depthwise convolution followed by a 1×1 convolution.
     SeparableConv(nn::SeparableConv) = "separable_conv", "SeparableConv2D";
-    /// Convolution in which every channel has kernels of its own.
+    /// Convolution in which every channel has its own kernels.
     DepthwiseConv(nn::DepthwiseConv2d) = "depthwise_conv", "DepthwiseConv2D";
     /// Batch normalisation.
     BatchNorm(nn::BatchNorm) = "batch_norm", "BatchNormalization";
@@ -124,11 +124,11 @@ kinds! {
     LayerNorm(nn::LayerNorm) = "layer_norm", "LayerNormalization";
     /// Normalisation by the root of the mean square.
     RmsNorm(nn::RmsNorm) = "rms_norm", "RMSNormalization";
-    /// The largest of each window.
+    /// The maximum of each window.
     MaxPool(direct::MaxPool) = "max_pool", "MaxPooling2D";
     /// The mean of each window.
     AvgPool(direct::AvgPool) = "avg_pool", "AveragePooling2D";
-    /// The largest over height and width.
+    /// The maximum over height and width.
     GlobalMaxPool(direct::GlobalMaxPool) = "global_max_pool", "GlobalMaxPooling2D";
     /// The mean over height and width.
     GlobalAvgPool(direct::GlobalAvgPool) = "global_avg_pool", "GlobalAveragePooling2D";
@@ -136,15 +136,15 @@ kinds! {
     Dropout(direct::Dropout) = "dropout", "Dropout";
     /// Zeroes whole channels in training.
     SpatialDropout(direct::SpatialDropout) = "spatial_dropout", "SpatialDropout2D";
-    /// Leaves whole examples out in training.
+    /// Drops whole examples in training.
     StochasticDepth(direct::StochasticDepth) = "stochastic_depth", "StochasticDepth";
-    /// Channels weighted by what the whole image says.
+    /// Channels weighted by a function of the whole image.
     SqueezeExcite(nn::SqueezeExcite) = "squeeze_excite", "SqueezeAndExcite2D";
     /// Inverted bottlenecks.
     MbConv(block::MbConv) = "mb_conv", "MBConvBlock";
     /// A formula of named layers.
     Expression(arithmetic::Expression) = "expression", "Expression";
-    /// A function of each element.
+    /// An elementwise function.
     Activation(elementwise::Activation) = "activation", "Activation";
     /// A rectifier with a slope below 0.
     LeakyRelu(elementwise::LeakyRelu) = "leaky_relu", "LeakyReLU";
@@ -154,11 +154,11 @@ kinds! {
     Softmax(reductions::Softmax) = "softmax", "Softmax";
     /// Sums, means and the like over axes.
     Reduce(reductions::Reduce) = "reduce", "Reduce";
-    /// Vectors of length 1.
+    /// Normalises vectors to length 1.
     UnitNorm(reductions::UnitNorm) = "unit_norm", "UnitNormalization";
-    /// The product of two along an axis.
+    /// The dot product of two inputs along an axis.
     Dot(reductions::Dot) = "dot", "Dot";
-    /// The cosine of two along an axis.
+    /// The cosine of two inputs along an axis.
     Cosine(reductions::Cosine) = "cosine", "CosineSimilarity";
     /// Adds noise in training.
     GaussianNoise(elementwise::GaussianNoise) = "gaussian_noise", "GaussianNoise";
@@ -166,11 +166,11 @@ kinds! {
     GaussianDropout(direct::GaussianDropout) = "gaussian_dropout", "GaussianDropout";
     /// Rows by index.
     Gather(indices::Gather) = "gather", "Gather";
-    /// Classes as vectors.
+    /// Classes as one-hot vectors.
     OneHot(indices::OneHot) = "one_hot", "CategoryEncoding";
-    /// Another dtype.
+    /// Converts to another dtype.
     Cast(indices::Cast) = "cast", "Cast";
-    /// Which steps count.
+    /// Which steps are not padding.
     Masking(indices::Masking) = "masking", "Masking";
     /// `x · scale + offset`.
     Rescaling(elementwise::Rescaling) = "rescaling", "Rescaling";
@@ -190,44 +190,44 @@ kinds! {
     TransformerBlock(block::TransformerBlock) = "transformer_block", "TransformerEncoder";
     /// Attention with rotary positions and a gated feed-forward network.
     LlamaBlock(llama::LlamaBlock) = "llama_block", "LlamaTransformerDecoder";
-    /// All axes but the batch as one.
+    /// Joins all axes but the batch.
     Flatten(shape::Flatten) = "flatten", "Flatten";
-    /// Each example in other dims.
+    /// Reshapes each example.
     Reshape(shape::Reshape) = "reshape", "Reshape";
-    /// An example several times.
+    /// Repeats an example.
     RepeatVector(shape::RepeatVector) = "repeat_vector", "RepeatVector";
-    /// The axes of an example in another order.
+    /// Permutes the axes of an example.
     Permute(shape::Permute) = "permute", "Permute";
-    /// One of an axis.
+    /// Takes one position of an axis.
     Take(shape::Take) = "take", "Take";
-    /// Zeros around images.
+    /// Pads images with zeros.
     ZeroPadding(margins::ZeroPadding) = "zero_padding", "ZeroPadding2D";
-    /// Images without their edges.
+    /// Crops the edges of images.
     Crop(margins::Crop) = "crop", "Cropping2D";
-    /// Every pixel several times.
+    /// Repeats every pixel.
     Upsample(shape::Upsample) = "upsample", "UpSampling2D";
-    /// Several behind one another.
+    /// Concatenates several inputs.
     Concat(merge::Concat) = "concat", "Concatenate";
-    /// The sum of several.
+    /// The sum of several inputs.
     Add(merge::Add) = "add", "Add";
-    /// The first less the others.
+    /// The first input minus the others.
     Subtract(merge::Subtract) = "subtract", "Subtract";
-    /// The product of several.
+    /// The product of several inputs.
     Multiply(merge::Multiply) = "multiply", "Multiply";
-    /// The mean of several.
+    /// The mean of several inputs.
     Average(merge::Average) = "average", "Average";
-    /// The largest of each element of several.
+    /// The elementwise maximum of several inputs.
     Maximum(merge::Maximum) = "maximum", "Maximum";
-    /// The least of each element of several.
+    /// The elementwise minimum of several inputs.
     Minimum(merge::Minimum) = "minimum", "Minimum";
 }
 
-/// What every layer may have beside its options.
+/// Keys that every layer may have in addition to its options.
 const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
 /// Further keys that some layers take.
 const SOME: [&str; 2] = ["tied_to", "initial_state"];
 
-/// Words of other frameworks that are no kinds here, and how the same is written.
+/// Names in other frameworks that are not kinds here, with the equivalent.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("bidirectional", "write `{lstm: 64, bidirectional: true}`, or `gru` so"),
     ("time_distributed", "layers of the last axis work on every step: leave it out"),
@@ -248,25 +248,26 @@ fn is_extra(key: &str) -> bool {
 /// A layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// Its name, which its variables begin with; default its kind's, with `_1`, `_2`, … from the second on.
+    /// Its name, the prefix of its variables' names; default its kind's, with `_1`, `_2`, … from the second on.
     pub name: Option<String>,
-    /// The inputs and layers that it reads; none is the layer before it.
+    /// The inputs and layers that it reads; if empty, the previous layer.
     pub inputs: Vec<String>,
-    /// What it computes in; none is what the network computes in.
+    /// The dtype that it computes in; `None` is the network's.
     pub dtype: Option<LayerDType>,
-    /// The layer whose variables it has, of the same kind and options: it is applied once more.
+    /// The layer of the same kind and options whose variables it uses: it is applied again.
     pub share: Option<String>,
-    /// For a recurrent layer: the layers or inputs whose values are its first state.
+    /// For a recurrent layer: the layers or inputs that give its initial state.
     pub initial_state: Vec<String>,
     /// For a dense layer: the layer whose table or kernel, transposed, is its kernel.
     pub tied_to: Option<String>,
-    /// Penalties of its variables, or of its output.
+    /// Penalties on its variables, or on its output.
     pub regularizers: Regularizers,
-    /// What it is.
+    /// Its kind and options.
     pub kind: LayerKind,
 }
 
-/// What a layer computes in, whatever the network does: as Keras' `dtype`, its variables, its result and what it reads have it.
+/// The dtype that a layer computes in, independent of the network's: as with Keras' `dtype`, it applies to its
+/// variables, inputs and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerDType {
@@ -305,7 +306,7 @@ impl<'de> Deserialize<'de> for Names {
 }
 
 impl LayerKind {
-    /// What the layer's own function ends in, if that is one of [`nn::Activation`].
+    /// The activation at the end of the layer's function, if it is one of [`nn::Activation`].
     pub(super) fn activation(&self) -> Option<nn::Activation> {
         match self {
             LayerKind::Dense(options) => Some(options.activation),
@@ -320,13 +321,13 @@ impl LayerKind {
         }
     }
 
-    /// The name of the kind that `written` is the name of, ours or Keras'.
+    /// The kind with the name `written`, ours or Keras'.
     pub(super) fn known(written: &str) -> Option<&'static str> {
         let canonical = LayerKind::canonical(written);
         NAMES.iter().find(|(own, _)| *own == canonical).map(|(own, _)| *own)
     }
 
-    /// Whether its main option is what it reads.
+    /// Whether its main option is the list of its inputs.
     pub(super) fn is_several(written: &str) -> bool {
         LayerKind::arity_of(LayerKind::canonical(written)) == Arity::Several
     }
@@ -339,7 +340,7 @@ impl LayerKind {
         }
     }
 
-    /// Builds a recurrent layer that starts from `states`, with its last ones; another layer has none.
+    /// Builds a recurrent layer from the initial `states`; returns its output and last states. Other layers have none.
     pub(super) fn build_from(
         &self,
         s: &Scope,
@@ -355,7 +356,7 @@ impl LayerKind {
         }
     }
 
-    /// What its last states are called behind its name: those of Keras' `return_state`, in that order.
+    /// The names of its last states, in the order of Keras' `return_state`.
     pub(super) fn state_names(&self) -> &'static [&'static str] {
         match self {
             LayerKind::Lstm(options) if options.bidirectional => {
@@ -368,7 +369,7 @@ impl LayerKind {
         }
     }
 
-    /// The name that `written` means: it may be Keras', and case and underscores do not matter.
+    /// The name that `written` means: Keras' names are accepted, and case and underscores do not matter.
     fn canonical(written: &str) -> &str {
         let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
         let written_plain = plain(written);
@@ -402,21 +403,21 @@ const ALIASES: &[(&str, &str)] = &[
     ("upsample", "UpSampling3D"),
 ];
 
-/// Which key of a layer is its kind.
+/// Decides which key of a layer is its kind.
 const KINDS: ChoiceNames<'static> = ChoiceNames {
     common: &COMMON,
     is_known: &|name| LayerKind::known(name).is_some() || is_activation(name),
     has_option: &|name, key| is_extra(key) || LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
 };
 
-/// A layer's kind as it is written, the key that says it, its main option and the others. `parameters` are those of a block of
-/// that name.
+/// A layer's kind as written, its key, its main option and the others. `parameters` are those of a block with that
+/// name.
 pub(super) type Parts = (String, Key, Option<Node>, Vec<(Key, Node)>);
 
 /// See [`Parts`].
 ///
 /// # Errors
-/// A node that is no layer.
+/// A node that is not a layer.
 pub(super) fn parts(node: &Node, parameters: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Parts, ReadError> {
     if let Value::Text(name) = &node.value
         && is_activation(name)
@@ -449,7 +450,7 @@ const EXAMPLE: &str = "a layer, such as `flatten` or `{dense: 10}`";
 
 impl Layer {
     fn read(node: &Node) -> Result<Layer, ReadError> {
-        // `relu` as Keras has `ReLU()`: a layer of its own.
+        // `relu` is a layer of its own, like Keras' `ReLU()`.
         if let Value::Text(name) = &node.value
             && let Ok(activation) = nn::Activation::deserialize(StrDeserializer::<serde::de::value::Error>::new(name))
         {
@@ -493,7 +494,7 @@ impl Layer {
 }
 
 impl Layer {
-    /// Where `node`, which it was read from, says how many features it makes or what it reads indices of: its main option.
+    /// The place, in the `node` it was read from, of its number of features or of indices: its main option.
     pub(super) fn place_of_size(&self, node: &Node) -> Mark {
         let size = match &self.kind {
             LayerKind::Dense(_) => "units",

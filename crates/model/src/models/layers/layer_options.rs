@@ -1,8 +1,8 @@
-//! What a kind of layer is to the table: options, and what is built of them.
+//! The interface of a layer kind to the table: its options, and how to build it.
 
 use crate::graph::{Scope, Tensor};
 
-/// How many tensors a layer reads.
+/// The number of tensors that a layer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arity {
     /// One.
@@ -11,23 +11,23 @@ pub enum Arity {
     OneOrTwo,
     /// One to three.
     UpToThree,
-    /// Two or more; they are the layer's main option: `{add: [a, b]}`.
+    /// Two or more; their list is the layer's main option: `{add: [a, b]}`.
     Several,
-    /// Those that it names itself.
+    /// Those that its formula names.
     Named,
 }
 
-/// What a kind of layer is: options, and what is built of them.
+/// The options of a layer kind, and how to build it.
 pub(super) trait LayerOptions {
-    /// How many tensors it reads.
+    /// The number of tensors that it reads.
     const ARITY: Arity = Arity::One;
 
-    /// How many plain layers it is, about, where a network's are counted.
+    /// The approximate number of plain layers in it.
     fn n_layers(&self) -> i64 {
         1
     }
 
-    /// Of a layer that reads indices: what they are below.
+    /// For a layer that reads indices: their exclusive upper bound.
     fn n_values(&self) -> Option<i64> {
         None
     }

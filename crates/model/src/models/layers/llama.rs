@@ -1,4 +1,4 @@
-//! `llama_block`: Llama's decoder blocks, as often as `repeats` says.
+//! `llama_block`: Llama's decoder blocks, repeated `repeats` times.
 
 use super::block::{LAYERS_OF_A_BLOCK, repeated, repeats, small};
 use super::layer_options::{Arity, LayerOptions};
@@ -8,49 +8,49 @@ use crate::nn::options::{above_zero, glorot_uniform, is_default, single, some_po
 use crate::nn::{self, Activation, MaskKind, Rope};
 use serde::{Deserialize, Serialize};
 
-/// Options of `llama_block`: causal attention with rotary positions and a gated feed-forward network, each added to what its
-/// RMS norm reads, without biases. Names are those of `transformer_block`, defaults those of KerasHub's
-/// `LlamaTransformerDecoder`.
+/// Options of `llama_block`: causal attention with rotary positions and a gated feed-forward network, without biases;
+/// each reads its input through an RMS norm, and is added to it. Names are those of `transformer_block`, defaults those
+/// of KerasHub's `LlamaTransformerDecoder`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LlamaBlock {
-    /// Heads of queries.
+    /// Number of query heads.
     #[serde(deserialize_with = "document::positive")]
     pub num_heads: i64,
-    /// Units of the gate, and of what it multiplies.
+    /// Units of the gate, and of the projection that it multiplies.
     #[serde(deserialize_with = "document::positive")]
     pub intermediate_dim: i64,
-    /// Heads of keys and values, each of which several heads of queries read. Default `num_heads`.
+    /// Number of key and value heads, each shared by several query heads. Default `num_heads`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub num_key_value_heads: Option<i64>,
     /// Features of a head. Default: those of the input, divided by the heads.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub head_dim: Option<i64>,
-    /// The gate's function. Default `silu`.
+    /// The gate's activation. Default `silu`.
     #[serde(default = "silu")]
     pub activation: Activation,
-    /// Of what each branch adds. Default 0.
+    /// Dropout rate of each branch. Default 0.
     #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
     pub dropout: f64,
     /// Rotary positions. Default `{max_wavelength: 10000}`.
     #[serde(default)]
     pub rope: Rope,
-    /// Sliding window: a position sees only those less than so far away. Default: any.
+    /// Sliding window: a position attends only to those at a smaller distance. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub window: Option<i64>,
     /// The meaning of the mask input. Default `padding`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mask: MaskKind,
-    /// How many of the attention's weights training sets to 0. Default 0.
+    /// Dropout rate of attention weights. Default 0.
     #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
     pub attention_dropout: f64,
-    /// Of the RMS norms. Default 1e-5.
+    /// Epsilon of the RMS norms. Default 1e-5.
     #[serde(default = "small", deserialize_with = "above_zero")]
     pub layer_norm_epsilon: f64,
-    /// How the kernels start. Default `glorot_uniform`.
+    /// The kernel initializer. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
-    /// Blocks behind one another. Default 1.
+    /// The number of consecutive blocks. Default 1.
     #[serde(default = "single", deserialize_with = "repeats")]
     pub repeats: i64,
 }
@@ -101,7 +101,7 @@ impl LlamaBlock {
     }
 }
 
-/// It reads a sequence, and a mask or none.
+/// It reads a sequence, and optionally a mask.
 impl LayerOptions for LlamaBlock {
     const ARITY: Arity = Arity::OneOrTwo;
 

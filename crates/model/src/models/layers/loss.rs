@@ -1,6 +1,6 @@
-//! Losses by name: a line of the table each.
+//! Losses by name, one line of the table each.
 //!
-//! A loss is added in two places: what it is, a function of `nn`, and its line here.
+//! To add a loss, write a function in `nn`, and a line here.
 
 use super::choice::{Choice, Names};
 use super::constant;
@@ -13,48 +13,48 @@ use serde::de::Deserializer;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// What a loss makes of an output, and of which labels.
+/// The form of a loss: its activation, its labels.
 #[derive(Clone, Copy)]
 struct LossForm {
-    /// What it takes of the output itself.
+    /// The activation that it applies to the output itself.
     takes: Option<Activation>,
     labels: Labels,
-    /// Whether it is a cross entropy: such a loss has label smoothing and, of classes, class weights.
+    /// Whether it is a cross entropy: such a loss has label smoothing and, with classes, class weights.
     is_cross_entropy: bool,
 }
 
-/// Cross entropies, of classes that are numbers, of distributions over classes, of answers that are independent.
+/// Cross entropies with class numbers, with distributions over classes, and with independent answers.
 const OF_CLASSES: LossForm =
     LossForm { takes: Some(Activation::Softmax), labels: Labels::Classes, is_cross_entropy: true };
 const OF_DISTRIBUTIONS: LossForm = LossForm { labels: Labels::Probabilities, ..OF_CLASSES };
 const OF_ANSWERS: LossForm = LossForm { takes: Some(Activation::Sigmoid), ..OF_DISTRIBUTIONS };
-/// Sequences of classes.
+/// Losses with sequences of classes.
 const OF_SEQUENCES: LossForm = LossForm { is_cross_entropy: false, ..OF_CLASSES };
-/// Overlaps of regions.
+/// Losses on the overlap of regions.
 const OF_REGIONS: LossForm = LossForm { is_cross_entropy: false, ..OF_ANSWERS };
 const OF_REGIONS_OF_CLASSES: LossForm = LossForm { is_cross_entropy: false, ..OF_DISTRIBUTIONS };
-/// Margins, of answers that are 0 or 1; of embeddings, whose labels are any whole numbers.
+/// Margin losses: with labels 0 or 1, and with embeddings, whose labels are any whole numbers.
 const OF_MARGINS: LossForm = LossForm { takes: None, labels: Labels::Probabilities, is_cross_entropy: false };
 const OF_IDENTITIES: LossForm = LossForm { takes: None, labels: Labels::Identities, is_cross_entropy: false };
-/// Distances of numbers.
+/// Losses on distances between numbers.
 const OF_NUMBERS: LossForm = LossForm { takes: None, labels: Labels::Numbers, is_cross_entropy: false };
 
 /// Options that only some losses have.
 trait OwnOptions: Sized {
     const KEYS: &'static [&'static str];
 
-    /// Takes them out of what is written.
+    /// Takes them from the written options.
     fn take(choice: &mut Choice<'_>) -> Result<Self, ReadError>;
 
-    /// What they are, by [`OwnOptions::KEYS`]; none is written as null.
+    /// Their values, in the order of [`OwnOptions::KEYS`]; `None` is written as null.
     fn values(&self) -> Vec<Option<f64>>;
 }
 
-/// Names, forms, names elsewhere (in Keras, PyTorch and by many), and the loss of each example, or of each of its rows.
+/// Names, forms, names in other frameworks, and the loss of each example, or of each of its rows.
 macro_rules! losses {
     ($($(#[$doc:meta])* $Kind:ident $(($own:ident: $Own:ty))? = $name:literal, $form:ident, [$($elsewhere:literal),*],
         |$output:ident, $labels:ident, $smoothing:pat_param| $of:expr;)*) => {
-        /// What a loss is called, and the options of its own.
+        /// The name of a loss, and its own options.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum LossKind {
             $($(#[$doc])* $Kind $(($Own))?,)*
@@ -164,10 +164,10 @@ losses! {
     /// [`nn::hinge_per_example`]: labels are 0 or 1.
     Hinge = "hinge", OF_MARGINS, ["hinge_loss"],
         |output, labels, _| nn::hinge_per_example(output, labels);
-    /// [`nn::contrastive_per_example`]: the output is a distance, and a label of 1 says that the pair belongs together.
+    /// [`nn::contrastive_per_example`]: the output is a distance, and a label of 1 marks a matching pair.
     Contrastive(margin: Margin) = "contrastive", OF_MARGINS, ["contrastive_loss"],
         |output, labels, _| nn::contrastive_per_example(output, labels, margin.margin);
-    /// [`nn::triplet_per_example`]: the output is an embedding, and labels say which belong together.
+    /// [`nn::triplet_per_example`]: the output is an embedding, and equal labels mark matching examples.
     Triplet(margin: Margin) = "triplet", OF_IDENTITIES, ["triplet_loss", "triplet_hard_loss", "triplet_margin_loss"],
         |output, labels, _| nn::triplet_per_example(output, labels, margin.margin);
     /// [`nn::ctc_per_example`]: labels are sequences of classes.
@@ -181,7 +181,7 @@ losses! {
 /// Options of `huber`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Huber {
-    /// Where squares end, in the unit of the output. No default fits all targets: it must be said.
+    /// Where the quadratic part ends, in the unit of the output. It has no default, because none fits all targets.
     pub delta: f64,
 }
 
@@ -206,7 +206,7 @@ impl OwnOptions for Huber {
 /// Options of `ctc`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ctc {
-    /// The class that says nothing, and ends shorter labels. Default 0.
+    /// The blank class, which also terminates shorter labels. Default 0.
     pub blank: i64,
 }
 
@@ -225,7 +225,7 @@ impl OwnOptions for Ctc {
 /// Options of `quantile`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantile {
-    /// Which quantile it estimates. Default 0.5: the median.
+    /// The quantile to estimate. Default 0.5: the median.
     pub quantile: f64,
 }
 
@@ -245,7 +245,7 @@ impl OwnOptions for Quantile {
 /// Options of `contrastive` and `triplet`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Margin {
-    /// The distance beyond which nothing is pushed apart. Default 1.
+    /// The distance beyond which pairs are not pushed apart. Default 1.
     pub margin: f64,
 }
 
@@ -294,37 +294,38 @@ pub struct Loss {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossOptions {
-    /// The output or layer that it judges. Default the only output.
+    /// The output or layer to compare. Default the only output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What that should be: a label, an input, or a number for all. Default `labels`.
+    /// The target: a label, an input, or a constant. Default `labels`.
     #[serde(default = "default_labels", deserialize_with = "constant::labels")]
     pub labels: String,
-    /// What it is multiplied by in the sum of losses. Default 1.
+    /// Its factor in the sum of losses. Default 1.
     #[serde(default = "one", deserialize_with = "not_negative")]
     pub weight: f64,
     /// Label smoothing in training. Default that of `train`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "smoothing")]
     pub label_smoothing: Option<f64>,
-    /// What each class weighs, of losses of classes. Default 1.
+    /// The weight of each class, for losses with classes. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_weights: Option<Vec<f64>>,
-    /// The feature that says what each example, or each of its rows, weighs. Default 1.
+    /// The feature with the weight of each example, or of each of its rows. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example_weights: Option<String>,
     /// The divisor of the sum of weighted losses. Default their number.
     #[serde(default, skip_serializing_if = "Reduction::is_default")]
     pub reduction: Reduction,
-    /// The name of its reported value, where there are several losses. Default the output's name and `_loss`.
+    /// The name of its reported value, if there are several losses. Default the output's name and `_loss`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Patterns of the variables that it trains (`*` is any text, `?` any character). Default all that no other loss names.
+    /// Patterns of the variables that it trains (`*` is any text, `?` any character). Default all that no other loss
+    /// names.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "patterns")]
     pub variables: Vec<String>,
-    /// Of `ctc`: the feature that says how many labels of each example count. Default those before the first blank.
+    /// For `ctc`: the feature with the number of labels of each example. Default those before the first blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_lengths: Option<String>,
-    /// Of `ctc`: the feature that says how many steps of each example count. Default all.
+    /// For `ctc`: the feature with the number of steps of each example. Default all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logit_lengths: Option<String>,
 }
@@ -333,7 +334,7 @@ pub struct LossOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
-    /// How many there are, as in Keras: one of weight 0 counts.
+    /// The number of losses, as in Keras: also those of weight 0.
     #[default]
     SumOverBatchSize,
     /// The sum of their weights and 1e-5, as in BERT's masked language model.
@@ -364,7 +365,7 @@ const COMMON: [&str; 11] = [
     "logit_lengths",
 ];
 
-/// Those of [`COMMON`] that are for `ctc` alone.
+/// The keys of [`COMMON`] that only `ctc` has.
 const LENGTHS: [&str; 2] = ["label_lengths", "logit_lengths"];
 
 impl From<LossKind> for Loss {
@@ -386,7 +387,7 @@ impl From<LossKind> for Loss {
     }
 }
 
-/// Whether it is a name here or elsewhere.
+/// Whether it is a name of a loss here or elsewhere.
 fn is_known(name: &str) -> bool {
     NAMES.contains(&name) || ELSEWHERE.iter().any(|elsewhere| elsewhere.theirs == name)
 }
@@ -412,27 +413,27 @@ impl Loss {
         self.kind.form().is_cross_entropy
     }
 
-    /// Whether it takes a softmax or a sigmoid of the output itself.
+    /// The activation that it applies to the output itself.
     pub(super) fn takes(&self) -> Option<Activation> {
         self.kind.form().takes
     }
 
-    /// What its labels are.
+    /// The kind of its labels.
     pub(super) fn labels(&self) -> Labels {
         self.kind.form().labels
     }
 
-    /// Whether what it judges are logits of classes, of which one is right.
+    /// Whether its output is logits of exclusive classes.
     pub(super) fn is_of_classes(&self) -> bool {
         self.takes() == Some(Activation::Softmax)
     }
 
-    /// Whether each of its rows is of one class, which may have a weight.
+    /// Whether each of its rows has one class, which may have a weight.
     pub(super) fn weighs_classes(&self) -> bool {
         self.is_of_classes() && self.kind.form().is_cross_entropy
     }
 
-    /// The features that say how many labels and steps count, and their keys.
+    /// The features with the numbers of labels and steps, and their keys.
     pub(super) fn lengths(&self) -> [(&'static str, Option<&String>); 2] {
         let LossOptions { label_lengths, logit_lengths, .. } = &self.options;
         let [of_labels, of_logits] = LENGTHS;
@@ -488,7 +489,7 @@ impl<'de> Deserialize<'de> for Loss {
     }
 }
 
-/// A loss's options with those of its own.
+/// A loss's options, common and own.
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
@@ -497,7 +498,7 @@ struct Written<'a> {
     own: OwnWritten<'a>,
 }
 
-/// Options of its own, in their order. Nothing is not the default: it is written.
+/// Its own options, in their order. `None` is written explicitly, because it is not the default.
 struct OwnWritten<'a>(&'a LossKind);
 
 impl Serialize for OwnWritten<'_> {

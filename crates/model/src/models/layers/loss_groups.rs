@@ -1,25 +1,25 @@
-//! Losses that train variables of their own: `{sigmoid_cross_entropy: , variables: 'generator/*'}`.
+//! Losses that train only some variables: `{sigmoid_cross_entropy: , variables: 'generator/*'}`.
 //!
-//! Losses with the same `variables` are one group, whose sum trains them. Losses without `variables` train what no other
-//! names. Each variable that trains is in one group.
+//! Losses with the same `variables` form a group, whose sum trains them. Losses without `variables` train the variables
+//! that no other names. Each trainable variable is in one group.
 
 use super::wiring::at;
 use super::{Config, Loss};
 use crate::document::{NodeError, Step, nearest};
 use bf16scope_passes::name_matches;
 
-/// The losses of a group, by number, and its variables.
+/// The losses of a group, by index, and its variables.
 pub(super) struct Group {
     pub losses: Vec<usize>,
     pub variables: Vec<String>,
-    /// Whether its losses name them.
+    /// Whether its losses name variables.
     pub is_named: bool,
 }
 
-/// The groups of a network whose variables that train have these names; none where no loss names any.
+/// The groups of a network whose trainable variables have these names; empty if no loss names any.
 ///
 /// # Errors
-/// A pattern that is no variable's; a variable of two groups, or of none; a loss that is left with none.
+/// A pattern that matches no variable; a variable of two groups, or of none; a loss without variables.
 pub(super) fn groups(config: &Config, names: &[String]) -> Result<Vec<Group>, NodeError> {
     if config.loss.iter().all(|loss| loss.options.variables.is_empty()) {
         return Ok(Vec::new());
@@ -75,7 +75,7 @@ fn n_others(n: usize) -> String {
     }
 }
 
-/// Names that a loss's patterns match.
+/// The names that a loss's patterns match.
 fn matched(number: usize, loss: &Loss, names: &[String]) -> Result<Vec<String>, NodeError> {
     let patterns = &loss.options.variables;
     for pattern in patterns {
@@ -105,7 +105,7 @@ fn way(number: usize, loss: &Loss) -> Vec<Step> {
     [at("loss", number), vec![loss.name().into(), "variables".into()]].concat()
 }
 
-/// A loss's own name, or its kind's.
+/// A loss's name, or its kind's.
 pub(super) fn called(config: &Config, number: usize) -> &str {
     let loss = &config.loss[number];
     loss.options.name.as_deref().unwrap_or(loss.name())

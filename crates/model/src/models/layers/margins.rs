@@ -17,7 +17,7 @@ impl Margins {
         Margins(vec![[1; 2]; 2])
     }
 
-    /// Those of so many axes: one number is for all sides, and of a sequence two are before and after.
+    /// The margins for `n` axes: one number is for all sides, and for a sequence two numbers are before and after.
     fn of_axes(&self, n: usize) -> Result<Vec<[i64; 2]>, RuleError> {
         let is_symmetric = self.0.iter().all(|[low, high]| low == high);
         let is_one = is_symmetric && self.0.iter().all(|pair| *pair == self.0[0]);
@@ -34,11 +34,11 @@ impl Margins {
     }
 }
 
-/// As Keras': one number for all sides, one for each axis, or `[before, after]` for each axis.
+/// As in Keras: one number for all sides, one for each axis, or `[before, after]` for each axis.
 impl<'de> Deserialize<'de> for Margins {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Margins, D::Error> {
         const EXPECTED: &str = "a whole number of at least 1, [height, width], or [[top, bottom], [left, right]]";
-        // More pixels than this no axis has; f64 holds it exactly.
+        // No axis has more elements; f64 holds the number exactly.
         let fits = |n: f64| n.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&n);
         let number = |node: &Node| document::number(node, fits, EXPECTED).map(|n| n as i64);
         let sides = |node: &Node| match &node.value {
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Margins {
     }
 }
 
-/// In the shorter form where that says it, as in checkpoints from before the longer one.
+/// Written in the shortest form, as in checkpoints that are older than the longer form.
 impl Serialize for Margins {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.0[..] {
@@ -78,7 +78,7 @@ pub struct Crop {
     /// For an image: rows above and below, columns left and right. Default 1.
     #[serde(default = "Margins::one")]
     pub cropping: Margins,
-    /// Where the channels stand. Default `channels_last`.
+    /// The position of the channels. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
 }
@@ -90,12 +90,12 @@ pub struct ZeroPadding {
     /// For an image: rows above and below, columns left and right. Default 1.
     #[serde(default = "Margins::one")]
     pub padding: Margins,
-    /// Where the channels stand. Default `channels_last`.
+    /// The position of the channels. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
 }
 
-/// Of an image by `image`, of a sequence or a volume as padding by so much, times `sign`.
+/// An image by `image`; a sequence or a volume by padding of `sign` times the margins.
 fn moved(
     s: &Scope,
     what: &'static str,
@@ -106,7 +106,7 @@ fn moved(
     if x.is_poison() {
         return x.clone();
     }
-    // A rank that nothing has is said by the function for images.
+    // The function for images reports ranks that no input may have.
     let n = if matches!(x.rank(), 3 | 5) { x.rank() - 2 } else { 2 };
     let margins = margins.of_axes(n).and_then(|margins| match n != 2 && format != DataFormat::ChannelsLast {
         true => Err(RuleError::new("margins/format", "`channels_first` is for images, expected `channels_last`")),

@@ -1,4 +1,4 @@
-//! Layers that read several: `add`, `subtract`, `multiply`, `average`, `maximum`, `minimum` and `concat`.
+//! Layers that read several inputs: `add`, `subtract`, `multiply`, `average`, `maximum`, `minimum` and `concat`.
 
 use super::layer_options::{Arity, LayerOptions};
 use crate::graph::{Scope, Tensor};
@@ -41,7 +41,7 @@ merges! {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Concat {
-    /// Along which axis, the batch counted. Default -1, the last.
+    /// The axis, counting the batch. Default -1, the last.
     #[serde(default = "last")]
     pub axis: i64,
 }

@@ -1,6 +1,6 @@
-//! Metrics by name: a line of the table each.
+//! Metrics by name, one line of the table each.
 //!
-//! A metric is added in two places: what it is of each example, a function of `nn`, and its line here.
+//! To add a metric, write a function of each example in `nn`, and a line here.
 
 use super::choice::{Choice, Names};
 use super::objective::{Labels, NameElsewhere, default_labels, of_rows, unknown_name};
@@ -14,13 +14,13 @@ use serde::de::Deserializer;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// What a metric makes of an output, and of which labels.
+/// The form of a metric: its activation, its labels.
 #[derive(Clone, Copy)]
 struct MetricForm {
-    /// What it takes of the output itself. Of the largest logit a softmax is the largest, too.
+    /// The activation that it applies to the output itself. The largest logit is also the largest softmax.
     takes: Option<Activation>,
     labels: Labels,
-    /// Of a metric that must not judge logits of classes: what does.
+    /// For a metric that cannot evaluate logits of classes: the metric that can.
     of_classes: Option<&'static str>,
 }
 
@@ -33,11 +33,11 @@ const OF_ANSWERS_NOT_MEAN_IOU: MetricForm = MetricForm { of_classes: Some("mean_
 const OF_ANSWERS_NOT_CLASSES: MetricForm = MetricForm { of_classes: Some("mean_per_class_accuracy"), ..OF_ANSWERS };
 const OF_NUMBERS: MetricForm = MetricForm { takes: None, labels: Labels::Numbers, of_classes: None };
 
-/// Names, forms, names elsewhere, and what is reported of a batch. A number is the first option, `{top_k: 3}`.
+/// Names, forms, names in other frameworks, and the report of a batch. A number is the first option, `{top_k: 3}`.
 macro_rules! metrics {
     ($($(#[$doc:meta])* $Kind:ident $(($main:ident: $Main:ty))? = $name:literal, $form:ident, [$($elsewhere:literal),*],
         |$batch:ident| $of:expr;)*) => {
-        /// What a metric is called.
+        /// The kind of a metric.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum MetricKind {
             $($(#[$doc])* $Kind $(($Main))?,)*
@@ -68,7 +68,7 @@ macro_rules! metrics {
                 }
             }
 
-            /// Its first option, of one that has a number.
+            /// Its first option, if it has a number.
             fn main(&self) -> Option<i64> {
                 match self {
                     $(MetricKind::$Kind { $(0: $main,)? .. } => {
@@ -91,13 +91,13 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// The part of rows whose largest logit is their label's.
+    /// The share of rows whose largest logit is their label's.
     Accuracy = "accuracy", OF_CLASSES, ["acc", "sparse_categorical_accuracy", "categorical_accuracy"],
         |batch| batch.mean(&nn::is_correct(batch.output, batch.labels));
-    /// The part of rows whose label is among so many of the largest.
+    /// The share of rows whose label is among the k largest.
     TopK(k: TopK) = "top_k", OF_CLASSES, ["top_k_accuracy", "sparse_top_k_categorical_accuracy"],
         |batch| batch.mean(&nn::is_in_top_k(batch.output, batch.labels, k.0));
-    /// The mean over classes of the part of each whose largest logit is its own.
+    /// The mean over classes of each class's share of rows whose largest logit is its own.
     MeanPerClassAccuracy = "mean_per_class_accuracy", OF_CLASSES, ["balanced_accuracy"], |batch| {
         let counts = nn::class_counts(batch.output, batch.labels, batch.counted(batch.labels).as_ref());
         task::Metric::mean_of_ratios(&counts.hits, &counts.labelled)
@@ -112,26 +112,26 @@ metrics! {
         let each = nn::sparse_softmax_cross_entropy_per_example(batch.output, batch.labels, 0.0);
         batch.mean(&each).exponential()
     };
-    /// The area under the ROC curve, from so many thresholds.
+    /// The area under the ROC curve, from a number of thresholds.
     Auc(n: Thresholds) = "auc", OF_ANSWERS_NOT_CLASSES, ["roc_auc"], |batch| {
         let counted = batch.counted(batch.labels);
         let (above, of) = nn::above_thresholds(batch.output, batch.labels, counted.as_ref(), n.0);
         task::Metric::area(&above, &of)
     };
-    /// Of logits above 0 and labels above 1/2, the part that is both.
+    /// Intersection over union of logits above 0 and labels above 1/2.
     Iou = "iou", OF_ANSWERS_NOT_MEAN_IOU, ["binary_iou"], |batch| {
         let (said, truth) = nn::sides(batch.output, batch.labels);
         batch.part(&said.binary(BinaryOp::And, &truth), &said.binary(BinaryOp::Or, &truth))
     };
-    /// The part of logits that are above 0 where the label is 1, and below where it is 0.
+    /// The share of logits that are above 0 where the label is 1, and below where it is 0.
     BinaryAccuracy = "binary_accuracy", OF_ANSWERS, [],
         |batch| batch.mean(&nn::is_on_side(batch.output, batch.labels));
-    /// Of logits above 0, the part whose label is above 1/2: of the answers yes, the right ones.
+    /// The share of logits above 0 whose label is above 1/2: correct ones among positive predictions.
     Precision = "precision", OF_ANSWERS, [], |batch| {
         let (said, truth) = nn::sides(batch.output, batch.labels);
         batch.part(&truth, &said)
     };
-    /// Of labels above 1/2, the part whose logit is above 0: of the true, those that were found.
+    /// The share of labels above 1/2 whose logit is above 0: detected ones among positives.
     Recall = "recall", OF_ANSWERS, [], |batch| {
         let (said, truth) = nn::sides(batch.output, batch.labels);
         batch.part(&said, &truth)
@@ -141,7 +141,7 @@ metrics! {
         let (said, truth) = nn::sides(batch.output, batch.labels);
         batch.harmonic(&said, &truth)
     };
-    /// The mean over classes of the F1 of each.
+    /// The mean of the F1 of all classes.
     MacroF1 = "macro_f1", OF_CLASSES, ["f1_macro"], |batch| {
         let counts = nn::class_counts(batch.output, batch.labels, batch.counted(batch.labels).as_ref());
         task::Metric::mean_of_ratios(&(&counts.hits + &counts.hits), &(&counts.unions() + &counts.hits))
@@ -159,7 +159,7 @@ metrics! {
         |batch| batch.mean(&nn::mean_absolute_error_per_example(batch.output, batch.labels));
 }
 
-/// Among how many of the largest logits a label is to be. Default 5.
+/// The number of largest logits among which a label should be. Default 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct TopK(#[serde(deserialize_with = "document::positive")] pub i64);
 
@@ -173,7 +173,7 @@ impl Default for TopK {
     }
 }
 
-/// How many thresholds a batch is compared with, each. Default 200.
+/// The number of thresholds. Default 200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Thresholds(#[serde(deserialize_with = "thresholds")] pub i64);
 
@@ -192,20 +192,21 @@ fn thresholds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Erro
     Ok(document::number(deserializer, fits, "a whole number from 2 to 10000")? as i64)
 }
 
-/// What a metric judges in a batch.
+/// The data of a metric in a batch.
 pub(super) struct Judged<'a> {
-    /// What the network made.
+    /// The network's output.
     pub output: &'a Tensor,
-    /// What it should have made.
+    /// The target.
     pub labels: &'a Tensor,
     /// In an evaluation: 1 for examples that count and 0 for padding, `f32[batch]`.
     pub weight: Option<Tensor>,
-    /// What each example, or each of its rows, weighs: `f32[batch, …]`. Default 1.
+    /// The weights of examples, or of each of their rows: `f32[batch, …]`. Default 1.
     pub example_weights: Option<Tensor>,
 }
 
 impl Judged<'_> {
-    /// Which elements of what has the dims of `x` count, pred, or what each counts, f32; nothing if all count alike.
+    /// Which elements of an array with the dims of `x` count (pred), or their weights (f32); `None` if all count
+    /// equally.
     fn counted(&self, x: &Tensor) -> Option<Tensor> {
         let is_example = |weight: &Tensor| weight.greater(&weight.graph().full(weight.dtype(), &weight.dims(), 0.0));
         let is_counted = self.weight.as_ref().map(|weight| of_rows(&is_example(weight), x));
@@ -219,10 +220,10 @@ impl Judged<'_> {
         Some(is_counted.map_or(weights.clone(), |is_counted| is_counted.select(&weights, &zeros)))
     }
 
-    /// The mean of what is said of each example, or of its rows.
+    /// The mean of a value per example, or per row.
     fn mean(&self, each: &Tensor) -> task::Metric {
         match (&self.weight, &self.example_weights) {
-            // As the zoo's: f32 counts the examples of a batch, but not all rows of large ones.
+            // As in the zoo: f32 counts the examples of a batch exactly, but not all rows of large ones.
             (Some(weight), None) if each.rank() <= 1 => task::Metric::weighted(each, weight),
             _ => match self.counted(each) {
                 Some(counted) => task::Metric::weighted(each, &counted),
@@ -231,7 +232,7 @@ impl Judged<'_> {
         }
     }
 
-    /// Twice where both hold, over where either does, each counted: of what is said and what is true, F1.
+    /// Twice the count where both hold, over the sum of both counts: F1 for predictions and truths.
     fn harmonic(&self, said: &Tensor, truth: &Tensor) -> task::Metric {
         let both = said.binary(BinaryOp::And, truth);
         let ratio = |is: &Tensor| match self.counted(is) {
@@ -242,7 +243,7 @@ impl Judged<'_> {
         task::Metric::ratio(&(&hits + &hits), &(ratio(said) + ratio(truth)))
     }
 
-    /// How many of these truths count, or what they weigh: `s32[]` or `f32[]`.
+    /// The number of counted truths, or the sum of their weights: `s32[]` or `f32[]`.
     fn sum(&self, is: &Tensor, counted: Option<&Tensor>) -> Tensor {
         let axes: Vec<i64> = (0..is.rank() as i64).collect();
         match counted {
@@ -257,7 +258,7 @@ impl Judged<'_> {
         }
     }
 
-    /// Sums for R² over each number of the output: of squared differences, of labels and of their squares, and of weights.
+    /// Sums for R² over each number of the output: of squared differences, of labels and their squares, and of weights.
     fn determination(&self) -> task::Metric {
         let (output, labels) = (self.output, self.labels);
         if let Some(poison) = [output, labels].into_iter().find(|tensor| tensor.is_poison()) {
@@ -281,7 +282,7 @@ impl Judged<'_> {
         task::Metric::determination(&sums, &weights.sum(&[0]))
     }
 
-    /// Of those where `of` holds, the part where `is` does.
+    /// The share of elements where `is` holds among those where `of` does.
     fn part(&self, is: &Tensor, of: &Tensor) -> task::Metric {
         match self.counted(of) {
             None => task::Metric::weighted(is, of),
@@ -309,16 +310,16 @@ pub struct Metric {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetricOptions {
-    /// The output or layer that it judges. Default the only output.
+    /// The output or layer to evaluate. Default the only output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What that should be: a label, an input, or a number for all. Default `labels`.
+    /// The target: a label, an input, or a constant. Default `labels`.
     #[serde(default = "default_labels", deserialize_with = "super::constant::labels")]
     pub labels: String,
-    /// What it is reported as. Default its kind.
+    /// The name in reports. Default its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What each example, or each of its rows, weighs. Default as in the loss of the same output.
+    /// The weights of examples, or of each of their rows. Default those of the loss on the same output.
     #[serde(default, skip_serializing_if = "MetricWeights::is_as_in_loss")]
     pub example_weights: MetricWeights,
 }
@@ -326,15 +327,15 @@ pub struct MetricOptions {
 /// The keys of [`MetricOptions`].
 const COMMON: [&str; 4] = ["output", "labels", "name", "example_weights"];
 
-/// What examples weigh in a metric.
+/// The weights of examples in a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum MetricWeights {
-    /// What they weigh in the loss of the same output.
+    /// Those of the loss on the same output.
     #[default]
     AsInLoss,
-    /// All alike. In YAML `null`.
+    /// All equal. In YAML `null`.
     Alike,
-    /// What the feature of this name says.
+    /// Those in the feature of this name.
     Feature(String),
 }
 
@@ -366,7 +367,7 @@ impl From<MetricKind> for Metric {
     }
 }
 
-/// Whether it is a name here or elsewhere.
+/// Whether it is a name of a metric here or elsewhere.
 fn is_known(name: &str) -> bool {
     NAMES.contains(&name) || ELSEWHERE.iter().any(|elsewhere| elsewhere.theirs == name)
 }
@@ -386,7 +387,7 @@ impl Metric {
         self.kind.name()
     }
 
-    /// What it is reported as.
+    /// Its name in reports.
     pub fn name(&self) -> String {
         match (&self.options.name, self.kind) {
             (Some(name), _) => name.clone(),
@@ -395,27 +396,27 @@ impl Metric {
         }
     }
 
-    /// What its labels are.
+    /// The kind of its labels.
     pub(super) fn labels(&self) -> Labels {
         self.kind.form().labels
     }
 
-    /// Whether it takes a softmax or a sigmoid of the output itself.
+    /// The activation that it applies to the output itself.
     pub(super) fn takes(&self) -> Option<Activation> {
         self.kind.form().takes
     }
 
-    /// Whether it compares the class of the largest logit, or of the largest few, with the label's.
+    /// Whether it compares the class of the largest logit, or of the largest few, with the label.
     pub(super) fn counts_classes(&self) -> bool {
         self.labels() == Labels::Classes && self.takes().is_none()
     }
 
-    /// The metric that judges logits of classes in its place, if it must not.
+    /// The metric to use for logits of classes, if this one cannot evaluate them.
     pub(super) fn of_classes(&self) -> Option<&'static str> {
         self.kind.form().of_classes
     }
 
-    /// What is reported of a batch.
+    /// The report of a batch.
     pub(super) fn of_batch(&self, judged: &Judged<'_>) -> task::Metric {
         self.kind.of_batch(judged)
     }

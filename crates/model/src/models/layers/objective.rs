@@ -1,4 +1,4 @@
-//! What losses and metrics have in common: labels, and names.
+//! Common parts of losses and metrics: labels, and names.
 
 use super::choice::Choice;
 use crate::document::ReadError;
@@ -6,26 +6,26 @@ use crate::graph::Tensor;
 use crate::task::Feature;
 use bf16scope_hlo::DType;
 
-/// What a loss or metric judges by.
+/// The kind of labels that a loss or metric needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Labels {
-    /// A class of each row.
+    /// A class for each row.
     Classes,
-    /// A number from 0 to 1 for each of the output's.
+    /// A number from 0 to 1 for each output element.
     Probabilities,
-    /// A number for each of the output's.
+    /// A number for each output element.
     Numbers,
-    /// A whole number of each example: which belong together.
+    /// A whole number for each example: equal ones match.
     Identities,
 }
 
-/// What something of ours is called in Keras, PyTorch and by many.
+/// A loss or metric, with its names in Keras, PyTorch and common use.
 pub(super) struct NameElsewhere {
     pub theirs: &'static str,
     pub ours: &'static str,
 }
 
-/// The error of a name that is none of `names`, which suggests one where `elsewhere` knows what is meant.
+/// The error of a name that is not in `names`; it suggests one if `elsewhere` knows the meaning.
 pub(super) fn unknown_name(what: &str, names: &[&str], elsewhere: &[NameElsewhere], choice: &Choice<'_>) -> ReadError {
     let plain = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
     let given = plain(choice.name);
@@ -41,19 +41,19 @@ pub(super) fn default_labels() -> String {
     "labels".to_string()
 }
 
-/// What is said of each example, for each of its rows in `x`.
+/// Broadcasts a value per example to each of its rows in `x`.
 pub(super) fn of_rows(each: &Tensor, x: &Tensor) -> Tensor {
     if x.rank() <= 1 || x.is_poison() { each.clone() } else { each.broadcast_in_dim(&x.dims(), &[0]) }
 }
 
-/// The label that an output of `[batch, dims…]` is judged by: its class along the last axis, or numbers like it.
+/// The label for an output of `[batch, dims…]`: its class along the last axis, or numbers of the same dims.
 pub(super) fn label_of(name: &str, dims: &[i64], labels: Labels) -> Feature {
     let dims = dims.get(1..).unwrap_or_default();
     match (labels, dims) {
         (Labels::Classes, [leading @ .., n_classes]) => {
             Feature::exact(name, DType::S32, leading).below(*n_classes).label()
         }
-        // Which the loss refuses.
+        // The loss refuses it.
         (Labels::Classes, []) => Feature::exact(name, DType::S32, []).label(),
         (Labels::Probabilities, dims) => Feature::exact(name, DType::F32, dims).label().probability(),
         (Labels::Numbers, dims) => Feature::exact(name, DType::F32, dims).label(),

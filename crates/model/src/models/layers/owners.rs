@@ -1,14 +1,14 @@
-//! Layers that have other layers' variables: names looked up, and whether they can.
+//! Layers that use other layers' variables: resolves their names, and checks them.
 
 use super::wiring::{Wiring, at, key};
 use super::{Config, LayerKind};
 use crate::document::NodeError;
 
 impl Wiring {
-    /// The layer whose variables one has that says so.
+    /// The layer whose variables layer `number` uses, if it shares any.
     ///
     /// # Errors
-    /// A name of no layer above it, or of one that is something else.
+    /// A name that is not a layer above it, or a layer of another kind or with other options.
     pub(super) fn owner_of(&self, config: &Config, number: usize) -> Result<Option<usize>, NodeError> {
         let layer = &config.layers[number];
         let Some(name) = &layer.share else { return Ok(None) };
@@ -26,14 +26,14 @@ impl Wiring {
             let help = format!("write `{{share: {name}}}` and nothing of the kind: it is the same layer");
             return Err(wrong(message).with_help(help));
         }
-        // The first of a chain has the variables.
+        // The first of a chain owns the variables.
         Ok(Some(self.owners[other].unwrap_or(other)))
     }
 
-    /// The layer whose table or kernel is that of a dense layer, transposed.
+    /// The layer whose table or kernel, transposed, is the kernel of a dense layer.
     ///
     /// # Errors
-    /// A name of no layer above it, or of one that has neither.
+    /// A name that is not a layer above it, or a layer with neither.
     pub(super) fn tied(&self, config: &Config, number: usize) -> Result<Option<usize>, NodeError> {
         let Some(name) = &config.layers[number].tied_to else { return Ok(None) };
         let wrong = |message: String| NodeError::new([at("layers", number), vec![key("tied_to")]].concat(), message);

@@ -1,17 +1,17 @@
-//! Parameters of blocks: `$name`, `$(4 * name)` and texts with either inside, replaced by values.
+//! Parameters of blocks: replaces `$name`, `$(4 * name)` and texts that contain them by values.
 
 use super::expression::{Formula, is_of_name};
 use crate::document::{Mark, Node, ReadError, Value, nearest};
 
-/// Values that a replaced network may hold in all: as a document's aliases may repeat.
+/// The most values of a network after replacement, as many as a document's aliases may expand to.
 const MAX_VALUES: usize = 1 << 20;
 
-/// Values of parameters by name; the last of a name counts.
+/// Values of parameters by name; the last of a name wins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Values(pub Vec<(String, Node)>);
 
 impl Values {
-    /// These, and which repetition it is.
+    /// These values and the index of the repetition.
     pub fn counted(&self, index: usize, mark: Mark) -> Values {
         let mut values = self.clone();
         values.0.push(("index".to_string(), numeric(index as f64, mark)));
@@ -31,7 +31,7 @@ impl Values {
         })
     }
 
-    /// A parameter, or a formula of parameters, as a number.
+    /// The number of a parameter, or of a formula of parameters.
     fn number(&self, text: &str) -> Result<f64, String> {
         Formula::parse(text)?.number(&|name| match &self.get(name)?.value {
             Value::Bool(is) => Ok(f64::from(u8::from(*is))),
@@ -43,17 +43,17 @@ impl Values {
     }
 }
 
-/// Replaces parameters, and counts what it makes.
+/// Replaces parameters, and counts the resulting values.
 #[derive(Debug, Default)]
 pub(super) struct Replacer {
     n_values: usize,
 }
 
 impl Replacer {
-    /// `node` with the parameters' values in their places.
+    /// `node` with parameters replaced by their values.
     ///
     /// # Errors
-    /// Unknown parameters, formulas that are wrong, more values than a network may hold.
+    /// Unknown parameters, invalid formulas, more values than a network may have.
     pub fn replaced(&mut self, node: &Node, values: &Values) -> Result<Node, ReadError> {
         self.add(1, node.mark)?;
         Ok(match &node.value {
@@ -78,7 +78,7 @@ impl Replacer {
         Err(ReadError::new(format!("blocks and their parameters repeat more than {MAX_VALUES} values")).or_at(mark))
     }
 
-    /// Counts a value that is repeated as it is.
+    /// Counts a value that is repeated unchanged.
     pub fn count(&mut self, node: &Node, mark: Mark) -> Result<(), ReadError> {
         self.add(1, mark)?;
         node.children().try_for_each(|child| self.count(child, mark))
@@ -101,7 +101,7 @@ impl Replacer {
             let is_alone = dollar == 0 && made.is_empty() && rest.len() == text.len();
             if after.starts_with('(') {
                 let Some(length) = closing(after) else {
-                    // Braces and brackets of YAML end a text at its comma.
+                    // In YAML's flow style a comma ends a plain text, also within parentheses.
                     let error = ReadError::new(format!("`{text}` has no `)` for its `$(`")).or_at(mark);
                     let help = "quote a formula with commas inside of `{…}` or `[…]`: `\"$(max(8, n))\"`";
                     return Err(error.with_help(help));
@@ -139,7 +139,7 @@ impl Replacer {
     }
 }
 
-/// Where the bracket that `text` begins with is closed.
+/// The position of the bracket that closes the one at the beginning of `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0;
     text.char_indices().find_map(|(at, c)| {
@@ -152,7 +152,7 @@ fn closing(text: &str) -> Option<usize> {
     })
 }
 
-/// A number as YAML has it: whole where it is.
+/// A number as a YAML value: a whole number if it is one.
 pub(super) fn numeric(number: f64, mark: Mark) -> Node {
     // Whole numbers below 2^53 are exact.
     let is_whole = number.fract() == 0.0 && number.abs() < 9_007_199_254_740_992.0;

@@ -1,4 +1,4 @@
-//! Layers over axes of examples: `reduce`, `softmax`, `unit_norm`, and `dot` of two.
+//! Layers that reduce or normalise axes of examples: `reduce`, `softmax`, `unit_norm`, and `dot` of two inputs.
 
 use super::layer_options::{Arity, LayerOptions};
 use crate::document::{self, Node, Value};
@@ -24,10 +24,10 @@ fn axes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error
 pub struct Reduce {
     /// The reduction: a sum, a mean, a maximum, …
     pub function: Reduction,
-    /// The axes, the batch counted. Default: all but the batch.
+    /// The axes, counting the batch. Default: all but the batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "axes")]
     pub axis: Vec<i64>,
-    /// Whether the axes stay, of size 1. Default false.
+    /// Whether the axes are kept with size 1. Default false.
     #[serde(default, skip_serializing_if = "is_default")]
     pub keepdims: bool,
 }
@@ -38,11 +38,11 @@ impl LayerOptions for Reduce {
     }
 }
 
-/// Options of `softmax` over axes that are named; see [`nn::softmax`].
+/// Options of `softmax` over given axes; see [`nn::softmax`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Softmax {
-    /// The axes, the batch counted. Default -1, the last.
+    /// The axes, counting the batch. Default -1, the last.
     #[serde(default = "last", deserialize_with = "axes")]
     pub axis: Vec<i64>,
 }
@@ -76,7 +76,7 @@ impl LayerOptions for Softmax {
             if let [axis] = axes[..] {
                 return nn::softmax(x, axis);
             }
-            // The axes as one, the last, and back.
+            // Joins the axes as the last one, and restores them afterwards.
             let dims = x.dims();
             let rest: Vec<i64> = (0..x.rank() as i64).filter(|axis| !axes.contains(axis)).collect();
             let order = [&rest[..], &axes[..]].concat();
@@ -95,7 +95,7 @@ impl LayerOptions for Softmax {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitNorm {
-    /// The axis, the batch counted. Default -1, the last.
+    /// The axis, counting the batch. Default -1, the last.
     #[serde(default = "minus_one")]
     pub axis: i64,
 }
@@ -114,10 +114,10 @@ impl LayerOptions for UnitNorm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dot {
-    /// The axis of both, or one of each, the batch counted. Default -1, the last.
+    /// One axis for both inputs, or one for each, counting the batch. Default -1, the last.
     #[serde(default = "last", deserialize_with = "axes")]
     pub axes: Vec<i64>,
-    /// Whether vectors are divided by their lengths first. Default false.
+    /// Whether vectors are normalised first. Default false.
     #[serde(default, skip_serializing_if = "is_default")]
     pub normalize: bool,
 }
@@ -126,7 +126,7 @@ pub struct Dot {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cosine {
-    /// As of `dot`.
+    /// As in `dot`.
     #[serde(default = "last", deserialize_with = "axes")]
     pub axes: Vec<i64>,
 }

@@ -1,4 +1,4 @@
-//! Regularizers by layer, as Keras has them: `kernel_regularizer: {l2: 1.0e-4}`.
+//! Regularizers of layers, as in Keras: `kernel_regularizer: {l2: 1.0e-4}`.
 
 use super::choice::Choice;
 use crate::document::{self, Node, ReadError, Value};
@@ -7,7 +7,7 @@ use bf16scope_hlo::DType;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A term of the loss: `l1 · Σ|w| + l2 · Σw²`. Alone, `l1` and `l2` are Keras' 0.01.
+/// A term of the loss: `l1 · Σ|w| + l2 · Σw²`. `l1` and `l2` without a number are Keras' 0.01.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Regularizer {
     /// The factor of the absolute values.
@@ -16,11 +16,11 @@ pub struct Regularizer {
     pub l2: f64,
 }
 
-/// Penalties of a layer's variables, or of its output: by the part of the key before `_regularizer`.
+/// Penalties on a layer's variables, or on its output, by the part of the key before `_regularizer`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Regularizers(Vec<(&'static str, Regularizer)>);
 
-/// Keys, and the variables that they are of; none is the result.
+/// Keys, with the variables that they penalise; `None` is the output.
 const KEYS: &[(&str, Option<&str>)] = &[
     ("kernel_regularizer", Some("kernel")),
     ("bias_regularizer", Some("bias")),
@@ -34,7 +34,7 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("activity_regularizer", None),
 ];
 
-/// The factor of `l1` and `l2` where none is written.
+/// The factor of `l1` and `l2` without a number.
 const KERAS: f64 = 0.01;
 
 impl<'de> Deserialize<'de> for Regularizer {
@@ -70,12 +70,12 @@ impl<'de> Deserialize<'de> for Regularizer {
 }
 
 impl Regularizers {
-    /// Whether a key is one of a regularizer.
+    /// Whether a key is a regularizer's.
     pub(super) fn is_key(key: &str) -> bool {
         KEYS.iter().any(|(name, _)| *name == key)
     }
 
-    /// Takes a layer's out of its options.
+    /// Takes a layer's regularizers out of its options.
     pub(super) fn take(choice: &mut Choice<'_>) -> Result<Regularizers, ReadError> {
         let mut all = Vec::new();
         for (key, _) in KEYS {
@@ -93,10 +93,11 @@ impl Regularizers {
         self.0.iter().try_for_each(|(key, regularizer)| map.serialize_entry(key, regularizer))
     }
 
-    /// Their sum for a layer's result and variables, f32: those of `variables` whose last level is the regularizer's.
+    /// Their f32 sum for a layer's output and variables: those of `variables` whose last name level is the
+    /// regularizer's.
     ///
     /// # Errors
-    /// A regularizer of a variable that the layer does not have: its key, and what to say.
+    /// A regularizer of a variable that the layer does not have: its key, and the message.
     pub(super) fn sum(
         &self,
         result: &Tensor,
@@ -109,13 +110,13 @@ impl Regularizers {
             let last = |info: &VariableInfo| info.name.rsplit('/').next().unwrap_or_default().to_string();
             let tensors: Vec<Tensor> = match variable {
                 None => {
-                    // Keras divides what a result adds by the batch.
+                    // Keras divides the penalty of an output by the batch size.
                     let batch = result.dims().first().copied().unwrap_or(1).max(1);
                     let sum = regularizer.term(&result.cast(DType::F32)) / batch as f64;
                     total = Some(total.map_or(sum.clone(), |total| total + &sum));
                     continue;
                 }
-                // A layer that is applied again adds its variables once.
+                // A layer that is applied again adds its variables' penalties once.
                 Some(_) if !is_owner => continue,
                 Some(name) => {
                     let trains = variables.iter().filter(|(info, _)| info.trainable && last(info) == name);

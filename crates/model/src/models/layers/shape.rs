@@ -33,13 +33,14 @@ impl LayerOptions for Reshape {
     }
 }
 
-/// Options of `take`: what stands at one place of an axis, which goes. `{take: 0}` of a sequence is its first position.
+/// Options of `take`: the element at one position of an axis, which is removed. `{take: 0}` of a sequence is its first
+/// step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Take {
-    /// The place, from 0, or from -1 backwards from the last.
+    /// The position, from 0, or from -1 backwards from the last.
     pub index: i64,
-    /// The axis, the batch counted. Default 1.
+    /// The axis, counting the batch. Default 1.
     #[serde(default = "first")]
     pub axis: i64,
 }
@@ -54,11 +55,11 @@ impl LayerOptions for Take {
     }
 }
 
-/// Options of `repeat_vector`: an example of `[features]` so many times, `[n, features]`.
+/// Options of `repeat_vector`: repeats an example of `[features]` to `[n, features]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepeatVector {
-    /// How many times.
+    /// The number of repetitions.
     #[serde(deserialize_with = "document::positive")]
     pub n: i64,
 }
@@ -81,7 +82,7 @@ impl LayerOptions for RepeatVector {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Permute {
-    /// Axes of an example, from 1, in the order of the result.
+    /// Axes of an example, from 1, in the order of the output.
     pub dims: Vec<i64>,
 }
 
@@ -95,10 +96,10 @@ impl LayerOptions for Permute {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upsample {
-    /// How many times longer each axis becomes. Default 2.
+    /// The factor by which each axis grows. Default 2.
     #[serde(default = "twice")]
     pub size: Sizes,
-    /// Where the channels stand. Default `channels_last`.
+    /// The position of the channels. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
     /// The interpolation. Default `nearest`.

@@ -1,4 +1,4 @@
-//! Whose variables a layer has: its own, those of a layer that it shares, or a table that it is tied to.
+//! The variables of a layer: its own, those of a layer that it shares, or a table that it is tied to.
 
 use super::build::{Build, Tensors};
 use super::kinds::{LayerDType, LayerKind};
@@ -9,8 +9,8 @@ use crate::nn;
 use bf16scope_hlo::DType;
 
 impl Build<'_> {
-    /// Runs `body` with the name of layer `number`; where others have its variables, or it has another's, in a part that is
-    /// shared under the name of the layer that makes them.
+    /// Runs `body` with the name of layer `number`; if it shares variables with others, in a shared part under the name
+    /// of the layer that declares them.
     pub(super) fn under_its_name<R>(&self, number: usize, s: &Scope, body: impl FnOnce(&Scope, &str) -> R) -> R {
         let (names, owner) = (&self.wiring.names, self.wiring.owners[number]);
         let owner = owner.or(Some(number).filter(|&number| self.wiring.is_shared[number]));
@@ -20,7 +20,7 @@ impl Build<'_> {
         }
     }
 
-    /// The table or kernel that layer `number` is tied to, in what it is read in there.
+    /// The table or kernel that layer `number` is tied to, in the dtype in which it is read there.
     pub(super) fn table(&self, number: usize, s: &Scope, tensors: &Tensors) -> Option<Tied> {
         let owner = self.wiring.tied[number]?;
         let layer = &self.config.layers[owner];
@@ -47,7 +47,7 @@ impl Build<'_> {
         Some(Tied { value: variable.value, full: variable.full })
     }
 
-    /// A dense layer by another's table.
+    /// A dense layer whose kernel is another layer's table.
     pub(super) fn tied(&self, number: usize, s: &Scope, x: &Tensor, table: Tied) -> Tensor {
         let LayerKind::Dense(config) = &self.config.layers[number].kind else {
             unreachable!("`tied_to` is read of dense layers alone")
@@ -87,6 +87,6 @@ impl Build<'_> {
 pub(super) struct Tied {
     /// As its owner reads it.
     value: Tensor,
-    /// In what it is stored.
+    /// In its storage dtype.
     full: Tensor,
 }

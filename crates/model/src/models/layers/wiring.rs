@@ -1,4 +1,4 @@
-//! Who reads whom: names looked up, before anything is built.
+//! Resolves the names in a configuration, before anything is built: what each layer, loss and metric reads.
 
 use super::block::LAYERS_OF_A_BLOCK;
 use super::constant::constant;
@@ -8,19 +8,19 @@ use crate::task::Feature;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a layer reads, or an output is made by.
+/// The source of a tensor: what a layer reads, or an output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Input number so many.
+    /// An input, by index.
     Input(usize),
-    /// Layer number so many.
+    /// A layer, by index.
     Layer(usize),
-    /// A last state of a recurrent layer: the layer's number, and that of the state.
+    /// A last state of a recurrent layer: the layer's index, and the state's.
     State(usize, usize),
 }
 
 impl Source {
-    /// The layer that makes it.
+    /// The layer that computes it.
     pub fn layer(self) -> Option<usize> {
         match self {
             Source::Input(_) => None,
@@ -29,30 +29,30 @@ impl Source {
     }
 }
 
-/// A configuration with its names looked up.
+/// A configuration with its names resolved.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wiring {
     /// The layers' names.
     pub names: Vec<String>,
-    /// What each layer reads.
+    /// The sources that each layer reads.
     pub reads: Vec<Vec<Source>>,
-    /// The layer that has the variables of each that shares them.
+    /// For each layer that shares variables, the layer that owns them.
     pub owners: Vec<Option<usize>>,
-    /// The layer that has the table of each that is tied to one.
+    /// For each layer that is tied to a table, the layer that owns it.
     pub tied: Vec<Option<usize>>,
-    /// Whether others have a layer's variables, too.
+    /// Whether other layers use a layer's variables.
     pub is_shared: Vec<bool>,
-    /// What is predicted.
+    /// The predictions.
     pub outputs: Vec<(String, Source)>,
-    /// What each loss judges.
+    /// The source that each loss reads.
     pub losses: Vec<Source>,
-    /// What each metric judges.
+    /// The source that each metric reads.
     pub metrics: Vec<Source>,
-    /// The feature that says what examples weigh in each metric.
+    /// The feature with the weights of examples in each metric.
     pub metric_weights: Vec<Option<String>>,
 }
 
-/// The way to element `index` of the list `key`.
+/// The path to element `index` of the list `key`.
 pub(super) fn at(key: &str, index: usize) -> Vec<Step> {
     vec![Step::Key(key.to_string()), Step::Index(index)]
 }
@@ -61,22 +61,22 @@ pub(super) fn key(name: &str) -> Step {
     Step::Key(name.to_string())
 }
 
-/// Layers of a network at most. A thousand of them take some seconds to build; the deepest networks published have a thousand
-/// blocks.
+/// The most layers of a network. A thousand of them take some seconds to build; the deepest published networks have a
+/// thousand blocks.
 pub(super) const MAX_LAYERS: i64 = 12_000;
 
 impl Wiring {
-    /// Looks everything up.
+    /// Resolves all names.
     ///
     /// # Errors
-    /// More layers than are built; names that are no one's, or two's; unused layers; the wrong number of things to read.
+    /// Too many layers; unknown or ambiguous names; unused layers; the wrong number of inputs.
     pub fn new(config: &Config) -> Result<Wiring, NodeError> {
         let wiring = Wiring::looked_up(config)?;
         wiring.everything_is_read(config)?;
         Ok(wiring)
     }
 
-    /// The layers of blocks that nothing reads, of which others of the same use are read. None, where names are wrong.
+    /// The layers of blocks that nothing reads, while other layers of the same use are read. Empty if names are wrong.
     pub fn unused(config: &Config) -> BTreeSet<usize> {
         let Ok(wiring) = Wiring::looked_up(config) else { return BTreeSet::new() };
         let use_of = |number: usize| wiring.names[number].split('/').next().unwrap_or_default();
@@ -212,7 +212,7 @@ impl Wiring {
         layer.inputs.iter().map(source).collect()
     }
 
-    /// The layers that a recurrent layer starts from.
+    /// The layers that give a recurrent layer's initial state.
     fn states_of(&self, config: &Config, number: usize, layer: &Layer) -> Result<Vec<Source>, NodeError> {
         let wrong =
             |message: String| NodeError::new([at("layers", number), vec![key("initial_state")]].concat(), message);
@@ -228,7 +228,7 @@ impl Wiring {
         layer.initial_state.iter().map(source).collect()
     }
 
-    /// The tensor that a name refers to; `x` is the layer before, unless another has that name.
+    /// The sources of names; `x` is the previous layer, unless another has that name.
     fn named(&self, config: &Config, number: usize, names: &[String]) -> Result<Vec<Source>, NodeError> {
         let wrong = |message: String| NodeError::new(at("layers", number), message);
         let source = |name: &String| match self.find(config, name) {
@@ -244,7 +244,7 @@ impl Wiring {
         names.iter().map(source).collect()
     }
 
-    /// A source that layer `number` reads, if it stands above it.
+    /// A source that layer `number` reads, which must precede it.
     fn above(
         &self,
         config: &Config,
@@ -258,7 +258,7 @@ impl Wiring {
         }
     }
 
-    /// The error of a layer that reads itself, or one below it.
+    /// The error of a layer that reads itself, or a later one.
     fn not_above(
         &self,
         config: &Config,
@@ -269,7 +269,7 @@ impl Wiring {
         let names = &self.names;
         match way(config, names, other, number) {
             Some(way) => {
-                // From the one that reads, along what each reads, back to it.
+                // From the reader along the sources back to it.
                 let way = [vec![number], way].concat();
                 let way: Vec<String> = way.into_iter().map(|number| format!("`{}`", names[number])).collect();
                 wrong(format!("layers read each other in a cycle: {}", way.join(" reads ")))
@@ -280,12 +280,12 @@ impl Wiring {
         }
     }
 
-    /// The name that was probably meant, or all there are.
+    /// The name that was probably meant, or all names.
     pub(super) fn known(&self, config: &Config, name: &str) -> String {
         self.known_above(config, name, self.names.len())
     }
 
-    /// The same of what stands above layer `number`: its last states, too, where a recurrent layer's name stands before a dot.
+    /// The same for sources before layer `number`: also last states, if a recurrent layer's name precedes a dot.
     fn known_above(&self, config: &Config, name: &str, number: usize) -> String {
         let inputs = config.inputs.iter().map(|input| &input.name);
         let names: Vec<String> = inputs.chain(&self.names[..number]).cloned().collect();
@@ -307,7 +307,7 @@ impl Wiring {
     }
 
     fn outputs_of(&self, config: &Config) -> Result<Vec<(String, Source)>, NodeError> {
-        // Of a regression, or of answers that are independent, the numbers are no logits of classes.
+        // Numbers of a regression or of independent answers are not logits of classes.
         let only = if config.loss.iter().any(Loss::is_of_classes) { "logits" } else { "output" };
         if config.outputs.is_empty() {
             return Ok(vec![(only.to_string(), Source::Layer(config.layers.len() - 1))]);
@@ -329,7 +329,7 @@ impl Wiring {
         Ok(outputs)
     }
 
-    /// What a loss or metric judges: the only output, or that of this name.
+    /// The output that a loss or metric reads: the only one, or the one of this name.
     fn judged(&self, config: &Config, what: &str, output: Option<&str>, path: Vec<Step>) -> Result<Source, NodeError> {
         let Some(name) = output else {
             return match &self.outputs[..] {
@@ -355,7 +355,7 @@ impl Wiring {
         })
     }
 
-    /// The feature that says what examples weigh in a metric: its own, or that of the losses that judge the same.
+    /// The feature with the weights of examples in a metric: its own, or that of the losses on the same output.
     fn weights_of(
         &self,
         config: &Config,
@@ -384,8 +384,8 @@ impl Wiring {
         }
     }
 
-    /// The layer that makes the classes that a label is one of: of what a loss or a metric judges by it, the last that has a
-    /// size of its own.
+    /// The layer that computes the classes of a label: in what a loss or metric compares with the label, the last layer
+    /// with a size of its own.
     pub fn maker_of_classes(&self, config: &Config, label: &str) -> Option<usize> {
         let losses = config.loss.iter().map(|loss| &loss.options.labels).zip(&self.losses);
         let metrics = config.metrics.iter().map(|metric| &metric.options.labels).zip(&self.metrics);
@@ -404,7 +404,7 @@ impl Wiring {
         None
     }
 
-    /// The layer that reads a feature as indices, and says what those are below.
+    /// The layer that reads a feature as indices, and bounds them.
     pub fn reader_of(&self, config: &Config, feature: &Feature) -> Option<usize> {
         let reads = |number: &usize| {
             let is_it =
@@ -414,7 +414,7 @@ impl Wiring {
         (0..config.layers.len()).find(reads)
     }
 
-    /// Which inputs and which layers the result depends on.
+    /// The inputs and layers that the result depends on.
     fn read(&self, config: &Config) -> [Vec<bool>; 2] {
         let mut is_read = [vec![false; config.inputs.len()], vec![false; config.layers.len()]];
         let mut waiting: Vec<Source> = self.outputs.iter().map(|(_, source)| *source).collect();
@@ -432,7 +432,7 @@ impl Wiring {
         is_read
     }
 
-    /// A layer or an input that does not matter was not meant so.
+    /// Refuses layers and inputs without effect: they are probably mistakes.
     fn everything_is_read(&self, config: &Config) -> Result<(), NodeError> {
         let is_read = self.read(config);
         if let Some(number) = is_read[1].iter().position(|is_read| !is_read) {
@@ -492,7 +492,7 @@ impl Wiring {
             if !targets.contains(&&label.name) {
                 let path = vec![key("labels"), Step::KeyItself(label.name.clone())];
                 let message = format!("no loss and no metric reads label `{}`", label.name);
-                // Where labels are described, one that is read and not described may be this one, misspelt.
+                // If labels are described, a label that is read but not described may be a misspelt one.
                 let is_described = |name: &String| config.labels.iter().any(|label| label.name == *name);
                 let is_input = |name: &String| config.inputs.iter().any(|input| input.name == *name);
                 let is_said = |name: &String| name != "labels"; // which is the default
@@ -508,7 +508,7 @@ impl Wiring {
     }
 }
 
-/// The layers by which `from` comes to read `to`, both included, if it does.
+/// The path by which `from` depends on `to`, both included, if it does.
 fn way(config: &Config, names: &[String], from: usize, to: usize) -> Option<Vec<usize>> {
     let mut visited = vec![false; names.len()];
     let mut paths = vec![vec![from]];
@@ -534,7 +534,7 @@ fn way(config: &Config, names: &[String], from: usize, to: usize) -> Option<Vec<
     None
 }
 
-/// The layers' names: their own, or the kind's with a number from the second on, as Keras counts.
+/// The layers' names: explicit ones, or the kind's with a number from the second on, as Keras counts.
 fn names(config: &Config) -> Result<Vec<String>, NodeError> {
     let mut taken: BTreeSet<String> = config.inputs.iter().map(|input| input.name.clone()).collect();
     for (number, layer) in config.layers.iter().enumerate() {

@@ -13,26 +13,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskKind {
-    /// `[batch, others]`: 0 where nothing stands.
+    /// `[batch, others]`: 0 for padding.
     #[default]
     Padding,
-    /// `[batch, positions]`: a position sees those of its own number.
+    /// `[batch, positions]`: a position attends to those with the same segment id.
     Segments,
-    /// `[batch, positions, others]`: 0 where the second is not seen by the first.
+    /// `[batch, positions, others]`: 0 where the first does not attend to the second.
     Full,
 }
 
-/// Learned weights of distances: T5's, in buckets that are the wider the farther away.
+/// Learned relative position biases as in T5: one per bucket of distances; buckets widen with distance.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RelativePositions {
-    /// Buckets of distances, of both directions together. Default 32.
+    /// The number of buckets for both directions together. Default 32.
     #[serde(deserialize_with = "document::positive")]
     pub num_buckets: i64,
-    /// From here on all distances are in one bucket. Default 128.
+    /// All distances from here on share one bucket. Default 128.
     #[serde(deserialize_with = "document::positive")]
     pub max_distance: i64,
-    /// How the weights start. Default `random_normal`.
+    /// The initializer of the biases. Default `random_normal`.
     #[serde(default = "random_normal")]
     pub initializer: Init,
 }
@@ -44,7 +44,7 @@ impl Default for RelativePositions {
 }
 
 impl RelativePositions {
-    /// The bucket of a distance from a position to another, as T5's `_relative_position_bucket`.
+    /// The bucket of a distance between two positions, as in T5's `_relative_position_bucket`.
     fn bucket(&self, distance: i64, is_causal: bool) -> i64 {
         let n = if is_causal { self.num_buckets } else { self.num_buckets / 2 };
         let after = if !is_causal && distance > 0 { n } else { 0 };
@@ -53,12 +53,12 @@ impl RelativePositions {
         if away < exact {
             return after + away;
         }
-        // f32, as T5 has it: a bucket's bound is where that rounds.
+        // In f32, as in T5: rounding decides the bounds of buckets.
         let share = (away as f32 / exact as f32).ln() / (self.max_distance as f32 / exact as f32).ln();
         after + (exact + (share * (n - exact) as f32) as i64).min(n - 1)
     }
 
-    /// The bias added to scores `[batch, heads, positions, others]`: `[heads, positions, others]`, of the variable
+    /// The bias added to scores `[batch, heads, positions, others]`: `[heads, positions, others]`, from the variable
     /// `relative_positions` `[num_buckets, heads]`.
     fn bias(&self, s: &Scope, scores: &Tensor, is_causal: bool) -> Tensor {
         let dims = scores.dims();
@@ -122,7 +122,8 @@ pub(super) fn check(
     Err(RuleError::new("attention/mask", message).with_help(help))
 }
 
-/// Where the second of two positions is seen by the first: `pred`, `[batch, 1, others]` or `[batch, positions, others]`.
+/// Where the first of two positions attends to the second: `pred`, `[batch, 1, others]` or `[batch, positions,
+/// others]`.
 pub(super) fn seen(mask: &Tensor, kind: MaskKind) -> Tensor {
     let dims = mask.dims();
     match kind {
@@ -142,7 +143,7 @@ pub(super) fn seen(mask: &Tensor, kind: MaskKind) -> Tensor {
 pub(super) struct Visible {
     is_causal: bool,
     window: Option<i64>,
-    /// [`seen`]'s.
+    /// The result of [`seen`].
     mask: Option<InstrId>,
 }
 
@@ -151,7 +152,7 @@ impl Visible {
         Visible { is_causal: config.use_causal_mask, window: config.window, mask: mask.map(|mask| mask.id) }
     }
 
-    /// [`Visible::of`], of a tensor.
+    /// [`Visible::of`], for a tensor.
     #[track_caller]
     pub(super) fn of_tensor(self, scores: &Tensor) -> Tensor {
         let is_all = !self.is_causal && self.window.is_none() && self.mask.is_none();
@@ -161,15 +162,15 @@ impl Visible {
         scores.emit("select", &[], |e| self.of(e, scores.id))
     }
 
-    /// Scores, minus infinity where a position is not seen. By a mask the score is a very low number: a position that sees
-    /// nothing would divide by 0.
+    /// Scores, minus infinity where masked by distance. A mask input gives a very low finite score, because a row
+    /// without visible positions would divide by 0.
     pub(super) fn of(self, e: &Emitter, scores: InstrId) -> InstrId {
         let mut scores = scores;
         if let Some(is_seen) = self.by_distance(e, scores) {
             scores = e.select(is_seen, scores, e.full_like(scores, f64::NEG_INFINITY));
         }
         match self.by_mask(e, scores) {
-            // As low as f16 holds, where it is f16.
+            // The lowest finite number of f16, if the scores are f16.
             Some(is_seen) => {
                 let least = if e.dtype(scores) == DType::F16 { -6e4 } else { -1e9 };
                 e.select(is_seen, scores, e.full_like(scores, least))
@@ -195,7 +196,7 @@ impl Visible {
         })
     }
 
-    /// Where a position is not later, if it is causal, and not farther away than the window.
+    /// Where a position is not later, if attention is causal, and within the window.
     fn by_distance(self, e: &Emitter, scores: InstrId) -> Option<InstrId> {
         if !self.is_causal && self.window.is_none() {
             return None;

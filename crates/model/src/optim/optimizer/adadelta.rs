@@ -6,8 +6,8 @@ use crate::optim::rule::{FirstMoments, Given, Rule};
 use crate::optim::slot::Slot;
 use serde::{Deserialize, Serialize};
 
-/// The settings of Adadelta, whose steps have the size of those before. `w` is the variable, `g` its gradient, `lr` the
-/// learning rate, for which the paper has 1; slots start at 0.
+/// The settings of Adadelta, whose steps have the size of earlier ones. `w` is the variable, `g` its gradient, `lr` the
+/// learning rate, which is 1 in the paper; slots start at 0.
 ///
 /// ```text
 /// s ← rho·s + (1 − rho)·g²                               the slot adadelta_square
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adadelta {
-    /// The share of the means that stays. Default 0.95.
+    /// The share of the means that is kept. Default 0.95.
     #[serde(deserialize_with = "number::fraction")]
     pub rho: f64,
     /// Added to both means. Default 1e-7.

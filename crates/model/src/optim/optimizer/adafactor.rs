@@ -18,43 +18,43 @@ use std::num::NonZeroU32;
 /// w ← w − lr·max(ε2, RMS(w))·u                            without scale_by_parameter: w − lr·u
 /// ```
 ///
-/// Of a variable whose two largest dims both have at least `min_dim_size_to_factor` elements `v` is *factored*: only its
-/// means over the largest dim and over the second largest are kept (`adafactor_row`, `adafactor_col`), and `v` is taken to
-/// be their product over the mean of both, `row · col / mean(row)`. An `[n, m]` matrix then needs `n + m` numbers. Other
-/// dims are kept in both: a 3×3 convolution has nine factored matrices, if it has the channels. Of equal dims the last
-/// counts as the larger.
+/// If the two largest dims of a variable both have at least `min_dim_size_to_factor` elements, `v` is *factored*: only
+/// its means over the largest dim and over the second largest are kept (`adafactor_row`, `adafactor_col`), and `v` is
+/// approximated by their product over the mean of both, `row · col / mean(row)`. An `[n, m]` matrix then needs `n + m`
+/// numbers. Other dims are kept in both: a 3×3 convolution with enough channels has nine factored matrices. Of equal
+/// dims the last counts as the larger.
 ///
-/// With `momentum`, `m ← momentum·m + (1 − momentum)·(what would be subtracted)`, and `m` is subtracted.
+/// With `momentum`, `m ← momentum·m + (1 − momentum)·(the change)`, and `m` is subtracted.
 ///
 /// Adafactor's usual rate is that of [`LearningRate::InverseSqrt`](crate::optim::LearningRate::InverseSqrt), the paper's
 /// "relative step": `min(0.01, 1/√t)` with `value: 1` and `constant_until: 10000`.
 ///
 /// # Source
-/// Shazeer & Stern 2018, algorithms 4 to 6, with the constants of Mesh TensorFlow and T5; factoring of more than two dims,
-/// the threshold of 128 and the order of the steps as optax's `adafactor` has them, which `tests/training/adafactor.rs` compares
-/// with. Weight decay is what it is for the other optimizers, a term of the gradient.
+/// Shazeer & Stern 2018, algorithms 4 to 6, with the constants of Mesh TensorFlow and T5; factoring of more than two
+/// dims, the threshold of 128 and the order of the steps as in optax's `adafactor`, with which
+/// `tests/training/adafactor.rs` compares. Weight decay is a term of the gradient, as for the other optimizers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adafactor {
-    /// How fast β goes to 1. Default 0.8.
+    /// How fast β approaches 1. Default 0.8.
     #[serde(deserialize_with = "number::positive")]
     pub decay_exponent: f64,
-    /// The RMS above which an update is scaled down; `null` is none. Default 1.
+    /// The RMS above which an update is scaled down; `null` disables it. Default 1.
     #[serde(deserialize_with = "number::positive_or_none")]
     pub clipping_threshold: Option<f64>,
     /// Whether the rate is relative to the size of the variable. Default true.
     pub scale_by_parameter: bool,
-    /// The share of the momentum that stays; `null` is no momentum, which takes no memory. Default none.
+    /// The share of the momentum that is kept; `null` is no momentum, which takes no memory. Default none.
     #[serde(deserialize_with = "number::fraction_or_none")]
     pub momentum: Option<f64>,
-    /// What the momentum is stored in. Default f32.
+    /// The storage of the momentum. Default f32.
     pub momentum_dtype: MomentumDtype,
     /// The least size of the two largest dims for which `v` is factored. Default 128.
     pub min_dim_size_to_factor: NonZeroU32,
     /// ε1, added to squared gradients. Default 1e-30.
     #[serde(deserialize_with = "number::positive")]
     pub epsilon1: f64,
-    /// ε2, the least size a variable is taken to have. Default 1e-3.
+    /// ε2, the least size that a variable counts as. Default 1e-3.
     #[serde(deserialize_with = "number::positive")]
     pub epsilon2: f64,
 }
@@ -105,7 +105,7 @@ impl Rule for Adafactor {
     #[track_caller]
     fn emit(&self, given: &Given<'_>) -> Tensor {
         let (variable, gradient) = (given.variable, given.gradient);
-        // 1 − β, which has more digits than β.
+        // 1 − β, which has more significant digits than β.
         let share = given.t().power(&given.scalar(-self.decay_exponent));
         let moved = |old: &Tensor, new: &Tensor| old * (given.scalar(1.0) - &share) + new * &share;
         let squares = gradient * gradient + self.epsilon1;
@@ -150,7 +150,7 @@ impl Rule for Adafactor {
     }
 }
 
-/// `x`, which has no dimension `axis`, repeated along it to `dims`.
+/// `x`, which lacks dimension `axis`, repeated along it to `dims`.
 #[track_caller]
 fn spread(x: &Tensor, dims: &[i64], axis: usize) -> Tensor {
     let kept: Vec<i64> = (0..dims.len() as i64).filter(|&kept| kept != axis as i64).collect();

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adagrad {
-    /// The sum at first. Default 0.1.
+    /// The initial sum. Default 0.1.
     #[serde(deserialize_with = "number::positive")]
     pub initial_accumulator_value: f64,
     /// Added to the sum. Default 1e-7.

@@ -7,7 +7,7 @@ use crate::optim::rule::{FirstMoments, Given, Rule};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
-/// The settings of Adam: [`AdamW`], whose weight decay is a term of the gradient. `w` is the variable, `g` its gradient,
+/// The settings of Adam: [`AdamW`] with weight decay as a term of the gradient. `w` is the variable, `g` its gradient,
 /// `lr` the learning rate, `t` is 1 at the first step; slots start at 0.
 ///
 /// ```text
@@ -19,15 +19,15 @@ use serde::{Deserialize, Serialize};
 /// `1 − β^t` is computed as `−expm1(t·ln β)`: `1 − 0.999^t` in f32 would lose up to 15 of its 24 bits.
 ///
 /// # Source
-/// Kingma & Ba 2015, algorithm 1; optax's `adam`. TensorFlow's `AdamOptimizer` adds `ε` to `√v` before the correction (the
-/// paper's "ε̂"), which is the same for small ε; `epsilon_hat` does as it does.
+/// Kingma & Ba 2015, algorithm 1; optax's `adam`. TensorFlow's `AdamOptimizer` adds `ε` to `√v` before the correction
+/// (the paper's "ε̂"), which differs little for small ε; `epsilon_hat` selects this form.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adam {
-    /// The share of the mean that stays. Default 0.9.
+    /// The share of the mean that is kept. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub beta1: f64,
-    /// The share of the mean square that stays. Default 0.999.
+    /// The share of the mean square that is kept. Default 0.999.
     #[serde(deserialize_with = "number::fraction")]
     pub beta2: f64,
     /// Added to the root. Default 1e-8.
@@ -36,7 +36,7 @@ pub struct Adam {
     /// Whether `epsilon` is added to `√v` before the correction: [`AdamW::epsilon_hat`]. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub epsilon_hat: bool,
-    /// What `m` is stored in; `v` is never stored in bf16, for the reason that [`MomentumDtype`] gives. Default f32.
+    /// The storage of `m`; `v` is never stored in bf16, for the reason in [`MomentumDtype`]. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 

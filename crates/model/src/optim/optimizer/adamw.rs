@@ -7,7 +7,7 @@ use crate::optim::slot_storage::MomentumDtype;
 use bf16scope_hlo::ops::UnaryOp;
 use serde::{Deserialize, Serialize};
 
-/// The settings of AdamW: Adam, whose weight decay is decoupled. `w` is the variable, `g` its gradient, `lr` the learning
+/// The settings of AdamW: Adam with decoupled weight decay. `w` is the variable, `g` its gradient, `lr` the learning
 /// rate, `t` is 1 at the first step; slots start at 0.
 ///
 /// ```text
@@ -19,19 +19,18 @@ use serde::{Deserialize, Serialize};
 /// w ← w − lr·u − lr·decay·w                              decay is weight_decay's value
 /// ```
 ///
-/// BERT's is `{kind: adamw, bias_correction: false, epsilon: 1.0e-6}` with
-/// `weight_decay: {value: 0.01, except: [norm, bias]}`: its first steps are up to `(1 − beta1) / √(1 − beta2)` = 3.2 times
-/// as long, which its warm-up makes up for.
+/// BERT's is `{kind: adamw, bias_correction: false, epsilon: 1.0e-6}` with `weight_decay: {value: 0.01, except: [norm,
+/// bias]}`: its first steps are up to `(1 − beta1) / √(1 − beta2)` = 3.2 times as long, which its warm-up compensates.
 ///
 /// # Source
 /// Loshchilov & Hutter 2019; optax's `adamw`; without correction `AdamWeightDecayOptimizer` of BERT's `optimization.py`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdamW {
-    /// The share of the mean that stays. Default 0.9.
+    /// The share of the mean that is kept. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub beta1: f64,
-    /// The share of the mean square that stays. Default 0.999.
+    /// The share of the mean square that is kept. Default 0.999.
     #[serde(deserialize_with = "number::fraction")]
     pub beta2: f64,
     /// Added to the root. Default 1e-8.
@@ -39,11 +38,11 @@ pub struct AdamW {
     pub epsilon: f64,
     /// Whether both means are corrected for their start at 0. Default true.
     pub bias_correction: bool,
-    /// Whether `epsilon` is added to `√v` before the correction, as TensorFlow and Keras do (the paper's ε̂), which at step t is
-    /// an epsilon `1 / √(1 − beta2^t)` times as large here. Default false.
+    /// Whether `epsilon` is added to `√v` before the correction, as in TensorFlow and Keras (the paper's ε̂): at step t
+    /// that equals an epsilon `1 / √(1 − beta2^t)` times as large. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub epsilon_hat: bool,
-    /// What `m` is stored in. Default f32.
+    /// The storage of `m`. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 
@@ -82,7 +81,7 @@ impl Rule for AdamW {
 }
 
 impl AdamW {
-    /// Makes and updates the slots of the variable; gives `u`.
+    /// Declares and updates the slots of the variable; returns `u`.
     #[track_caller]
     pub(super) fn direction(&self, given: &Given<'_>) -> Tensor {
         let gradient = given.gradient;

@@ -6,8 +6,8 @@ use crate::optim::rule::{FirstMoments, Given, Rule};
 use bf16scope_hlo::ops::BinaryOp;
 use serde::{Deserialize, Serialize};
 
-/// The settings of Ftrl, for linear models with many zeros. `w` is the variable, `g` its gradient, `lr` the learning rate,
-/// `p` is `−learning_rate_power`, `l1` … are the strengths.
+/// The settings of Ftrl, for linear models with sparse weights. `w` is the variable, `g` its gradient, `lr` the
+/// learning rate, `p` is `−learning_rate_power`, `l1` … are the strengths.
 ///
 /// ```text
 /// n' ← n + g²                                            the slot ftrl_square, initial_accumulator_value at first
@@ -16,26 +16,26 @@ use serde::{Deserialize, Serialize};
 /// w ← (clamp(z, −l1, l1) − z) / q                        0 wherever |z| is at most l1
 /// ```
 ///
-/// The learning rate must be above 0: it is divided by. A schedule that starts at 0 is refused.
+/// The learning rate must be above 0, because it is a divisor. A schedule that starts at 0 is refused.
 ///
 /// # Source
-/// McMahan et al. 2013; TensorFlow's `ApplyFtrlV2`, of which `tf.compat.v1.train.FtrlOptimizer` and Keras' `Ftrl` are made.
+/// McMahan et al. 2013; TensorFlow's `ApplyFtrlV2`, the op of `tf.compat.v1.train.FtrlOptimizer` and Keras' `Ftrl`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ftrl {
-    /// How the rate falls as squared gradients add up; 0 is not at all. Default -0.5.
+    /// How the rate falls as squared gradients add up; 0 keeps it constant. Default -0.5.
     #[serde(deserialize_with = "number::not_positive")]
     pub learning_rate_power: f64,
-    /// The sum of squared gradients at first. Default 0.1.
+    /// The initial sum of squared gradients. Default 0.1.
     #[serde(deserialize_with = "number::positive")]
     pub initial_accumulator_value: f64,
-    /// Below it a variable is 0. Default 0.
+    /// The L1 strength, below which a variable is 0. Default 0.
     #[serde(deserialize_with = "number::not_negative")]
     pub l1_regularization_strength: f64,
-    /// Makes variables smaller. Default 0.
+    /// The L2 strength, which shrinks variables. Default 0.
     #[serde(deserialize_with = "number::not_negative")]
     pub l2_regularization_strength: f64,
-    /// A term of the gradient that does not count for `n`. Default 0.
+    /// An L2 term of the gradient that does not enter `n`. Default 0.
     #[serde(deserialize_with = "number::not_negative")]
     pub l2_shrinkage_regularization_strength: f64,
     /// The paper's β. Default 0.

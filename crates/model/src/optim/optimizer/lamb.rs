@@ -1,4 +1,4 @@
-//! LAMB, for large batches: the rate of a variable follows the ratio of its size to its step's.
+//! LAMB, for large batches: the rate of a variable is scaled by the ratio of its norm to its step's.
 
 use super::adamw::AdamW;
 use super::trust::trusted;
@@ -8,8 +8,8 @@ use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
-/// The settings of LAMB: AdamW, with steps as large as the variable. `w` is the variable, `u` AdamW's direction, `lr` the
-/// learning rate.
+/// The settings of LAMB: AdamW with steps relative to the variable's norm. `w` is the variable, `u` AdamW's direction,
+/// `lr` the learning rate.
 ///
 /// ```text
 /// u ← AdamW's u + decay·w                                the slots are AdamW's
@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lamb {
-    /// The share of the mean that stays. Default 0.9.
+    /// The share of the mean that is kept. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub beta1: f64,
-    /// The share of the mean square that stays. Default 0.999.
+    /// The share of the mean square that is kept. Default 0.999.
     #[serde(deserialize_with = "number::fraction")]
     pub beta2: f64,
     /// Added to the root. Default 1e-6.

@@ -1,4 +1,4 @@
-//! LARS, for large batches: momentum, with steps of a fixed share of the variable.
+//! LARS, for large batches: momentum with steps that are a fixed share of the variable.
 
 use super::trust::trusted;
 use crate::graph::Tensor;
@@ -7,8 +7,8 @@ use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
-/// The settings of LARS: momentum, with steps of a fixed share of the variable. `w` is the variable, `g` its gradient, `lr`
-/// the learning rate.
+/// The settings of LARS: momentum with steps that are a fixed share of the variable. `w` is the variable, `g` its
+/// gradient, `lr` the learning rate.
 ///
 /// ```text
 /// r ← lr·trust_coefficient·‖w‖ / (‖g‖ + decay·‖w‖ + epsilon)     lr where a norm is 0
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// w ← w − a
 /// ```
 ///
-/// For variables that `weight_decay` excepts `r` is `lr`, and nothing decays.
+/// For variables that `weight_decay` excepts, `r` is `lr`, and there is no decay.
 ///
 /// # Source
 /// You et al. 2017; `lars_util.py` of TensorFlow's TPU models, which train ResNet-50 with it at batches of 32,768. optax's
@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lars {
-    /// The share of the momentum that stays. Default 0.9.
+    /// The share of the momentum that is kept. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub momentum: f64,
-    /// The share of a variable that a step at rate 1 has. Default 0.001.
+    /// The share of a variable's norm in a step at rate 1. Default 0.001.
     #[serde(deserialize_with = "number::positive")]
     pub trust_coefficient: f64,
     /// Added to the norms. Default 0.

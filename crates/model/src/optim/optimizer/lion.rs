@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 /// w ← w − lr·u
 /// ```
 ///
-/// Every element moves by the rate, so a tenth to a third of Adam's rate is usual, with a weight decay as many times as large.
+/// Every element moves by the rate, so a tenth to a third of Adam's rate is usual, with a proportionally larger weight
+/// decay.
 ///
 /// # Source
 /// Chen et al. 2023, algorithm 2; optax's and Keras' `Lion`, whose weight decay is decoupled too.
@@ -25,7 +26,7 @@ pub struct Lion {
     /// The share of the mean in the step. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub beta1: f64,
-    /// The share of the mean that stays. Default 0.99.
+    /// The share of the mean that is kept. Default 0.99.
     #[serde(deserialize_with = "number::fraction")]
     pub beta2: f64,
     /// The dtype in which `m` is stored. Default f32.

@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Momentum {
-    /// The share of the slot that stays. Default 0.9.
+    /// The share of the slot that is kept. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub momentum: f64,
-    /// Whether to look ahead. Default false.
+    /// Whether to look ahead, as Nesterov does. Default false.
     pub nesterov: bool,
-    /// What the slot is stored in. Default f32.
+    /// The storage of the slot. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 

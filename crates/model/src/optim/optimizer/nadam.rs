@@ -1,4 +1,4 @@
-//! Nadam: Adam that looks ahead, as Nesterov's momentum does.
+//! Nadam: Adam with Nesterov's look-ahead.
 
 use crate::graph::Tensor;
 use crate::optim::number;
@@ -20,15 +20,15 @@ use serde::{Deserialize, Serialize};
 /// ```
 ///
 /// # Source
-/// Dozat 2015; Keras' `Nadam`, operation for operation but for `1 − beta2^t`, computed without cancellation. PyTorch's `NAdam`
-/// has another schedule of `u`.
+/// Dozat 2015; Keras' `Nadam`, operation for operation except `1 − beta2^t`, which is computed without cancellation.
+/// PyTorch's `NAdam` has another schedule of `u`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Nadam {
-    /// The share of the mean that stays. Default 0.9.
+    /// The share of the mean that is kept. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub beta1: f64,
-    /// The share of the mean square that stays. Default 0.999.
+    /// The share of the mean square that is kept. Default 0.999.
     #[serde(deserialize_with = "number::fraction")]
     pub beta2: f64,
     /// Added to the root. Default 1e-7.

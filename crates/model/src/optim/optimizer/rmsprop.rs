@@ -1,4 +1,4 @@
-//! RMSProp as TensorFlow has it.
+//! RMSProp as in TensorFlow.
 
 use crate::graph::Tensor;
 use crate::optim::number;
@@ -17,33 +17,33 @@ use serde::{Deserialize, Serialize};
 /// w ← w − m                                              without momentum: w − u
 /// ```
 ///
-/// `epsilon` is inside the root: EfficientNet's 0.001 stands for a root mean square of 0.03. The learning rate is inside
-/// the momentum, so that a change of it reaches the weights slowly.
+/// `epsilon` is inside the root: EfficientNet's 0.001 corresponds to a root mean square of 0.03. The learning rate is
+/// inside the momentum, so a change of the rate reaches the weights slowly.
 ///
-/// `slots: bf16` stores `momentum` in bf16, and leaves `rms_mean` in f32: `c²` is subtracted from `s`, so what rounding `c`
-/// loses is not small beside what is left. Off by 2^-9 of itself at every step and carried on by `decay`, `c` may be off by
-/// `2^-9 / (1 − decay)` = 2 %, `c²` by 4 %: of gradients whose standard deviation is less than a fifth of their mean the
-/// difference would be rounding alone. The test below has an example.
+/// `slots: bf16` stores `momentum` in bf16, and leaves `rms_mean` in f32: `c²` is subtracted from `s`, so the rounding
+/// error of `c` is not small beside the difference. Rounding by 2^-9 of itself at every step accumulates with `decay`
+/// to up to `2^-9 / (1 − decay)` = 2 % of `c`, or 4 % of `c²`: if the standard deviation of gradients is less than a
+/// fifth of their mean, the difference would be only rounding error. The test below has an example.
 ///
 /// # Source
-/// TensorFlow's `tf.compat.v1.train.RMSPropOptimizer`, which the official TPU models use; its defaults, and `s` from 1 as
-/// there. Keras' `RMSprop` starts at 0 and has an `epsilon` of 1e-7. TensorFlow does not take the maximum with 0, and has
-/// NaN where rounding leaves `s − c²` below `-epsilon`.
+/// TensorFlow's `tf.compat.v1.train.RMSPropOptimizer`, which the official TPU models use; its defaults, and its initial
+/// `s` of 1. Keras' `RMSprop` starts at 0 and has an `epsilon` of 1e-7. TensorFlow does not take the maximum with 0,
+/// and gives NaN where rounding leaves `s − c²` below `-epsilon`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RmsProp {
-    /// The share of the means that stays. Default 0.9.
+    /// The share of the means that is kept. Default 0.9.
     #[serde(deserialize_with = "number::fraction")]
     pub decay: f64,
-    /// The share of the momentum that stays; 0 is no momentum, which takes no memory. Default 0.
+    /// The share of the momentum that is kept; 0 is no momentum, which takes no memory. Default 0.
     #[serde(deserialize_with = "number::fraction")]
     pub momentum: f64,
     /// Added to the mean square. Default 1e-10.
     #[serde(deserialize_with = "number::positive")]
     pub epsilon: f64,
-    /// Whether the mean square is about the mean. Default false.
+    /// Whether the mean square is centered on the mean. Default false.
     pub centered: bool,
-    /// The mean square at first. Default 1.
+    /// The initial mean square. Default 1.
     #[serde(deserialize_with = "number::not_negative")]
     pub initial_accumulator_value: f64,
 }
@@ -95,7 +95,8 @@ impl Rule for RmsProp {
 mod tests {
     use half::bf16;
 
-    /// `√(s − c²)` after 200 steps of gradients that are 1 ± 0.02 in turn, with `c` stored as `store` says.
+    /// `√(s − c²)` after 200 steps of gradients that alternate between 1 + 0.02 and 1 - 0.02, with `c` rounded by
+    /// `store`.
     fn deviation(store: impl Fn(f32) -> f32) -> f32 {
         let (mut s, mut c) = (1f32, 0f32);
         for step in 0..200 {
@@ -110,8 +111,8 @@ mod tests {
     fn the_mean_of_gradients_in_bf16_would_be_the_whole_of_the_deviation() {
         let (in_f32, in_bf16) = (deviation(|c| c), deviation(|c| bf16::from_f32(c).to_f32()));
         assert!((in_f32 - 0.02).abs() < 1e-3, "{in_f32}");
-        // c stops half an ulp (2^-9) or so short of 1, which c² doubles: √(2 · 2^-9 + 0.02²) = 0.066, and it stops further off
-        // where a step's tenth is below half an ulp.
+        // c stalls about half an ulp (2^-9) below 1, which c² doubles: √(2 · 2^-9 + 0.02²) = 0.066. It stalls farther
+        // off if a tenth of the difference is below half an ulp.
         assert!(in_bf16 > 3.0 * in_f32, "{in_bf16} is near {in_f32}");
     }
 }

@@ -1,17 +1,17 @@
-//! Blocks as a file defines them.
+//! The definitions of blocks in a file.
 
 use super::super::kinds::LayerKind;
 use crate::document::{Key, Node, ReadError, Value};
 
-/// A block, as `blocks` defines it.
+/// A block's definition in `blocks`.
 pub(super) struct Block<'a> {
     pub name: &'a str,
-    /// Names of its parameters, and the values of those that need not be given.
+    /// Names of its parameters, with default values for the optional ones.
     pub parameters: Vec<(&'a str, Option<&'a Node>)>,
     /// The names that its layers use for its inputs.
     pub inputs: Vec<&'a str>,
     pub layers: &'a [Node],
-    /// The layer that is its result, if not the last.
+    /// The layer that is its output, if not the last.
     pub output: Option<&'a Node>,
 }
 
@@ -72,7 +72,7 @@ fn block<'a>(name: &'a Key, node: &'a Node) -> Result<Block<'a>, ReadError> {
     Ok(Block { name, parameters, inputs, layers, output: node.get("output") })
 }
 
-/// Keys of every use of a block, beside its parameters; `index` counts repetitions from 0.
+/// Whether a key belongs to every use of a block, beside its parameters; `index` counts repetitions from 0.
 pub(super) fn is_reserved(name: &str) -> bool {
     matches!(name, "name" | "inputs" | "repeats" | "when" | "share" | "dtype" | "index")
 }

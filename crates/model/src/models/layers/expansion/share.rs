@@ -1,11 +1,11 @@
-//! `{share: NAME}`: a layer, or a block, that is applied once more with its variables.
+//! `{share: NAME}`: applies a layer, or a block, again with the same variables.
 
 use super::super::kinds::LayerKind;
 use super::{Entry, Expander, Used, option, text};
 use crate::document::{Key, Mark, Node, ReadError, Value, nearest};
 
 impl Expander<'_> {
-    /// A layer, or a block, once more with its variables.
+    /// Expands a layer, or a block, that is applied again.
     pub(super) fn share(
         &mut self,
         entry: &Entry<'_>,
@@ -61,7 +61,7 @@ impl Expander<'_> {
                 let value = match &**key {
                     "name" => continue,
                     "inputs" if own_reads.is_none() => continue,
-                    // The variables' owner stays who it was.
+                    // The owner of the variables stays the same.
                     "share" => {
                         is_shared = true;
                         value.clone()
@@ -94,12 +94,12 @@ impl Expander<'_> {
     }
 }
 
-/// Whether it is a layer that [`linear`] made, or as good as one.
+/// Whether a layer is the one that [`linear`] makes, or an equal one.
 fn is_result(node: &Node) -> bool {
     node.get("activation").and_then(Node::text) == Some("linear")
 }
 
-/// Names inside a block that is used once more.
+/// Replaces names inside a block that is applied again.
 fn replaced_names(node: &Node, external: &[(String, Node)], renamed: &dyn Fn(&str) -> Option<String>) -> Node {
     match &node.value {
         Value::List(list) => {

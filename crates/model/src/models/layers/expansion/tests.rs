@@ -1,4 +1,4 @@
-//! Blocks written out: names of variables, towers that share, tables that are tied, and what is refused.
+//! Expansion of blocks: names of variables, towers that share, tied tables, and errors.
 
 use crate::document;
 use crate::models::Model;
@@ -9,7 +9,7 @@ fn model(text: &str) -> Model {
     document::from_str("m.yaml", text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Names and dims of the variables that a network makes.
+/// Names and dims of a network's variables.
 fn variables(text: &str) -> String {
     let task = model(text).task(0.0);
     let graph = crate::graph::Graph::training("g");
@@ -91,7 +91,7 @@ loss: sparse_softmax_cross_entropy
         dense/bias [10]
     "#]]
     .assert_eq(&variables(text));
-    // What is kept with a checkpoint is the list, written out, and is read again as it is.
+    // A checkpoint stores the expanded list, which can be read again.
     let written = serde_yaml::to_string(&model(text)).unwrap();
     assert_eq!(model(&written), model(text));
 }
