@@ -51,7 +51,7 @@ impl Auditor<'_> {
         let pairs = Pairs::new(self.module, &lowered);
         let pairs: Vec<_> = comparisons(self.module).into_iter().filter_map(|id| pairs.of_reference(id)).collect();
         let entry = lowered.entry();
-        // XLA takes the arrays of one tuple, and no more arrays beside it.
+        // XLA accepts a single tuple of arrays as the only argument.
         let is_tupled = entry.parameters().into_iter().any(|id| entry.instr(id).shape.as_array().is_none());
         if pairs.is_empty() || is_tupled {
             return Ok(None);

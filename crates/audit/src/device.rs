@@ -15,21 +15,21 @@ use bf16scope_pjrt::{Arg, Buffer, Client, CompileOptions, Executable};
 /// An array on the device.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// Another for every array.
+    /// A unique number of the array.
     pub id: u64,
     pub buffer: Buffer,
     pub dtype: DType,
     pub dims: Vec<i64>,
 }
 
-/// An array that the device made, or was given.
+/// Wraps an array on the device.
 pub(super) fn hold(buffer: Buffer) -> Result<Arc<Held>, AuditError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let (dtype, dims, id) = (buffer.dtype()?, buffer.dims()?, NEXT.fetch_add(1, Ordering::Relaxed));
     Ok(Arc::new(Held { id, buffer, dtype, dims }))
 }
 
-/// As arguments of a program.
+/// The buffers as arguments of a program.
 pub(super) fn buffers(arrays: &[impl Borrow<Arc<Held>>]) -> Vec<&Buffer> {
     arrays.iter().map(|array| &array.borrow().buffer).collect()
 }
@@ -52,7 +52,7 @@ fn run_with(
     execute(&compile_with(client, &encode::to_bytes(module)?, &options)?, args)
 }
 
-/// Compiles a verified module that takes and gives arrays.
+/// Compiles a verified module whose parameters and results are arrays.
 pub(super) fn compile(client: &Client, program: &[u8]) -> Result<Executable, AuditError> {
     compile_with(client, program, &CompileOptions::default())
 }
@@ -68,14 +68,14 @@ pub(super) fn execute(executable: &Executable, args: &[&Buffer]) -> Result<Vec<B
     Ok(executable.execute(args.iter().map(|&buffer| Arg::Keep(buffer)).collect())?)
 }
 
-/// An output, on the host.
+/// Copies an output to the host.
 pub(super) fn fetch(buffer: &Buffer) -> Result<Literal, AuditError> {
     let shape = ArrayShape::new(buffer.dtype()?, buffer.dims()?);
     Ok(Literal::Array { shape, bytes: buffer.to_host()? })
 }
 
-/// Puts inputs on the device in the dtypes of the module's parameters: f32 is rounded where lowering made them narrow.
-/// What is `there` in the dtype that is wanted stays.
+/// Uploads inputs in the dtypes of the module's parameters: f32 is rounded where lowering narrowed a parameter. Arrays
+/// in `there` that have the right dtype are reused.
 pub(super) fn upload(
     client: &Client,
     module: &Module,
@@ -84,7 +84,7 @@ pub(super) fn upload(
     there: &[Arc<Held>],
 ) -> Result<Vec<Arc<Held>>, AuditError> {
     let entry = module.entry();
-    // A tuple is given as its arrays.
+    // A tuple is passed as its arrays.
     let parameters: Vec<(&str, &Shape)> = (entry.parameters().into_iter())
         .flat_map(|id| {
             entry.instr(id).shape.leaves().into_iter().map(move |leaf| (entry.instr(id).name.as_str(), leaf))
@@ -115,7 +115,7 @@ pub(super) fn upload(
     Ok(buffers)
 }
 
-/// Elements in the dtype of a parameter: as they are, or f32 rounded to one of 16 bits; `None` for anything else.
+/// Elements in the dtype of a parameter: unchanged, or f32 rounded to a 16-bit dtype; `None` for anything else.
 pub(super) fn in_dtype(bytes: &[u8], from: DType, to: DType, flush_subnormals: bool) -> Option<Vec<u8>> {
     let elements = || bytes.chunks_exact(4).map(f32::read);
     let mut out = Vec::with_capacity(bytes.len());
@@ -131,15 +131,16 @@ pub(super) fn in_dtype(bytes: &[u8], from: DType, to: DType, flush_subnormals: b
     Some(out)
 }
 
-/// Whether bf16 rounds on this client: a conversion f32 → bf16 → f32, and a sum in bf16 that is converted to f32. (What a
-/// compiler drops with excess precision is up to it: XLA's CPU compiler keeps the conversions that the program says and
+/// Verifies that bf16 rounds on this client: a conversion f32 → bf16 → f32, and a sum in bf16 that is converted to f32.
+/// (Compilers differ in what they drop with excess precision: XLA's CPU compiler keeps the program's conversions and
+/// drops those by which it widens arithmetic.)
 /// drops those by which it widens arithmetic.)
 pub(super) fn prove_rounding(client: &Client) -> Result<(), AuditError> {
     prove_rounding_with(client, &CompileOptions::default())
 }
 
 fn prove_rounding_with(client: &Client, options: &CompileOptions) -> Result<(), AuditError> {
-    // bf16 counts by 2 from 256, and a tie goes to the even number.
+    // bf16 has a spacing of 2 from 256 on, and a tie rounds to even.
     const EXACT: f32 = 257.0;
     const ROUNDED: f32 = 256.0;
     let module = Module::new("rounds");
@@ -167,7 +168,7 @@ fn prove_rounding_with(client: &Client, options: &CompileOptions) -> Result<(), 
 mod tests {
     use super::*;
 
-    /// The probe sees what it is for: XLA's own default drops the rounding of the sum.
+    /// The probe detects excess precision: XLA's own default drops the rounding of the sum.
     #[test]
     fn excess_precision_is_found_out() {
         let client = Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}"));

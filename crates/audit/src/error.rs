@@ -1,4 +1,4 @@
-//! Why an audit could not be made.
+//! Errors of audits.
 
 use bf16scope_hlo::VerifyErrors;
 use bf16scope_hlo::alone::NotAlone;
@@ -11,19 +11,19 @@ use bf16scope_pjrt::PjrtError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditError {
-    /// The module was broken before.
+    /// The module does not verify.
     #[error("the module does not verify, so it was not audited:\n{0}")]
     Invalid(VerifyErrors),
-    /// It could not be lowered.
+    /// The module cannot be lowered.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// A module made for the audit is broken: a bug of this room.
+    /// A module that the audit made is invalid: a bug of this crate.
     #[error("the audit made a broken module, which is a bug of bf16scope; please report it with the module:\n{0}")]
     Broken(VerifyErrors),
-    /// It is for several devices, or waits for somebody.
+    /// The module is for several devices, or waits for another program.
     #[error(transparent)]
     NotAlone(#[from] NotAlone),
-    /// It is not known what a device holds of an array.
+    /// The shard of an array on a device is unknown.
     #[error(transparent)]
     Shard(#[from] ShardError),
     /// An instruction cannot run by itself.
@@ -41,7 +41,7 @@ pub enum AuditError {
     /// The plugin failed.
     #[error(transparent)]
     Pjrt(#[from] PjrtError),
-    /// Random numbers from nowhere.
+    /// The module draws random numbers.
     #[error(
         "%{instruction} is an `{opcode}`, which draws other numbers in every run, so that two runs cannot be compared; \
          expected `rng-bit-generator`, or random numbers as an input"
@@ -52,18 +52,18 @@ pub enum AuditError {
         /// Its opcode.
         opcode: String,
     },
-    /// Too few inputs, or too many.
+    /// The number of inputs is wrong.
     #[error("{measured} inputs were given, expected {expected}: one for each array that the parameters hold, in order")]
     InputCount {
-        /// How many were given.
+        /// The number of inputs.
         measured: usize,
-        /// How many arrays the parameters hold.
+        /// The number of arrays in the parameters.
         expected: usize,
     },
-    /// An input of another type.
+    /// An input has another type than its parameter.
     #[error("input {number} is {measured}, expected {expected} for parameter %{parameter}")]
     InputType {
-        /// Its place among the inputs.
+        /// Its index among the inputs.
         number: usize,
         /// Name of the parameter.
         parameter: String,
@@ -72,7 +72,7 @@ pub enum AuditError {
         /// Type of the parameter.
         expected: String,
     },
-    /// A pattern of results that is the name of none.
+    /// A pattern matches no result.
     #[error(
         "no result is named `{pattern}`, expected a name, outN, an instruction, or a pattern of them with * and ?; the \
          {n_results} results are {known}, …"
@@ -80,12 +80,12 @@ pub enum AuditError {
     NoResult {
         /// The pattern.
         pattern: String,
-        /// How many results there are.
+        /// The number of results.
         n_results: usize,
         /// The first names.
         known: String,
     },
-    /// State cannot be fed back.
+    /// Results do not alias parameters, so state cannot be fed back.
     #[error(
         "the module has no aliases of results and parameters, which say what a next step starts from\nhelp: export it with \
          donated state (`donate_argnums` of jax.jit), or audit one step"
@@ -97,11 +97,11 @@ pub enum AuditError {
          not see the roundings. Use another plugin, or unset XLA_FLAGS"
     )]
     ExcessPrecision {
-        /// What went in.
+        /// The input of the probe.
         exact: f32,
-        /// What came out.
+        /// Its result.
         measured: f32,
-        /// What bf16 makes of it.
+        /// The result of rounding to bf16.
         expected: f32,
     },
 }

@@ -1,4 +1,4 @@
-//! The first step of a run whose error grows beyond what it was: a search that says before it begins how long it may be.
+//! Finds the first step of a run whose error exceeds a multiple of the error at step 1, with a known maximum of audits.
 
 use serde::Serialize;
 
@@ -8,31 +8,31 @@ use serde::Serialize;
 pub struct StepError {
     /// Counted from 1.
     pub step: u64,
-    /// What was measured; in JSON `null` if it is not finite.
+    /// The error; in JSON `null` if it is not finite.
     pub error: f64,
 }
 
-/// What a search for the first step beyond found ([`first_step_beyond`]).
+/// The result of a search for the first step with a larger error ([`first_step_beyond`]).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FirstBeyond {
-    /// Times the error of step 1.
+    /// The allowed multiple of the error of step 1.
     pub ratio: f64,
-    /// The step; `null` where none that was audited is beyond.
+    /// The step; `null` if no audited step exceeds it.
     pub step: Option<u64>,
-    /// All that was measured, in the order of the search.
+    /// All measured errors, in the order of the search.
     pub measured: Vec<StepError>,
 }
 
 impl FirstBeyond {
-    /// The error that was measured at a step, if it was.
+    /// The measured error of a step, if it was audited.
     pub fn error_at(&self, step: u64) -> Option<f64> {
         self.measured.iter().find(|measured| measured.step == step).map(|measured| measured.error)
     }
 }
 
-/// Errors that [`first_step_beyond`] asks for at most in a run of `last` steps: that of step 1, those of steps twice as late
-/// until one is beyond, and one for each halving between that one and the one before.
+/// The most audits of [`first_step_beyond`] in a run of `last` steps: step 1, steps that double until one exceeds the
+/// limit, and one for each bisection between that and the previous one.
 pub fn most_audits(last: u64) -> u64 {
     let before = [1].into_iter().chain(doublings(last));
     let halvings = |(before, beyond): (u64, u64)| match beyond.saturating_sub(before) {
@@ -42,18 +42,18 @@ pub fn most_audits(last: u64) -> u64 {
     before.zip(doublings(last)).zip(2..).map(|(gap, n)| n + halvings(gap)).max().unwrap_or(1)
 }
 
-/// Step 2, 4, 8 and so on, and the last.
+/// The steps 2, 4, 8 and so on, and the last.
 fn doublings(last: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(2u64), |step| step.checked_mul(2)).take_while(move |step| *step < last).chain([last])
 }
 
-/// The first step of a run of `last` steps whose error is over `ratio` times that of step 1; what is not a number is beyond
-/// everything. Asked for are the errors of steps twice as late each until one is beyond, then of those in the middle
-/// between the last that is not and the first that is: where errors go up and down, an earlier step may be beyond too. A run
-/// of one step has nothing to compare, and its only step is what is measured.
+/// The first step of a run of `last` steps whose error exceeds `ratio` times that of step 1; NaN exceeds everything. It
+/// measures steps that double until one exceeds the limit, then bisects between the last that does not and the first
+/// that does: if errors go up and down, an earlier step may exceed it too. A run of one step has nothing to compare
+/// with, and only that step is measured.
 ///
 /// # Errors
-/// What `error_of` says.
+/// Errors of `error_of`.
 pub fn first_step_beyond<E>(
     last: u64,
     ratio: f64,
@@ -125,7 +125,7 @@ mod tests {
     fn what_is_not_a_number_is_beyond_everything() {
         let error_of = |step| Ok::<f64, Infallible>(if step == 5 { f64::NAN } else { 0.0 });
         let found = first_step_beyond(8, 1e9, error_of).unwrap();
-        // Step 8 is not beyond, and 5 is not asked for: one that is late enough is.
+        // Step 8 does not exceed the limit, so 5 is not measured, although it would.
         assert_eq!(found.step, None);
         let error_of = |step| Ok::<f64, Infallible>(if step >= 5 { f64::NAN } else { 0.0 });
         assert_eq!(first_step_beyond(8, 1e9, error_of).unwrap().step, Some(5));

@@ -1,7 +1,7 @@
-//! Conversions f32 → bf16 as a TPU does them: a subnormal number becomes a zero of its sign.
+//! Rewrites conversions f32 → bf16 to flush subnormal numbers to signed zeros, as a TPU does.
 //!
-//! In front of each conversion stands `select(|x| < 2^-126, x · 0, x)`. A NaN compares false and passes. What a fusion or
-//! a dot rounds by itself is not reached, nor is arithmetic on subnormal bf16 numbers.
+//! Each conversion is preceded by `select(|x| < 2^-126, x · 0, x)`. A NaN compares false and passes. It does not reach
+//! roundings inside a fusion or a dot, nor arithmetic on subnormal bf16 numbers.
 
 use super::taps::{fresh_prefix, plain};
 use bf16scope_hlo::ops::{BinaryOp, Comparison, UnaryOp};
@@ -32,7 +32,7 @@ pub(super) fn everywhere(module: &mut Module) {
     }
 }
 
-/// Appends what makes zero of subnormal elements of `x`.
+/// Appends instructions that replace subnormal elements of `x` by zeros.
 fn flushed(written: &mut Vec<Instruction>, prefix: &str, next: &mut usize, x: InstrId, array: &ArrayShape) -> InstrId {
     let of = |dtype: DType| Shape::Array(ArrayShape { dtype, ..array.clone() });
     let mut push = |op: Op, shape: Shape, operands: Vec<InstrId>| {

@@ -1,12 +1,11 @@
-//! An entry computation as programs of one instruction each, and such a program as a module of its own.
+//! Splits an entry computation into programs of one instruction each, and makes modules of such programs.
 //!
-//! What an instruction computes then depends on its operands alone: nothing is fused into it, folded into it or added in
-//! another order because of its neighbours, and equal instructions of equal shapes are one program, whatever they are
-//! named and wherever they stand.
+//! The value of an instruction then depends on its operands alone: no neighbour is fused or folded into it, or changes
+//! the order of its sums, and equal instructions of equal shapes share a program, whatever their names and positions.
 //!
-//! Not everything can pass from one program to the next: arrays of a size that varies, tokens, opaque values, and what
-//! depends on layouts (`bitcast`) or on how its operand was begun (`…-done`, `…-update`). From where such a value is made
-//! to where it is read last is one group, one program of several instructions.
+//! Some values cannot pass between programs: arrays of a dynamic size, tokens, opaque values, and values that depend on
+//! layouts (`bitcast`) or on how their operand began (`…-done`, `…-update`). The instructions from where such a value
+//! is computed to its last reader form one group, a program of several instructions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +15,13 @@ use bf16scope_hlo::{ArrayShape, CompId, DType, InstrId, Instruction, Metadata, M
 /// Instructions of an entry that run as one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// In the entry's order; never a parameter beside something else.
+    /// In the entry's order; a parameter is alone in its group.
     pub ids: Vec<InstrId>,
-    /// What they read that is made elsewhere, each once, in the order in which it is read.
+    /// The values from outside that they read, each once, in the order of reading.
     pub given: Vec<InstrId>,
 }
 
-/// Whether a value of this shape can leave a program: the arrays that it consists of.
+/// Whether a value of this shape can leave a program: whether it consists of plain arrays.
 fn can_leave(shape: &Shape) -> bool {
     shape.leaves().iter().all(|leaf| leaf_can_leave(leaf))
 }
@@ -31,13 +30,13 @@ fn leaf_can_leave(leaf: &Shape) -> bool {
     matches!(leaf, Shape::Array(array) if !array.has_dynamic())
 }
 
-/// Whether an instruction must see what made its operands, or be seen by what reads it.
+/// Whether an instruction must be in the same program as its operands, or as its readers.
 fn is_bound(op: &Op) -> bool {
     let opcode = op.opcode();
     opcode == "bitcast" || opcode.ends_with("-done") || opcode.ends_with("-update")
 }
 
-/// The groups of an entry, in an order in which each comes after what it is given.
+/// The groups of an entry, each after the groups whose values it reads.
 pub(super) fn groups(module: &Module) -> Vec<Group> {
     let entry = module.entry();
     let is_parameter = |id: InstrId| matches!(entry.instr(id).op, Op::Parameter { .. });
@@ -74,8 +73,8 @@ pub(super) fn groups(module: &Module) -> Vec<Group> {
     groups.into_iter().map(|ids| Group { given: given(&ids), ids }).collect()
 }
 
-/// A group as a module: its parameters are the arrays of what the group is given, its results those of `gives`, each
-/// depth first. `None` where something of either cannot pass.
+/// A group as a module: its parameters are the arrays of the group's inputs, its results those of `gives`, each depth
+/// first. `None` if one of them cannot pass between programs.
 pub(super) fn alone(module: &Module, group: &Group, gives: &[InstrId], flush_subnormals: bool) -> Option<Module> {
     let entry = module.entry();
     let mut writer = Writer { module: Module::new("alone"), number: 0, imported: BTreeMap::new() };
@@ -121,7 +120,7 @@ pub(super) fn conversion(array: &ArrayShape, to: DType, flush_subnormals: bool) 
 
 struct Writer {
     module: Module,
-    /// Parameters so far.
+    /// The number of parameters so far.
     number: i64,
     imported: BTreeMap<CompId, CompId>,
 }
@@ -145,7 +144,7 @@ impl Writer {
         self.push(Op::Tuple, elements, Shape::Tuple(shapes))
     }
 
-    /// A value of this shape, of parameters.
+    /// A value of this shape, made of parameters.
     fn given(&mut self, shape: &Shape) -> Option<InstrId> {
         match shape {
             Shape::Tuple(parts) => {
@@ -171,7 +170,7 @@ impl Writer {
         Some(())
     }
 
-    /// A called computation, and all that it calls.
+    /// Copies a called computation, and all that it calls.
     fn import(&mut self, from: &Module, comp: CompId) -> CompId {
         let mut pending = vec![comp];
         let mut fresh = Vec::new();
@@ -234,7 +233,7 @@ mod tests {
         assert_eq!(bytes.iter().collect::<BTreeSet<_>>().len(), 5);
     }
 
-    /// A token and the bitcast of a product tie what is between; parameters stay outside.
+    /// A token and the bitcast of a product tie the instructions in between; parameters stay outside.
     #[test]
     fn what_cannot_leave_a_program_is_not_parted() {
         let module = parse(

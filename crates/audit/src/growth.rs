@@ -1,32 +1,34 @@
-//! Where error grows: an instruction that gives more of it than it was handed and than is born at it.
+//! Grown error: the error that an instruction adds to the inherited error beyond the error born at it.
 //!
-//! What is born at an instruction is measured on right operands, so a difference of two nearly equal numbers, or `e` to a
-//! large one, has nothing to say for itself: it is exact, and makes of an error of 2^-10 one of a fifth. What it *grew* is
-//! seen beside what it read. Let `e(i)` be the scaled error at `i`, 1 at most (then nothing is right), and `h(i)` the sum of
-//! those of its operands, an operand that is read twice twice: a product has that, to first order, and a sum of numbers of
-//! one sign less. So `e(i) − h(i)`, less what is born at `i`, is what it added by what it computes.
+//! Born error is measured with exact operands, so a difference of two nearly equal numbers, or `e` to a large power,
+//! has none: it is exact, but turns an error of 2^-10 into one of a fifth. *Grown* error compares with the operands'
+//! errors. Let `e(i)` be the scaled error at `i`, at most 1 (then nothing is right), and `h(i)` the sum of the scaled
+//! errors of its operands, counting an operand that is read twice twice: to first order that is the error of a product,
+//! and an upper bound for a sum of numbers of one sign. Then `e(i) − h(i)`, minus the error born at `i`, is the grown
+//! error.
 //!
-//! Four things are no growth, and count as none:
-//! - what no reader has: the mean of numbers around zero is all wrong beside itself, and not beside what it is taken from.
-//!   For `e(i)` stands the largest error of those that read `i`, if that is less and `i` is no result;
-//! - what f32 does not know either: where `e(i)` is over 2^15 `h(i)`, f32's own rounding of 2^-24 becomes over 2^-9, which is
-//!   noise (see `judge`);
-//! - a jump: a `select`, a sign or a rounding to whole numbers gives another number where its condition changes, whatever
-//!   the size of the change; so does what calls a computation with one;
-//! - an optimizer's first, sign-like update, and the root that it is divided by (see `judge`).
+//! Four cases do not count as growth:
+//! - error that no reader sees: the mean of numbers around zero has a large relative error, but not relative to the
+//!   numbers that it is subtracted from. `e(i)` is replaced by the largest error of the readers of `i`, if that is less
+//!   and `i` is not a result;
+//! - noise of f32: if `e(i)` exceeds 2^15 `h(i)`, f32's own rounding of 2^-24 would exceed 2^-9, which is noise (see
+//!   `judge`);
+//! - a jump: a `select`, a sign or a rounding to whole numbers gives another number if its condition changes, however
+//!   small the change; the same for calls of a computation with one;
+//! - an optimizer's first, sign-like update, and the root in its denominator (see `judge`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::AuditRow;
 use bf16scope_hlo::{Computation, InstrId, Module, Op};
 
-/// An instruction that makes more than so many times of its operands' error makes noise of f32's rounding: 2^-9 / 2^-24.
+/// An instruction that amplifies its operands' error more than this turns f32's rounding into noise: 2^-9 / 2^-24.
 const NOISE_FACTOR: f64 = 32768.0;
 
-/// Opcodes of what is not continuous.
+/// Opcodes of discontinuous functions.
 const JUMPS: [&str; 7] = ["select", "compare", "sign", "floor", "ceil", "round-nearest-even", "round-nearest-afz"];
 
-/// Writes into each row what its error grew. The `updates` are names of first updates of an optimizer.
+/// Sets the grown error of each row. `updates` are names of an optimizer's first updates.
 pub(super) fn measure(module: &Module, updates: &BTreeSet<String>, rows: &mut [AuditRow]) {
     let entry = module.entry();
     let scaled: BTreeMap<usize, f64> = rows.iter().map(|row| (row.position, row.errors.scaled.min(1.0))).collect();
@@ -37,7 +39,7 @@ pub(super) fn measure(module: &Module, updates: &BTreeSet<String>, rows: &mut [A
     for id in entry.ids() {
         let instr = entry.instr(id);
         let largest = instr.operands.iter().map(|operand| errors[operand.idx()]).fold(0.0, f64::max);
-        // What is not compared hands on what it reads.
+        // An instruction without a row passes its operands' error on.
         errors[id.idx()] = scaled.get(&id.idx()).copied().unwrap_or(largest);
         if scaled.contains_key(&id.idx()) {
             let error = errors[id.idx()];
@@ -61,7 +63,7 @@ pub(super) fn measure(module: &Module, updates: &BTreeSet<String>, rows: &mut [A
     }
 }
 
-/// The instruction that makes a result, or those that the tuple of all holds.
+/// Marks the instruction of a result, or of each element of the result tuple.
 fn mark_results(entry: &Computation, id: InstrId, is_result: &mut [bool]) {
     is_result[id.idx()] = true;
     let instr = entry.instr(id);
@@ -70,7 +72,7 @@ fn mark_results(entry: &Computation, id: InstrId, is_result: &mut [bool]) {
     }
 }
 
-/// Whether an instruction is not continuous, or calls what is not.
+/// Whether an instruction is discontinuous, or calls a computation that is.
 fn jumps(module: &Module, op: &Op) -> bool {
     let is_jump = |op: &Op| JUMPS.contains(&op.opcode().as_ref());
     let mut pending = op.called();

@@ -1,7 +1,7 @@
 //! Arrays on the host, where they are compared.
 //!
-//! Their memory is used again for arrays that come after them: an audit fetches thousands, of few sizes, and to get memory
-//! from the system takes several times as long as to copy an array into it.
+//! Their memory is reused for later arrays: an audit fetches thousands of arrays of a few sizes, and getting memory
+//! from the system takes several times as long as copying an array.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use super::AuditError;
 use super::device::Held;
 use bf16scope_hlo::{ArrayShape, DType};
 
-/// Memory that no array is in.
+/// Memory that no array uses.
 #[derive(Debug, Default)]
 pub(super) struct Spare(Mutex<Vec<Box<[u8]>>>);
 
@@ -18,7 +18,7 @@ pub(super) struct Spare(Mutex<Vec<Box<[u8]>>>);
 pub(super) struct Bytes {
     pub dtype: DType,
     n: usize,
-    /// The array, and what more there is.
+    /// The array, possibly with spare bytes behind it.
     memory: Box<[u8]>,
     spare: Arc<Spare>,
 }
@@ -50,8 +50,8 @@ impl Spare {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The smallest piece that is large enough; a new one, in place of the largest, if none is. So there are never more
-    /// pieces than there were arrays at once.
+    /// The smallest piece that is large enough; if there is none, the largest is replaced by a new one. So there are
+    /// never more pieces than there were arrays at once.
     fn take(&self, n: usize) -> Box<[u8]> {
         let mut pieces = self.pieces();
         let large_enough = pieces.iter().enumerate().filter(|(_, piece)| piece.len() >= n);

@@ -1,17 +1,17 @@
-//! What of a module's results is judged: not what f32 itself does not know, not what nobody asked about, and not the signs
-//! of an optimizer's first update.
+//! Decides which results are judged: not noise of f32, not unselected results, and not the signs of an optimizer's
+//! first update.
 //!
-//! The f32 module also runs in f64 ([`widen`]), once. What of a result is noise, and how far off the rest is, is measured in
-//! [`noise`](super::noise). State that is computed element by element from another array, as an optimizer's moments and
-//! variables are from a gradient, is noise where that one is: its *source* runs in f32 and in f64 too. Else the state of a run
-//! in bf16, which holds the noise of earlier steps, would make a gradient that is zero in theory look known. State is what an
-//! alias takes back to a parameter.
+//! The f32 module also runs in f64 ([`widen`]), once. [`noise`](super::noise) determines which elements of a result are
+//! noise, and the error of the others. State that is elementwise in another array, as an optimizer's moments and
+//! variables are in a gradient, is noise where that array is: its *source* runs in f32 and in f64 too. Otherwise the
+//! state of a run in bf16, which contains the noise of earlier steps, would make a gradient that is zero in theory look
+//! significant. State is a result that aliases a parameter.
 //!
-//! The first update of Adam and its like is `g / |g|`: of the size of the learning rate whatever the gradient, with the
-//! gradient's sign. A tiny gradient whose sign bf16 does not know then moves a weight by twice that, which says nothing that
-//! the gradient's own result (the first moment) does not say better. Such an update is known by its form and its values: a
-//! quotient whose denominator is a square root (and a constant), of which three quarters of the elements that are not zero
-//! have one magnitude. Results that are sums and products of one are judged only where nothing else is.
+//! The first update of Adam and similar optimizers is `g / |g|`: its size is the learning rate whatever the gradient,
+//! and its sign the gradient's. A tiny gradient whose sign is uncertain in bf16 then moves a weight by twice that,
+//! which adds no information to the gradient's own result (the first moment). Such an update is recognised by its form
+//! and its values: a quotient whose denominator is a square root (plus a constant), with equal magnitudes in three
+//! quarters of its nonzero elements. Results that are sums and products of one are judged only if nothing else is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,58 +26,58 @@ use bf16scope_passes::name_pattern;
 use bf16scope_passes::widen;
 use bf16scope_pjrt::Client;
 
-/// Elements of a sign-like update are of one magnitude: within a tenth of the largest.
+/// Elements of a sign-like update have equal magnitudes: within a tenth of the largest.
 const OF_ONE_SIZE: f64 = 0.9;
-/// Below this share of the largest an element counts as zero: a row that a lookup does not touch, a gradient below the
+/// An element counts as zero below this share of the largest: a row that a lookup does not touch, a gradient below the
 /// optimizer's epsilon.
 const ZERO: f64 = 1.0 / 1024.0;
-/// As many of those that are not zero are of one magnitude.
+/// The share of nonzero elements that must have equal magnitudes.
 const SHARE: f64 = 0.75;
 
-/// Which results are asked about: patterns of their names, of `outN`, or of the instructions that make them.
+/// Selects results by patterns of their names, of `outN`, or of the instructions that compute them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResultChoice {
-    /// Names of the results, in order, where something knows them.
+    /// Names of the results, in order, if known.
     pub names: Vec<String>,
-    /// Only these; all if there are none.
+    /// Only these; all if empty.
     pub only: Vec<String>,
     /// Not these.
     pub ignore: Vec<String>,
 }
 
-/// Whether a result counts, and why not.
+/// Whether a result is judged, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Judgement {
-    /// It counts.
+    /// It is judged.
     Judged,
-    /// All of it is noise in f32, but for zeros.
+    /// All its nonzero elements are noise in f32.
     Noise,
-    /// All of it is 0 in f32 and in f64, and it is not lowered: an error that nothing is a measure of.
+    /// It is all 0 in f32 and in f64, but not when lowered: the error has no scale.
     NoScale,
-    /// An optimizer's first update, of which only the sign says anything.
+    /// An optimizer's first update, which has no information beyond its sign.
     SignLike,
-    /// Nobody asked about it.
+    /// It was not selected.
     Ignored,
     /// It holds no floats.
     NotFloating,
 }
 
-/// What is known of the f32 module before anything is lowered.
+/// Facts about the f32 module, from before anything is lowered.
 #[derive(Debug)]
 pub(super) struct Judge {
-    /// The results in f64; why there are none.
+    /// The results in f64, or why there are none.
     exact: Result<Vec<Literal>, String>,
-    /// Names, for each array of the result; empty where none was given.
+    /// Names for each array of the result; empty if unknown.
     names: Vec<String>,
-    /// The scoped names of what makes them.
+    /// The scoped names of the instructions that compute them.
     op_names: Vec<String>,
     is_chosen: Vec<bool>,
     is_sign_like: Vec<bool>,
-    /// For each array of the result, which elements are noise in what it is computed from.
+    /// For each array of the result, the elements whose source is noise.
     noisy: Vec<Option<Vec<bool>>>,
-    /// Names of an optimizer's first updates, and of what leads from the root to the quotient.
+    /// Names of an optimizer's first updates, and of the instructions from the root to the quotient.
     updates: BTreeSet<String>,
 }
 
@@ -85,7 +85,7 @@ impl Judge {
     /// Runs the module in f64.
     ///
     /// # Errors
-    /// A pattern that is the name of no result.
+    /// A pattern that matches no result.
     pub(super) fn new(
         client: &Client,
         module: &Module,
@@ -116,11 +116,11 @@ impl Judge {
         Ok(judge)
     }
 
-    /// The same, of results in f64 that somebody else computed, or why there are none. Which results are an optimizer's
-    /// first update is not asked.
+    /// The same, with results in f64 that another auditor computed, or the reason why there are none. It does not
+    /// detect an optimizer's first updates.
     ///
     /// # Errors
-    /// A pattern that is the name of no result.
+    /// A pattern that matches no result.
     pub(super) fn beside(
         module: &Module,
         choice: &ResultChoice,
@@ -129,7 +129,7 @@ impl Judge {
         Ok(Judge { exact, ..Judge::choosing(module, choice)? })
     }
 
-    /// Which results are asked about; nothing is known of them yet.
+    /// A judge that only selects results.
     fn choosing(module: &Module, choice: &ResultChoice) -> Result<Judge, AuditError> {
         let makers = taps::result_makers(module);
         let by_name: BTreeMap<&str, &Instruction> =
@@ -170,7 +170,7 @@ impl Judge {
         })
     }
 
-    /// Why f32's own error is not known.
+    /// Why f32's own error is unknown.
     pub(super) fn why_no_f64(&self) -> Option<&str> {
         self.exact.as_ref().err().map(String::as_str)
     }
@@ -180,12 +180,12 @@ impl Judge {
         &self.updates
     }
 
-    /// The name that was given to a result, and the scoped name of what makes it.
+    /// The name of a result, and the scoped name of the instruction that computes it.
     pub(super) fn names(&self, index: usize) -> [String; 2] {
         [&self.names, &self.op_names].map(|names| names.get(index).cloned().unwrap_or_default())
     }
 
-    /// Judges the rows, which are of these results in f32 and lowered.
+    /// Judges the rows of these results in f32 and lowered.
     pub(super) fn judge(&self, rows: &mut [ResultRow], results: &[Literal], lowered: &[Literal]) {
         for row in rows.iter_mut() {
             let index = row.index;
@@ -207,7 +207,7 @@ impl Judge {
             let is_sign_like = self.is_sign_like.get(index).copied().unwrap_or(false);
             let measured = match (exact, both) {
                 (Some(exact), Some((x, y))) => measure(&exact, &x, &y, noisy),
-                // Without f64 nothing is known to be noise.
+                // Without f64, noise is unknown.
                 _ => Measured { error: Ok(errors.scaled), n_noise: 0, f32_error: None },
             };
             (row.n_noise, row.f32_error) = (measured.n_noise, measured.f32_error);
@@ -227,7 +227,7 @@ impl Judge {
     }
 }
 
-/// Results in f64, and these instructions, or why there are none.
+/// Results and these instructions in f64, or why there are none.
 fn in_f64(
     client: &Client,
     module: &Module,
@@ -235,7 +235,7 @@ fn in_f64(
     wanted: &[InstrId],
 ) -> Result<(Vec<Literal>, Vec<Literal>), String> {
     let (wide, _) = widen::run(module, &widen::Config).map_err(|error| error.to_string())?;
-    // Names stay.
+    // Names do not change.
     let by_name: BTreeMap<&str, InstrId> =
         wide.entry().ids().map(|id| (wide.entry().instr(id).name.as_str(), id)).collect();
     let name = |&id: &InstrId| module.entry().instr(id).name.as_str();
@@ -253,16 +253,16 @@ fn in_f64(
     Ok((outputs, updates))
 }
 
-/// What state in the result is computed from element by element: moments and variables from gradients.
+/// The sources of state in the result, in which the state is elementwise: gradients of moments and variables.
 struct Sources {
-    /// Each once.
+    /// The arrays, each once.
     arrays: Vec<InstrId>,
-    /// For each array of the result, those that it is computed from, by their places.
+    /// For each array of the result, the indices of its sources.
     of_results: Vec<Vec<usize>>,
 }
 
 impl Sources {
-    /// From each result that is state back through what is computed element by element to products, sums and the like.
+    /// Goes from each result that is state back through elementwise instructions to products, sums and the like.
     fn of_results(module: &Module) -> Sources {
         let entry = module.entry();
         let by_name: BTreeMap<&str, InstrId> = entry.ids().map(|id| (entry.instr(id).name.as_str(), id)).collect();
@@ -282,7 +282,7 @@ impl Sources {
         sources
     }
 
-    /// Which elements of each result are noise in what it is computed from.
+    /// Which elements of each result have a source that is noise.
     fn noisy(
         &self,
         client: &Client,
@@ -306,10 +306,10 @@ impl Sources {
     }
 }
 
-/// So many instructions lie between a gradient and a variable at most: a LAMB with clipping and decay has forty.
+/// The most instructions between a gradient and a variable: LAMB with clipping and decay has forty.
 const LONGEST_UPDATE: usize = 256;
 
-/// The arrays of floats, as large as this one, that it is computed from element by element; not itself.
+/// The arrays of floats of the same size in which this one is elementwise; not itself.
 fn behind(module: &Module, id: InstrId) -> Vec<InstrId> {
     let entry = module.entry();
     let dims = entry.instr(id).shape.dims();
@@ -326,7 +326,7 @@ fn behind(module: &Module, id: InstrId) -> Vec<InstrId> {
                     pending.extend(instr.operands.iter().filter(|&&operand| seen.insert(operand)));
                 }
             }
-            // One number for all of them is no array.
+            // A broadcast scalar is not such an array.
             Op::Broadcast { .. } => {}
             _ => {
                 ends.insert(next);
@@ -337,7 +337,7 @@ fn behind(module: &Module, id: InstrId) -> Vec<InstrId> {
     ends.into_iter().collect()
 }
 
-/// Quotients by a square root, or by one and a constant; and products with a reciprocal one.
+/// Quotients by a square root, or by a square root plus a constant; and products with a reciprocal of these.
 fn quotients(module: &Module) -> Vec<InstrId> {
     let entry = module.entry();
     let is_quotient = |instr: &Instruction| match &instr.op {
@@ -350,10 +350,10 @@ fn quotients(module: &Module) -> Vec<InstrId> {
     entry.ids().filter(|&id| is_quotient(entry.instr(id)) && entry.instr(id).shape.as_array().is_some()).collect()
 }
 
-/// A root is found through as many instructions: sums, conversions, and broadcasts of optimizers are few.
+/// The most instructions between a quotient and its root: sums, conversions, and broadcasts of optimizers are few.
 const FAR: usize = 6;
 
-/// From a value back to the square root that it is, moved, repeated or shifted; empty if it is none.
+/// The path from a value back to the square root that it moves, repeats or shifts; empty if there is none.
 fn root_path(module: &Module, id: InstrId, n_more: usize) -> Vec<InstrId> {
     let instr = module.entry().instr(id);
     let through = match &instr.op {
@@ -371,14 +371,14 @@ fn root_path(module: &Module, id: InstrId, n_more: usize) -> Vec<InstrId> {
     path
 }
 
-/// Whether what is not zero is of one magnitude.
+/// Whether all nonzero elements have equal magnitudes.
 fn is_sign_like(values: &[f64]) -> bool {
     let greatest = values.iter().map(|v| v.abs()).fold(0.0, f64::max);
     let count = |least: f64| values.iter().filter(|v| v.abs() >= least * greatest).count() as f64;
     greatest > 0.0 && greatest.is_finite() && count(OF_ONE_SIZE) >= SHARE * count(ZERO)
 }
 
-/// Names of what is made of these by sums, products and moves alone.
+/// Names of values made of these by sums, products and moves alone.
 fn moved_by(module: &Module, updates: BTreeSet<InstrId>) -> BTreeSet<&str> {
     let entry = module.entry();
     let mut moved = updates;

@@ -1,8 +1,8 @@
-//! Audits: where do an f32 module and its lowered form part, and at which instruction does the error begin?
+//! Audits compare an f32 module with its lowered form: how large is the error, and which instructions introduce it?
 //!
-//! The two are run on the CPU plugin over the same inputs, with excess precision off, and proven off by a probe before
-//! anything else ([`Auditor::new`]). Compared is **every** floating instruction that the two entry computations have in
-//! common, by name, not only the results.
+//! Both run on the CPU plugin over the same inputs, with excess precision off, which a probe verifies first
+//! ([`Auditor::new`]). An audit compares **every** floating instruction that the two entry computations have in common,
+//! by name, not only the results.
 //!
 //! ```no_run
 //! use bf16scope_audit::{Auditor, Config};
@@ -26,32 +26,33 @@
 //! value of the *lowered form of that one instruction* on the f32 module's operand values, each rounded to the dtype in
 //! which the lowered instruction reads it. Then
 //!
-//! - `l(i)` against `f(i)` is the error **at** `i`: what was handed down and what was added;
-//! - `b(i)` against `f(i)` is the error **born** at `i`: the rounding of what it reads, of what it computes and of what it
-//!   gives, on operands that are otherwise right. It is what `keep: [i]` takes away.
+//! - the difference of `l(i)` and `f(i)` is the error **at** `i`: inherited plus added error;
+//! - the difference of `b(i)` and `f(i)` is the error **born** at `i`: the rounding of its operands, its computation
+//!   and its result, with otherwise exact operands. `keep: [i]` removes it.
 //!
-//! An instruction may also enlarge what it was handed, without a rounding of its own; that is what it *grew* (`growth`).
-//! Rows are sorted by the larger of the two ([`Audit::worst_first`]).
+//! An instruction may also enlarge inherited error without a rounding of its own; that is the error that it *grew*
+//! (`growth`). Rows are sorted by the larger of the two ([`Audit::worst_first`]).
 //!
-//! Values are computed instruction by instruction: each is a program of its own, whose operands are the values computed
-//! before (`groups`, `walk`). So what is found does not depend on how instructions are put into programs, and the cost is
-//! linear: one run for `f(i)`, one for `l(i)` and one for `b(i)`, less what lowering did not touch, which is not
-//! recomputed. `l(i)` and `b(i)` are one program on two sets of operands. Equal instructions of equal shapes are one program
-//! (`machine`), so a network of many equal layers compiles as few as one of two.
+//! Values are computed instruction by instruction: each is a separate program, whose operands are the values computed
+//! before (`groups`, `walk`). So the result does not depend on fusion, and the cost is linear: one run for `f(i)`, one
+//! for `l(i)` and one for `b(i)`, except that unlowered values are not recomputed. `l(i)` and `b(i)` are one program on
+//! two sets of operands. Equal instructions of equal shapes share a program (`machine`), so a network of many equal
+//! layers needs no more compiles than one of two.
 //!
-//! What the two programs have alive between two instructions stays on the device, and no more; rows are compared in
-//! slices, in program order, of at most [`Config::slice_bytes`] of values (a larger instruction is a slice of its own), on
-//! other threads, while the walk goes on.
+//! Only values that are alive in the two programs stay on the device. Rows are compared on other threads while the walk
+//! continues, in slices, in program order, of at most [`Config::slice_bytes`] of values (a larger instruction is a
+//! slice of its own).
 //!
 //! # What it does not see
 //! Instructions inside called computations: a `while`, `call` or `fusion` is one row. Tuples and their elements, and
-//! parameters and constants that have the same type in both modules, are no rows. What cannot be compared is listed with
-//! the reason ([`Audit::skipped`]). In the program as it is, a compiler fuses instructions: a sum may be added in another
-//! order, a product may be added without a rounding in between. That difference is one of f32, for roundings to 16 bits
-//! stay (excess precision is off), and the [`Audit::results`] are measured in the modules as they are.
+//! parameters and constants that have the same type in both modules, have no rows. Instructions that cannot be compared
+//! are listed with the reason ([`Audit::skipped`]). In a normal compilation instructions are fused: the order of a sum
+//! may differ, and a product may be added without a rounding in between. That difference is of f32's size, because
+//! roundings to 16 bits are kept (excess precision is off), and the [`Audit::results`] are measured on the modules
+//! compiled as a whole.
 //!
-//! This room knows `hlo`, `passes`, `pjrt` and `numerics`, which holds the measures ([`bf16scope_hlo::numerics::compare`]). It
-//! does no IO but through `pjrt` and prints nothing.
+//! This crate uses `hlo`, `passes`, `pjrt` and `numerics`, which defines the error measures
+//! ([`bf16scope_hlo::numerics::compare`]). It does IO only through `pjrt` and prints nothing.
 
 #![forbid(unsafe_code)]
 
@@ -104,37 +105,36 @@ use walk::{Found, Walk};
 /// How an audit runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of values held at once, for comparison; program, inputs and temporaries not counted.
+    /// Bytes of values held for comparison at the same time; program, inputs and temporaries not counted.
     pub slice_bytes: i64,
-    /// Whether conversions f32 → bf16 in the lowered module make zero of subnormal numbers, as a TPU's do.
+    /// Whether conversions f32 → bf16 in the lowered module flush subnormal numbers to zero, as on a TPU.
     pub flush_subnormals: bool,
-    /// Whose products the lowered module has ([`as_tpu`]); the device's own if none.
+    /// The TPU whose product arithmetic the lowered module uses ([`as_tpu`]); if `None`, the device's own.
     pub arithmetic: Option<TpuArithmetic>,
 }
 
 impl Default for Config {
-    /// Slices of 256 MiB; subnormal numbers are kept, and products are the device's.
+    /// Slices of 256 MiB; subnormal numbers are kept, and products use the device's arithmetic.
     fn default() -> Config {
         Config { slice_bytes: 256 << 20, flush_subnormals: false, arithmetic: None }
     }
 }
 
-/// How far an audit is.
+/// The progress of an audit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Instructions that are computed.
+    /// The number of computed instructions.
     pub n_rows_done: usize,
-    /// Instructions to compare.
+    /// The number of instructions to compare.
     pub n_rows: usize,
-    /// Work that is done: compiles and runs, by what they are expected to take. Between equal steps of it lie about equal
-    /// times.
+    /// Completed work: compiles and runs, weighted by their expected time, so it increases about linearly in time.
     pub work_done: u64,
-    /// All of it.
+    /// The total work.
     pub work: u64,
 }
 
-/// What was found.
+/// The result of an audit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Audit {
@@ -148,17 +148,17 @@ pub struct Audit {
     pub first_not_finite: Option<String>,
     /// Floating instructions of the f32 module that are not compared.
     pub skipped: Vec<Skipped>,
-    /// Slices that it took.
+    /// The number of slices.
     pub n_slices: usize,
-    /// Why the module could not run in f64, so that f32's own error is not known and noise is judged too.
+    /// Why the module could not run in f64; f32's own error is then unknown and noise is judged too.
     pub no_f64: Option<String>,
 }
 
-/// One instruction.
+/// The comparison of one instruction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AuditRow {
-    /// Its place among the f32 module's instructions.
+    /// Its index among the f32 module's instructions.
     pub position: usize,
     /// Its name.
     pub instruction: String,
@@ -172,51 +172,51 @@ pub struct AuditRow {
     pub reference: String,
     /// Its shape in the lowered module.
     pub lowered: String,
-    /// What was born at it.
+    /// The error introduced at it.
     pub born: Errors,
-    /// All of its error.
+    /// Its total error.
     pub errors: Errors,
-    /// How much larger its scaled error is, 1 at most, than those of what it reads and what was born at it, added up; 0 where
-    /// that is noise, a jump, a sign, or reaches no reader.
+    /// By how much its scaled error, at most 1, exceeds the sum of those of its operands and of the error born at it; 0
+    /// if that is noise, a jump, a sign, or reaches no reader.
     pub grown: f64,
 }
 
-/// One array of the module's result.
+/// The comparison of one array of the module's result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ResultRow {
-    /// Its place among the arrays of the result, depth first.
+    /// Its index among the arrays of the result, depth first.
     pub index: usize,
     /// Its name, if one was given ([`ResultChoice::names`]).
     pub name: String,
-    /// The scoped name of what makes it.
+    /// The scoped name of the instruction that computes it.
     pub op_name: String,
-    /// The instruction of the f32 module that makes it.
+    /// The instruction of the f32 module that computes it.
     pub instruction: String,
     /// Its shape in the f32 module.
     pub shape: String,
-    /// The scaled error of what is judged of it; `None` if nothing is.
+    /// The scaled error of its judged elements; `None` if none is judged.
     pub judged: Option<f64>,
-    /// Whether it is judged, and why not.
+    /// Whether it is judged, or why not.
     pub judgement: Judgement,
-    /// Elements that are noise in f32: of what is not floating, those that f64 decides otherwise.
+    /// Elements that are noise in f32; for integers and predicates, those where f64 gives another value than f32.
     pub n_noise: u64,
     /// Elements that are NaN in f32.
     pub n_nan: u64,
-    /// f32's own scaled error, beside f64.
+    /// f32's own scaled error, compared with f64.
     pub f32_error: Option<f64>,
-    /// Its error; `None` for what is not floating.
+    /// Its error; `None` if it is not floating.
     pub errors: Option<Errors>,
     /// Its elements.
     pub n_elements: u64,
-    /// Elements that differ, of a result that is not floating, but for those that are noise.
+    /// For a result that is not floating, the number of elements that differ, without noise.
     pub n_differing: u64,
-    /// Of a module for several devices, what each of them holds of it; empty for one device.
+    /// For a module on several devices, the shard of each; empty for one device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardRow>,
 }
 
-/// Why a module's own results in f32 are no measure of another form's.
+/// Why a module's own f32 results are not a valid reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct F32Failure {
@@ -224,7 +224,7 @@ pub struct F32Failure {
     pub n_nan: u64,
     /// Elements that are noise.
     pub n_noise: u64,
-    /// All.
+    /// All elements.
     pub n_elements: u64,
 }
 
@@ -238,7 +238,7 @@ pub struct Skipped {
 }
 
 impl Audit {
-    /// An audit of a module whose instructions are not compared, and why not; its results are to come.
+    /// An audit without instruction rows, for the reason `why`; its results are added later.
     pub fn of_results(module: &Module, why: &str) -> Audit {
         let entry = module.entry();
         let root = Skipped { instruction: entry.instr(entry.root).name.clone(), why: why.to_string() };
@@ -253,18 +253,18 @@ impl Audit {
         }
     }
 
-    /// The same audit with other results, and with the reason why they were not computed in f64.
+    /// The same audit with these results, and the reason why they were not computed in f64.
     pub fn with_results(self, results: Vec<ResultRow>, no_f64: Option<String>) -> Audit {
         Audit { results, no_f64, ..self }
     }
 
-    /// Largest scaled error of a result that is judged: what a budget is about.
+    /// The largest scaled error of a judged result, which a budget limits.
     pub fn error(&self) -> f64 {
         largest_error(&self.results)
     }
 
-    /// Whether the results are within a budget. `None` where that is not known: where no budget says how far off they may be and
-    /// they are off, where f32's own results are no measure ([`f32_fails`](Self::f32_fails)), and where nothing is judged.
+    /// Whether the results are within a budget. `None` if that is unknown: if there is no budget and there is an error,
+    /// if f32's own results are not a valid reference ([`f32_fails`](Self::f32_fails)), and if nothing is judged.
     pub fn is_right(&self, budget: Option<f64>) -> Option<bool> {
         let is_asked = |row: &&ResultRow| row.judgement != Judgement::Ignored;
         let is_any_floating = self.results.iter().filter(is_asked).any(|row| row.errors.is_some());
@@ -281,8 +281,8 @@ impl Audit {
         }
     }
 
-    /// Why f32's own results are no measure, if they are none: more than half of the elements of those that are asked about are NaN
-    /// or noise.
+    /// Why f32's own results are not a valid reference: more than half of the elements of the selected results are NaN
+    /// or noise. `None` if they are valid.
     pub fn f32_fails(&self) -> Option<F32Failure> {
         let is_asked = |row: &&ResultRow| row.judgement != Judgement::Ignored;
         let rows = || self.results.iter().filter(is_asked).filter(|row| row.errors.is_some());
@@ -291,41 +291,42 @@ impl Audit {
         (2 * (n_noise + n_nan) > n_elements).then_some(F32Failure { n_nan, n_noise, n_elements })
     }
 
-    /// Elements of the results that are asked about that are NaN in f32. What to do about those no list of instructions says.
+    /// The number of elements of the selected results that are NaN in f32. The list of instructions does not explain
+    /// them.
     pub fn n_nan(&self) -> u64 {
         self.results.iter().filter(|row| row.judgement != Judgement::Ignored).map(|row| row.n_nan).sum()
     }
 
-    /// The first instruction that gives a NaN or an infinity in f32, where instructions are compared.
+    /// The first instruction with a NaN or an infinity in f32, if instructions are compared.
     pub fn first_not_finite_in_f32(&self) -> Option<&str> {
         self.rows.iter().find(|row| row.errors.n_not_finite > 0).map(|row| row.instruction.as_str())
     }
 
-    /// Whether integers and predicates that differ are a failure: where no floating result is judged. Among such results they may
-    /// be counts, and are said.
+    /// Whether differing integers and predicates are a failure: if no floating result is judged. Beside judged floating
+    /// results they may be counts, and are only reported.
     pub fn is_judged_by_integers(&self) -> bool {
         self.results.iter().all(|row| row.judged.is_none())
     }
 
-    /// The results of integers and predicates that differ: each is another decision, of which no error says how far off it is.
+    /// The results of integers and predicates that differ: each is another decision, which has no error size.
     pub fn differing(&self) -> Vec<&ResultRow> {
         self.results.iter().filter(|row| row.judgement == Judgement::NotFloating && row.n_differing > 0).collect()
     }
 
-    /// How many elements of the floating results are a NaN or an infinity in f32 itself, which no error counts, and how
-    /// many there are.
+    /// The number of elements of the floating results that are NaN or infinite in f32 itself, which no error counts,
+    /// and the number of all.
     pub fn n_not_finite(&self) -> (u64, u64) {
         let errors = self.results.iter().filter_map(|row| row.errors);
         errors.fold((0, 0), |(n_not_finite, n), errors| (n_not_finite + errors.n_not_finite, n + errors.n_elements))
     }
 
-    /// Rows, those that lose most first: by the larger of what is born at them and what they enlarge, then by mean error born
-    /// in bf16 ulp, then by place.
+    /// Rows with the largest losses first: by the larger of born and grown error, then by mean error born in bf16 ulp,
+    /// then by index.
     pub fn worst_first(&self) -> Vec<&AuditRow> {
         self.sorted(|row| row.born.scaled.max(row.grown))
     }
 
-    /// Rows, those where most error is born first: by scaled error, then by mean error in bf16 ulp, then by place.
+    /// Rows with the largest born error first: by scaled error, then by mean error in bf16 ulp, then by index.
     pub fn by_born(&self) -> Vec<&AuditRow> {
         self.sorted(|row| row.born.scaled)
     }
@@ -340,19 +341,18 @@ impl Audit {
     }
 }
 
-/// The largest scaled error of the results that are judged; infinite where one is not finite and is in f32, 0 where nothing
-/// is judged.
+/// The largest scaled error of the judged results; infinite if one is finite in f32 only, 0 if nothing is judged.
 pub fn largest_error(results: &[ResultRow]) -> f64 {
     results.iter().filter_map(|row| row.judged).fold(0.0, f64::max)
 }
 
-/// Audits one module on one set of inputs, under as many policies as wanted.
+/// Audits one module on one set of inputs, under any number of policies.
 #[derive(Debug)]
 pub struct Auditor<'m> {
     client: Client,
     module: &'m Module,
     literals: &'m [Literal],
-    /// On the device, as the f32 module takes them.
+    /// On the device, in the f32 module's dtypes.
     inputs: Vec<Arc<Held>>,
     config: Config,
     /// Results of the f32 module.
@@ -361,7 +361,7 @@ pub struct Auditor<'m> {
 }
 
 impl<'m> Auditor<'m> {
-    /// Proves that excess precision is off, puts the inputs on the device and runs the f32 module as it is.
+    /// Verifies that excess precision is off, uploads the inputs and runs the f32 module as a whole.
     ///
     /// # Errors
     /// A module that does not verify, draws random numbers or takes a tuple; inputs that do not fit its parameters; a
@@ -375,10 +375,10 @@ impl<'m> Auditor<'m> {
         Auditor::of_results(client, module, inputs, config, &ResultChoice::default())
     }
 
-    /// The same, judging by the results that are chosen.
+    /// The same, judging only the selected results.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and a pattern that is the name of no result.
+    /// As [`new`](Self::new), and a pattern that matches no result.
     pub fn of_results(
         client: &Client,
         module: &'m Module,
@@ -398,8 +398,8 @@ impl<'m> Auditor<'m> {
         Ok(Auditor { client: client.clone(), module, literals, inputs, config, results, judge })
     }
 
-    /// The results of `module`, of which this one's is without its shardings, over several devices. What f64 says of them is
-    /// taken from this auditor, which has it already.
+    /// An auditor of `module` over several devices, where this auditor's module is the same without shardings. It
+    /// reuses this auditor's results in f64.
     ///
     /// # Errors
     /// As [`ShardedAuditor::new`].
@@ -412,7 +412,7 @@ impl<'m> Auditor<'m> {
         ShardedAuditor::judged_by(&self.client, module, placement, inputs, self.config, |_| Ok(Arc::clone(&self.judge)))
     }
 
-    /// Lowers the module by this policy and compares.
+    /// Lowers the module by this policy and compares every instruction.
     ///
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
@@ -420,7 +420,7 @@ impl<'m> Auditor<'m> {
         self.audit_with(policy, &mut |_| {})
     }
 
-    /// The same, and says how far it is, often.
+    /// The same, with frequent progress reports.
     ///
     /// # Errors
     /// As [`audit`](Self::audit).
@@ -428,7 +428,7 @@ impl<'m> Auditor<'m> {
         self.compare_with(&self.lowered(policy)?, says)
     }
 
-    /// Lowers the module by this policy and compares the results alone: a compile and a run.
+    /// Lowers the module by this policy and compares only the results: a compile and a run.
     ///
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
@@ -446,7 +446,7 @@ impl<'m> Auditor<'m> {
         self.compare_with(&as_tpu::run(self.module, &arithmetic)?.0, says)
     }
 
-    /// The lowered module, in the arithmetic that the configuration asks for.
+    /// The lowered module, with the configured arithmetic.
     fn lowered(&self, policy: &Policy) -> Result<Module, AuditError> {
         let (lowered, _) = amp::run(self.module, policy)?;
         Ok(match self.config.arithmetic {
@@ -479,12 +479,12 @@ impl<'m> Auditor<'m> {
         Ok(audit)
     }
 
-    /// Puts the inputs of a lowered module on the device; those that it takes as the f32 module does are there.
+    /// Uploads the inputs of a lowered module; inputs with the f32 module's dtypes are reused.
     fn upload(&self, lowered: &Module) -> Result<Vec<Arc<Held>>, AuditError> {
         device::upload(&self.client, lowered, self.literals, self.config.flush_subnormals, &self.inputs)
     }
 
-    /// The lowered module as it runs: with flushing conversions, if they are wanted.
+    /// The lowered module, with flushing conversions if configured.
     fn flushed(&self, lowered: &Module) -> Module {
         let mut module = lowered.clone();
         if self.config.flush_subnormals {
@@ -493,7 +493,7 @@ impl<'m> Auditor<'m> {
         module
     }
 
-    /// Walks, and compares on other threads while it walks on.
+    /// Walks the modules, and compares on other threads meanwhile.
     fn rows(
         &self,
         mut walk: Walk<'_, '_>,
@@ -554,7 +554,7 @@ impl<'m> Auditor<'m> {
         }
     }
 
-    /// Runs a lowered module for its results alone.
+    /// Runs a lowered module as a whole for its results.
     fn result_rows(&self, lowered: &Module, inputs: &[Arc<Held>]) -> Result<Vec<ResultRow>, AuditError> {
         let outputs = device::run(&self.client, &taps::results(lowered), &device::buffers(inputs))?;
         let makers = taps::result_makers(self.module);
@@ -565,7 +565,7 @@ impl<'m> Auditor<'m> {
     }
 }
 
-/// Rows of results, by the instructions that make them: of f32 and of another form, not judged yet.
+/// Rows of results, by the instructions that compute them: f32 and another form, not judged yet.
 fn result_rows(judge: &Judge, makers: Vec<String>, results: &[Literal], measured: &[Literal]) -> Vec<ResultRow> {
     let mut rows = Vec::with_capacity(measured.len());
     for (index, ((measured, instruction), reference)) in measured.iter().zip(makers).zip(results).enumerate() {
@@ -592,7 +592,7 @@ fn result_rows(judge: &Judge, makers: Vec<String>, results: &[Literal], measured
     rows
 }
 
-/// The errors of floating arrays; of others, how many elements differ.
+/// The errors of floating arrays; for others, the number of elements that differ.
 fn difference(reference: &Literal, measured: &Literal) -> (Option<Errors>, u64) {
     let (Literal::Array { shape, bytes }, Literal::Array { shape: other, bytes: other_bytes }) = (reference, measured)
     else {
@@ -617,10 +617,10 @@ fn add(comparison: &mut Comparison, reference: &Literal, measured: &Literal) {
     }
 }
 
-/// An array of the f32 module, of the lowered one, and the born one.
+/// An array of the f32 module, of the lowered module, and the born value.
 type Triple = [Arc<Bytes>; 3];
 
-/// The comparable arrays of a row, on the host; none if nothing was born.
+/// The comparable arrays of a row, on the host; empty if there is no born value.
 fn triples(module: &Module, row: Pair, found: &Found, spare: &Arc<Spare>) -> Result<Option<Vec<Triple>>, AuditError> {
     let fetch = |array| Bytes::fetch(array, spare).map(Arc::new);
     let Some(born) = &found.born else { return Ok(None) };
@@ -641,7 +641,7 @@ fn triples(module: &Module, row: Pair, found: &Found, spare: &Arc<Spare>) -> Res
     Ok(Some(triples))
 }
 
-/// All of the error, and what was born.
+/// The total error, and the born error.
 fn compare(triples: &[Triple]) -> [Errors; 2] {
     let of = |which: usize| {
         let mut comparison = Comparison::default();
@@ -656,14 +656,14 @@ fn compare(triples: &[Triple]) -> [Errors; 2] {
     [errors, if is_all_born { errors } else { of(2) }]
 }
 
-/// Bytes that comparing a row holds: the reference, and up to as much each for what was measured and born.
+/// Bytes needed to compare a row: the reference, and up to as much each for the lowered and the born value.
 fn n_row_bytes(module: &Module, row: &Pair) -> i64 {
     let shape = &module.entry().instr(row.reference).shape;
     let n_bytes: i64 = taps::floating_arrays(shape).iter().map(|array| array.n_bytes()).sum();
     n_bytes.saturating_mul(3)
 }
 
-/// Rows in slices of at most `n_bytes`, but of one row at least.
+/// Splits rows into slices of at most `n_bytes`, but at least one row.
 fn slices<'r>(module: &Module, rows: &'r [Pair], n_bytes: i64) -> Vec<&'r [Pair]> {
     let mut slices = Vec::new();
     let (mut start, mut held) = (0, 0i64);
@@ -681,7 +681,7 @@ fn slices<'r>(module: &Module, rows: &'r [Pair], n_bytes: i64) -> Vec<&'r [Pair]
     slices
 }
 
-/// The rows of an audit, and what cannot be one.
+/// The rows of an audit, and the instructions that cannot be compared.
 fn comparable(module: &Module, lowered: &Module, pairs: &Pairs) -> (Vec<Pair>, Vec<Skipped>) {
     let (mut rows, mut skipped) = (Vec::new(), Vec::new());
     for id in module.entry().ids() {
@@ -706,10 +706,10 @@ fn comparable(module: &Module, lowered: &Module, pairs: &Pairs) -> (Vec<Pair>, V
     (rows, skipped)
 }
 
-/// Opcodes that give other values in every run. (`rng-bit-generator` has its state as an operand.)
+/// Opcodes that give different values in every run. (`rng-bit-generator` has its state as an operand.)
 const RANDOM: [&str; 2] = ["rng", "rng-get-and-update-state"];
 
-/// Two runs of a module that draws anew in every run cannot be compared.
+/// Refuses a module that draws random numbers in every run: two runs cannot be compared.
 fn refuse_random(module: &Module) -> Result<(), AuditError> {
     let random = module
         .computations

@@ -1,8 +1,8 @@
 //! Values on the device, and the programs of one instruction that make them from others.
 //!
-//! A program is compiled once, when it is needed first, and given up after its last planned run. A program that runs on
-//! the very arrays of an earlier run gives that run's arrays, if they are still there: what lowering did not change is
-//! not recomputed, and is known to be the same without a look at it.
+//! A program is compiled on first use, and dropped after its last planned run. A program that runs on the very arrays
+//! of an earlier run returns that run's arrays, if they are still alive: values that lowering did not change are not
+//! recomputed, and are known to be equal without a comparison.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -30,7 +30,7 @@ impl Value {
         }
     }
 
-    /// The value of this shape that consists of the next arrays.
+    /// The value of this shape made of the next arrays.
     pub(super) fn of(shape: &Shape, arrays: &mut impl Iterator<Item = Arc<Held>>) -> Value {
         match shape {
             Shape::Tuple(parts) => Value::Tuple(parts.iter().map(|part| Value::of(part, arrays)).collect()),
@@ -47,7 +47,7 @@ impl Value {
     }
 }
 
-/// Which program.
+/// The number of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ProgramId(usize);
 
@@ -55,18 +55,18 @@ pub(super) struct ProgramId(usize);
 struct Program {
     bytes: Arc<[u8]>,
     executable: Option<Executable>,
-    /// Runs that are planned.
+    /// The number of planned runs.
     n_runs: usize,
 }
 
-/// A device with programs.
+/// A device with its programs.
 #[derive(Debug)]
 pub(super) struct Machine<'c> {
     client: &'c Client,
     programs: Vec<Program>,
     known: HashMap<Arc<[u8]>, ProgramId>,
     conversions: HashMap<(Vec<i64>, DType, DType), ProgramId>,
-    /// What came of a program and arrays.
+    /// Results of earlier runs, by program and arguments.
     ran: HashMap<(ProgramId, Vec<u64>), Vec<Weak<Held>>>,
     flush_subnormals: bool,
     pub n_compiles: usize,
@@ -87,7 +87,7 @@ impl<'c> Machine<'c> {
         }
     }
 
-    /// Plans so many runs of a program. Whether it is the first of its kind.
+    /// Plans `n_runs` runs of a program. Returns whether it is a new program.
     pub(super) fn plan(&mut self, module: &Module, n_runs: usize) -> Result<(ProgramId, bool), AuditError> {
         verify(module).map_err(AuditError::Broken)?;
         let bytes: Arc<[u8]> = encode::to_bytes(module)?.into();
@@ -100,7 +100,7 @@ impl<'c> Machine<'c> {
         Ok((id, is_new))
     }
 
-    /// Makes one of the planned runs.
+    /// Executes one of the planned runs.
     pub(super) fn run(&mut self, id: ProgramId, args: &[&Arc<Held>]) -> Result<Vec<Arc<Held>>, AuditError> {
         let key = (id, args.iter().map(|array| array.id).collect());
         let earlier =
@@ -130,7 +130,7 @@ impl<'c> Machine<'c> {
         Ok(arrays)
     }
 
-    /// A value with its arrays in the dtypes of a shape.
+    /// Converts a value's arrays to the dtypes of a shape.
     pub(super) fn in_dtypes(&mut self, value: &Value, wanted: &Shape) -> Result<Value, AuditError> {
         let mut arrays = Vec::new();
         for (array, leaf) in value.arrays().into_iter().zip(wanted.leaves()) {
@@ -148,7 +148,7 @@ impl<'c> Machine<'c> {
             Some(&id) => id,
             None => {
                 let shape = ArrayShape::new(array.dtype, array.dims.clone());
-                // Nobody counts these: the programs, a few, stay.
+                // These runs are not planned: the few programs stay.
                 let (id, _) = self.plan(&conversion(&shape, to, self.flush_subnormals), usize::MAX / 2)?;
                 *self.conversions.entry(key).or_insert(id)
             }

@@ -1,26 +1,25 @@
-//! What of an array f32 does not know, and how far off the rest of it is.
+//! Noise: the elements of an array that f32 does not determine; and the error of the other elements.
 //!
-//! Let `r` be an element of an array in f64, `x` in f32, `y` lowered, and `s` the largest `|r|` of the array. Where
-//! `|x − r| > 2^-9 · s` the element is *noise*: f32 does not know it to half a unit of bf16's last place at the array's scale,
-//! so that how far `y` is from `x` says nothing. It is counted and not judged: the gradient of an attention's key bias is one,
-//! which is zero in theory. Of integers and predicates noise is what f64 decides otherwise than f32; any other element that
-//! differs is an error of which there is no size.
+//! Let `r` be an element of an array in f64, `x` in f32, `y` lowered, and `s` the largest `|r|` of the array. If `|x −
+//! r| > 2^-9 · s`, the element is *noise*: f32 does not determine it to half a unit in bf16's last place at the array's
+//! scale, so the distance of `y` from `x` is meaningless. Noise is counted and not judged: an example is the gradient
+//! of an attention's key bias, which is zero in theory. Integers and predicates are noise where f64 gives another value
+//! than f32; any other element that differs is an error without a size.
 //!
-//! The error of the others is the largest `|y − x|` over the largest `|x|` of the *whole* array: its scale is what it was
-//! before noise was taken out. Where cancellation leaves f32 an exact 0 that f64 does not have, or the other way round, such a
-//! 0 is within `2^-9 · s` too, and says no more than its neighbours do. So an array is noise as a whole where some of it is and
-//! no element that is known reaches 2^-9 of the scale. An array of zeros in f32 and in f64 has no scale: an error of it is said
-//! and not judged.
+//! The error of the others is the largest `|y − x|` over the largest `|x|` of the *whole* array: the scale includes
+//! noise. If cancellation leaves an exact 0 in f32 but not in f64, or the other way round, this 0 is within `2^-9 · s`
+//! too, and means no more than its neighbours. So an array is noise as a whole if some of it is and no other element
+//! reaches 2^-9 of the scale. An array of zeros in f32 and in f64 has no scale: its error is reported and not judged.
 
 use bf16scope_hlo::Literal;
 
 /// Half a unit in the last place of bf16, of a number of the array's scale.
 const NOISE: f64 = 1.0 / 512.0;
 
-/// How far an array is off.
+/// The error of an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {
-    /// The scaled error of what is not noise, or why it has none.
+    /// The scaled error without noise, or why there is none.
     pub error: Result<f64, Noise>,
     /// Elements that are noise.
     pub n_noise: u64,
@@ -31,7 +30,7 @@ pub(super) struct Measured {
 /// Why an array is not judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noise {
-    /// It is noise, but for zeros.
+    /// All its nonzero elements are noise.
     All,
     /// It is 0 in f32 and in f64.
     NoScale,
@@ -41,7 +40,7 @@ fn largest(values: &[f64]) -> f64 {
     values.iter().map(|value| value.abs()).filter(|size| size.is_finite()).fold(0.0, f64::max)
 }
 
-/// Measures an array beside f64; `noisy` are elements that are noise for another reason.
+/// Compares an array with f64; `noisy` are elements that are noise for another reason.
 pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]>) -> Measured {
     let (scale, size) = (largest(exact), largest(x));
     let (mut n_noise, mut n_finite, mut error, mut own, mut is_any_known) = (0, 0, 0.0, 0.0, false);
@@ -56,10 +55,10 @@ pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]
         if r.is_finite() {
             own = f64::max(own, (x - r).abs());
         }
-        // What f64 cannot hold either says nothing of f32.
+        // Values that f64 cannot hold either tell nothing about f32.
         let is_noise = r.is_finite() && (x - r).abs() > NOISE * scale;
         let is_of_noise = noisy.is_some_and(|noisy| noisy.get(at) == Some(&true));
-        // What is the same says that its source made no difference.
+        // An equal element was not affected by its source.
         if is_noise || is_of_noise && y != x {
             n_noise += 1;
             continue;
@@ -80,8 +79,8 @@ pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]
     Measured { error, n_noise, f32_error }
 }
 
-/// Which elements of an array are noise; `None` where none is. Of zeros in f32 and in f64 all are: what another form has there in
-/// their place has no scale.
+/// Which elements of an array are noise; `None` if there are none. An array of zeros in f32 and in f64 is all noise,
+/// because an error of it has no scale.
 pub(super) fn noisy(exact: &[f64], x: &[f64]) -> Option<Vec<bool>> {
     let (scale, size) = (largest(exact), largest(x));
     let mut noisy: Vec<bool> =
@@ -94,8 +93,8 @@ pub(super) fn noisy(exact: &[f64], x: &[f64]) -> Option<Vec<bool>> {
     is_any_noise.then_some(noisy)
 }
 
-/// Of what is not floating: the elements that differ between f32 and lowered where f64 decides as f32 does, and those where it
-/// does not. Nothing of arrays of different types.
+/// For integers and predicates: the number of elements that differ between f32 and lowered where f64 agrees with f32,
+/// and where it does not. `None` for arrays of different types.
 pub(super) fn decided<'l>([exact, x, y]: [&'l Literal; 3]) -> Option<(u64, u64)> {
     let array = |literal: &'l Literal| match literal {
         Literal::Array { shape, bytes } => Some((shape.dtype, bytes)),
@@ -121,7 +120,7 @@ mod tests {
 
     #[test]
     fn noise_is_counted_and_not_judged() {
-        // f32 knows the first to 2^-10 of the scale, the second not to 2^-9.
+        // f32 has the first to 2^-10 of the scale, the second not to 2^-9.
         let measured = measure(&[1.0, 0.0], &[1.0 + 1.0 / 1024.0, 0.01], &[1.25, 9.0], None);
         let expected = (0.25 - 1.0 / 1024.0) / (1.0 + 1.0 / 1024.0);
         assert_eq!(measured, Measured { error: Ok(expected), n_noise: 1, f32_error: Some(0.01) });
@@ -130,19 +129,19 @@ mod tests {
             measure(&[0.0], &[0.0], &[0.0], None),
             Measured { error: Ok(0.0), n_noise: 0, f32_error: Some(0.0) }
         );
-        // A number that f32 knows, and that is lost.
+        // A significant number that is lost.
         assert_eq!(error(&[1.0], &[1.0], &[f64::NAN]), Ok(f64::INFINITY));
     }
 
-    /// Cancellation leaves f32 exact zeros: the error of such an element was infinite.
+    /// Cancellation leaves f32 exact zeros: the error of such an element used to be infinite.
     #[test]
     fn noise_with_zeros_is_noise() {
         let measured = measure(&[1e-18, -3e-19, 1e-21], &[1e-9, 0.0, 0.0], &[1e-3, 2e-3, -1e-3], None);
         assert_eq!((measured.error, measured.n_noise), (Err(Noise::All), 3));
-        // f64's own zeros, and f32's alone.
+        // Zeros only in f64, and zeros only in f32.
         assert_eq!(error(&[0.0, 0.0], &[0.0, 3e-9], &[1e-3, 1e-3]), Err(Noise::All));
         assert_eq!(error(&[2e-19, 1e-22], &[0.0, 0.0], &[1e-3, 1e-3]), Err(Noise::All));
-        // One element that f32 knows, at 2^-8 of the scale, is judged by the scale of all.
+        // One significant element, at 2^-8 of the scale, is judged by the scale of all.
         assert_eq!(error(&[1.0 / 256.0, 0.0], &[1.0 / 256.0, 1.0], &[0.0, 1.0]), Ok(1.0 / 256.0));
     }
 
@@ -160,7 +159,7 @@ mod tests {
         let moment = measure(&[0.9, 0.45], &[0.9, 0.45], &[1.0, 0.5], Some(&noise));
         assert_eq!((moment.error, moment.n_noise), (Err(Noise::All), 2));
         assert_eq!(noisy(&[1.0, 2.0], &[1.0, 2.0]), None);
-        // Exact zeros, as of one position's softmax; a variable that did not move is none the less right.
+        // Exact zeros, as of a softmax over one position; a variable that did not move is still right.
         let zeros = noisy(&[0.0, 0.0], &[0.0, 0.0]).unwrap();
         assert_eq!(measure(&[0.9, 0.5], &[0.9, 0.5], &[0.901, 0.499], Some(&zeros)).error, Err(Noise::All));
         // An element that is noise and equal in both says nothing about the rest.

@@ -1,6 +1,6 @@
-//! Which instruction of the lowered entry is which of the f32 module's: those of one name, one opcode and the same dims. A
-//! product that was rewritten as a TPU computes it is a call in its place, and a sum that is written part by part a reshape of
-//! the whole.
+//! Pairs instructions of the lowered entry with those of the f32 module: equal name, opcode and dims. A product that
+//! was rewritten to a TPU's arithmetic is paired with the call in its place, and a sum that is written part by part
+//! with the reshape of the whole.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) struct Pair {
     pub lowered: InstrId,
 }
 
-/// All pairs of two entries.
+/// All pairs of the two entries.
 #[derive(Clone, Debug)]
 pub(super) struct Pairs {
     by_reference: BTreeMap<InstrId, InstrId>,
@@ -32,7 +32,7 @@ impl Pairs {
             let Some(&other_id) = named.get(instr.name.as_str()) else { continue };
             let other = lowered.entry().instr(other_id);
             let is_rewritten = instr.op.precision().is_some() && matches!(other.op, Op::Call { .. });
-            // Sums of what is put together of parts are put together of sums.
+            // A sum over an array that was assembled from parts is assembled from sums.
             let is_of_parts = matches!((&instr.op, &other.op), (Op::Reduce { .. }, Op::Reshape));
             let is_same = is_rewritten || is_of_parts || instr.op.opcode() == other.op.opcode();
             if is_same && differ_in_floats_only(&instr.shape, &other.shape) {
@@ -54,7 +54,7 @@ impl Pairs {
     }
 }
 
-/// Whether shapes are equal up to which floating dtypes they have.
+/// Whether shapes differ only in their floating dtypes.
 fn differ_in_floats_only(a: &Shape, b: &Shape) -> bool {
     match (a, b) {
         (Shape::Array(a), Shape::Array(b)) => {

@@ -1,23 +1,23 @@
-//! The search for a smallest `keep` list that brings the results under a budget.
+//! Searches for a smallest `keep` list that brings the results under a budget.
 //!
-//! The budget is on [`Audit::error`]: the largest scaled error (`max |x − r| / max |r|`) of a result. Candidates are
-//! instructions in the order in which error is born at them. The list is first made by taking candidates from the top
-//! (1, 2, 4, … until the budget holds, then the least number by bisection), and then pruned: groups of entries, halved
-//! down to one, are left out wherever the budget holds without them, until no single entry can be. So the list is
-//! *1-minimal*: leaving out any one entry breaks the budget. It need not be the smallest of all, which would take
-//! exponentially many runs: errors of different sign cancel, and no rule orders the subsets.
+//! The budget limits [`Audit::error`]: the largest scaled error (`max |x − r| / max |r|`) of a result. Candidates are
+//! instructions in the order of their born error. The list first grows from the top (1, 2, 4, … until the budget holds,
+//! then the smallest number by bisection), and is then pruned: groups of entries, halved down to one, are dropped where
+//! the budget holds without them, until no single entry can be. So the list is *1-minimal*: dropping any one entry
+//! breaks the budget. It need not be the smallest of all, which would take exponentially many runs: errors of different
+//! sign cancel, and no rule orders the subsets.
 //!
-//! No more lists are tried than [`SearchLimits`] allow, and the search ends where more groups are needed than instructions
-//! may be kept: an error that is born at many places is the precision's, not an instruction's. A list that leaves less than half
-//! of the bytes that lowering saves between instructions costs more than it buys, and the search says so ([`SearchEnd`]).
+//! [`SearchLimits`] bound the number of lists, and the search ends if more groups are needed than instructions may be
+//! kept: error that is born at many places is due to the precision, not to an instruction. A list that keeps less than
+//! half of the bytes that lowering saves costs more than it buys, and the search says so ([`SearchEnd`]).
 //!
-//! Where the budget would hold if all comparisons decided as in f32, and does not hold because some decide otherwise
-//! ([`decisions`](super::decisions)), no search is made: any list that rounds something else before a comparison draws other
-//! decisions, so that some list holds the budget by chance. Tried is one list, of the instructions nearest to the comparisons,
-//! and it is taken only if every comparison then decides as in f32.
+//! If the budget would hold with f32's predicates in all comparisons, and fails because some flip
+//! ([`decisions`](super::decisions)), there is no search: any list that changes a rounding before a comparison flips
+//! others, so some list would hold the budget by chance. Only one list is tried, the instructions nearest to the
+//! comparisons, and it is accepted only if no comparison then flips.
 //!
-//! Each list that is tried is lowered, compiled and run for the results alone. Instructions inside called computations
-//! are candidates where their caller is, for `keep` reaches them by name; where their own error is born is not known.
+//! Each list is lowered, compiled and run for the results alone. Instructions inside called computations are candidates
+//! with their caller, because `keep` finds them by name; their own born error is unknown.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,32 +27,32 @@ use super::{Audit, AuditError, Auditor, DecisionRow, Decisions, largest_error};
 use bf16scope_hlo::{CompId, InstrId, Module};
 use bf16scope_passes::amp::{self, Policy};
 
-/// How far a search may go.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchLimits {
-    /// Lists that may be tried; each is a compile and a run.
+    /// The most lists to try; each is a compile and a run.
     pub max_runs: usize,
-    /// Instructions that a list may have.
+    /// The most instructions in a list.
     pub max_kept: usize,
 }
 
 impl Default for SearchLimits {
-    /// 40 runs, and 3 instructions: doubling and bisection take 2·log2(n) of them, 20 for a thousand candidates, and as many are
-    /// left to prune.
+    /// 40 runs, and 3 instructions: doubling and bisection take 2·log2(n) runs, 20 for a thousand candidates, which
+    /// leaves as many for pruning.
     fn default() -> SearchLimits {
         SearchLimits { max_runs: 40, max_kept: 3 }
     }
 }
 
-/// How far a search is.
+/// The progress of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Searched {
-    /// Lists that were tried.
+    /// The number of lists tried.
     pub n_runs: usize,
-    /// As many are tried at most.
+    /// The most lists to try.
     pub max_runs: usize,
-    /// Length of the last one.
+    /// The length of the last list.
     pub n_kept: usize,
     /// Its error.
     pub error: f64,
@@ -65,47 +65,49 @@ pub struct Searched {
 pub enum SearchEnd {
     /// The list is 1-minimal.
     Minimal,
-    /// No more lists may be tried. What is kept holds the budget if it was reached, and may be more than need be.
+    /// The limit of lists was reached. The kept list holds the budget if it was reached, and may be longer than
+    /// necessary.
     OutOfRuns,
-    /// No list of as many instructions as may be kept was found. What is kept holds the budget, and may be more than need be.
+    /// No list within the limit of instructions was found. The kept list holds the budget, and may be longer than
+    /// necessary.
     TooMany,
-    /// The list holds the budget, and takes away more than half of what lowering saves.
+    /// The list holds the budget, but gives up more than half of what lowering saves.
     CostsMoreThanItBuys,
-    /// Comparisons decide otherwise than in f32 ([`Search::decisions`]); with f32's decisions the budget would hold. Nothing is
-    /// kept: a few instructions do not mend it.
+    /// Comparisons flip ([`Search::decisions`]); with f32's predicates the budget would hold. Nothing is kept: a few
+    /// instructions do not help.
     Decisions,
-    /// The budget holds only where nothing is lowered.
+    /// The budget holds only without lowering.
     NothingLeft,
-    /// Not even with every candidate kept.
+    /// The budget fails even with every candidate kept.
     NotReached,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Search {
-    /// What was to be reached.
+    /// The budget.
     pub budget: f64,
-    /// Whether a list was found that holds it.
+    /// Whether a list that holds it was found.
     pub is_reached: bool,
     /// Why it ended.
     pub end: SearchEnd,
-    /// Names added to the policy's `keep`: those of the list that was found, or of the last one that was tried.
+    /// Names added to the policy's `keep`: the list that was found, or the last one tried.
     pub keep: Vec<String>,
     /// The largest scaled error of a result with them.
     pub error: f64,
-    /// The share of the bytes that lowering saves between instructions that is still saved with them.
+    /// The share of the bytes saved by lowering that is still saved with them.
     pub saved_share: f64,
     /// The comparisons that lowering flips with nothing kept, and the error with f32's predicates, if the budget did not hold.
     pub decisions: Option<Decisions>,
-    /// Lists that were tried.
+    /// The number of lists tried.
     pub n_runs: usize,
-    /// The policy with them.
+    /// The policy with this list.
     pub policy: Policy,
 }
 
 impl Auditor<'_> {
-    /// Searches, from the policy and what its audit found.
+    /// Searches, starting from the policy and its audit.
     ///
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
@@ -113,7 +115,7 @@ impl Auditor<'_> {
         self.search_with(policy, audit, budget, SearchLimits::default(), &mut |_| {})
     }
 
-    /// The same within limits, and says after each list how far it is.
+    /// The same within limits, with a progress report after each list.
     ///
     /// # Errors
     /// As [`search`](Self::search).
@@ -154,7 +156,7 @@ impl Auditor<'_> {
             },
         };
         if matches!(end, SearchEnd::OutOfRuns | SearchEnd::TooMany) {
-            // The shortest that is known to hold.
+            // The shortest list known to hold.
             let holding = trial.known.iter().filter(|(_, error)| **error <= budget).map(|(list, _)| list);
             list = holding.min_by_key(|list| list.len()).cloned().unwrap_or(list);
         }
@@ -188,16 +190,16 @@ impl Auditor<'_> {
     }
 }
 
-/// What lowering must still save of what it saved.
+/// The least share of lowering's savings that a list must keep.
 const WORTH: f64 = 0.5;
 
-/// Bytes between instructions that a policy saves, and how many instructions it lowers.
+/// The bytes between instructions that a policy saves, and the number of instructions that it lowers.
 fn n_saved_bytes(module: &Module, policy: &Policy) -> Result<(i64, usize), AuditError> {
     let (_, report) = amp::run(module, policy)?;
     Ok((report.n_activation_bytes_before - report.n_activation_bytes_after, report.n_lowered()))
 }
 
-/// Lists of candidates, by their places, and what came of them.
+/// Lists of candidates, by their indices, with their results.
 struct Trial<'a, 'm> {
     auditor: &'a Auditor<'m>,
     policy: &'a Policy,
@@ -217,14 +219,14 @@ impl Trial<'_, '_> {
         policy
     }
 
-    /// The share of the bytes that is still saved with a list, and what is still lowered.
+    /// The share of the bytes still saved with a list, and the number of instructions still lowered.
     fn saved_share(&self, list: &[usize]) -> Result<(f64, usize), AuditError> {
         let (n_saved, n_lowered) = n_saved_bytes(self.auditor.module, &self.policy(list))?;
         // A policy that saves nothing has nothing to lose.
         Ok((if self.n_saved > 0 { n_saved as f64 / self.n_saved as f64 } else { 1.0 }, n_lowered))
     }
 
-    /// Whether a list holds the budget; `None` where no more may be tried.
+    /// Whether a list holds the budget; `None` if the limit of lists is reached.
     fn holds(&mut self, list: &[usize]) -> Result<Option<bool>, AuditError> {
         if let Some(&known) = self.known.get(list) {
             return Ok(Some(known <= self.budget));
@@ -239,7 +241,7 @@ impl Trial<'_, '_> {
         Ok(Some(error <= self.budget))
     }
 
-    /// The list, if it holds and every comparison decides as in f32 with it.
+    /// The list, if it holds and no comparison flips with it.
     fn decided(&mut self, list: Vec<usize>) -> Result<Option<Vec<usize>>, AuditError> {
         let is_mended = !list.is_empty()
             && self.holds(&list)? == Some(true)
@@ -247,7 +249,7 @@ impl Trial<'_, '_> {
         Ok(is_mended.then_some(list))
     }
 
-    /// The least prefix that doubling and bisection find to hold; why the search ends with it if it does.
+    /// The shortest prefix found by doubling and bisection; and why the search ends with it, if it does.
     fn shortest_prefix(&mut self, all: &[usize]) -> Result<(Vec<usize>, Option<SearchEnd>), AuditError> {
         let (mut fails, mut holds) = (0, 0);
         loop {
@@ -272,13 +274,13 @@ impl Trial<'_, '_> {
         Ok((all[..holds].to_vec(), None))
     }
 
-    /// A list that holds without what it does not need: no single entry can be left out of it. Each group that cannot be left
-    /// out has an entry that is needed, so there may be no more of those than entries.
+    /// Prunes a list until no single entry can be dropped. Each group that cannot be dropped has a needed entry, so
+    /// there may be no more such groups than the list may have entries.
     fn pruned(&mut self, mut list: Vec<usize>, max_kept: usize) -> Result<(Vec<usize>, SearchEnd), AuditError> {
         let mut size = list.len().div_ceil(2);
         while size > 0 && !list.is_empty() {
             let (mut changed, mut n_needed) = (false, 0);
-            // Where least is born first.
+            // The smallest born error first.
             let mut end = list.len();
             while end > 0 {
                 let start = end.saturating_sub(size);
@@ -304,7 +306,7 @@ impl Trial<'_, '_> {
     }
 }
 
-/// The places of at most so many candidates, nearest before these comparisons first.
+/// The indices of at most `n` candidates, nearest before these comparisons first.
 fn nearest(module: &Module, rows: &[DecisionRow], names: &[String], n: usize) -> Vec<usize> {
     let entry = module.entry();
     let places: BTreeMap<&str, usize> = names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
@@ -324,7 +326,7 @@ fn nearest(module: &Module, rows: &[DecisionRow], names: &[String], n: usize) ->
     list
 }
 
-/// Names to keep, those where most error is born first.
+/// Names to keep, those with the largest born error first.
 fn candidates(module: &Module, policy: &Policy, audit: &Audit) -> Result<Vec<String>, AuditError> {
     let (_, report) = amp::run(module, policy)?;
     let decided = report.decisions.iter().filter(|decision| decision.is_lowered);

@@ -1,5 +1,5 @@
-//! The results of a module for several devices, compared shard by shard: each device's of the f32 module with the same
-//! device's of the lowered one.
+//! Compares the results of a module over several devices shard by shard: each device's shard in f32 with its shard when
+//! lowered.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ use bf16scope_passes::as_tpu::{self, TpuArithmetic};
 use bf16scope_passes::widen;
 use bf16scope_pjrt::{Arg, Client, CompileOptions};
 
-/// What one device holds of a result, compared.
+/// The comparison of one device's shard of a result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ShardRow {
-    /// The device; the first of those that hold the same shard.
+    /// The device; the first of those with the same shard.
     pub device: usize,
-    /// Where the shard begins, in the whole array.
+    /// The start of the shard in the whole array.
     pub offsets: Vec<i64>,
     /// Its dims, without padding.
     pub dims: Vec<i64>,
-    /// Its error; `None` for what is not floating.
+    /// Its error; `None` if it is not floating.
     pub errors: Option<Errors>,
-    /// Elements that differ, of a result that is not floating.
+    /// For a result that is not floating, the number of elements that differ.
     pub n_differing: u64,
 }
 
@@ -47,19 +47,19 @@ pub struct ShardedAuditor<'m> {
     placement: Placement,
     literals: &'m [Literal],
     config: Config,
-    /// Results of the f32 module, put together of their shards: those of every replica, one after another.
+    /// Results of the f32 module, assembled from their shards: those of every replica, one after another.
     reference: Vec<Literal>,
     judge: Arc<Judge>,
 }
 
 impl<'m> ShardedAuditor<'m> {
-    /// Proves that excess precision is off, and runs the f32 module over the devices: each is given its shard of the inputs,
-    /// which are whole. The module runs in f64 too, on one device where only shardings split it.
+    /// Verifies that excess precision is off, and runs the f32 module over the devices: each gets its shard of the
+    /// whole inputs. The module also runs in f64, on one device if only shardings split it.
     ///
     /// # Errors
-    /// A module that does not verify, draws random numbers or waits for somebody; inputs that do not fit its parameters, or
-    /// lie over the devices in a way that is not followed; a pattern that is the name of no result; a plugin that keeps
-    /// excess precision, or fails.
+    /// A module that does not verify, draws random numbers or waits for another program; inputs that do not fit its
+    /// parameters, or have an unsupported sharding; a pattern that matches no result; a plugin that keeps excess
+    /// precision, or fails.
     pub fn new(
         client: &Client,
         module: &'m Module,
@@ -80,7 +80,7 @@ impl<'m> ShardedAuditor<'m> {
         ShardedAuditor::judged_by(client, module, placement, inputs, config, |run| judge(run).map(Arc::new))
     }
 
-    /// The same, where `judge` says by what; it is given what runs a module over the devices.
+    /// The same with a judge from `judge`, which receives a function that runs a module over the devices.
     pub(super) fn judged_by(
         client: &Client,
         module: &'m Module,
@@ -102,8 +102,8 @@ impl<'m> ShardedAuditor<'m> {
         Ok(ShardedAuditor { client, module, placement, literals: inputs, config, reference, judge })
     }
 
-    /// Lowers the module by this policy, and compares what each device holds of each result. What several devices of a
-    /// replica hold alike counts once.
+    /// Lowers the module by this policy, and compares each device's shard of each result. Equal shards of a replica's
+    /// devices count once.
     ///
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
@@ -123,7 +123,7 @@ impl<'m> ShardedAuditor<'m> {
         self.compare(as_tpu::run(self.module, &arithmetic)?.0)
     }
 
-    /// Why f32's own error is not known.
+    /// Why f32's own error is unknown.
     pub fn why_no_f64(&self) -> Option<&str> {
         self.judge.why_no_f64()
     }
@@ -153,7 +153,7 @@ impl<'m> ShardedAuditor<'m> {
         Ok(rows)
     }
 
-    /// The shards of a result without their padding, each with the first device that holds it.
+    /// The shards of a result without padding, each with the first device that has it.
     fn distinct(
         &self,
         shards: &Shards,
@@ -178,12 +178,12 @@ impl<'m> ShardedAuditor<'m> {
     }
 }
 
-/// The shapes of a module's results, whole.
+/// The whole shapes of a module's results.
 fn result_arrays(module: &Module) -> Vec<&ArrayShape> {
     module.entry().result_shape().leaves().into_iter().filter_map(Shape::as_array).collect()
 }
 
-/// A shard of one replica's array, of all replicas' one after another.
+/// Cuts a shard out of one replica's array, from the arrays of all replicas.
 fn cut(all: &Literal, array: &ArrayShape, replica: usize, part: &ShardBox) -> Literal {
     let Literal::Array { shape, bytes } = all else { return all.clone() };
     let width = shape.dtype.n_bytes();
@@ -192,8 +192,8 @@ fn cut(all: &Literal, array: &ArrayShape, replica: usize, part: &ShardBox) -> Li
     Literal::Array { shape: ArrayShape::new(shape.dtype, part.dims.clone()), bytes }
 }
 
-/// Runs a form of a module over the devices: its results, put together of their shards, those of every replica one after
-/// another.
+/// Runs a form of a module over the devices, and assembles its results from their shards: those of every replica, one
+/// after another.
 fn over_devices(
     client: &Client,
     module: &Module,
@@ -213,7 +213,7 @@ fn over_devices(
     let parameter_is_tupled = parameters.iter().any(|&id| matches!(entry.instr(id).shape, Shape::Tuple(_)));
     let options = CompileOptions { parameter_is_tupled, ..CompileOptions::over(placement) };
     let executable = client.compile(&encode::to_bytes(module)?, &options)?;
-    // What the module leaves to the partitioner lies as the compiled program says, where the plugin shows it.
+    // Shardings left to the partitioner are read from the compiled program, if the plugin provides it.
     let compiled = executable.compiled().optimized_program().ok().and_then(|bytes| decode::from_bytes(&bytes).ok());
     let shards = match &compiled {
         Some(compiled) => Shards::from_compiled(module, placement.devices, compiled),

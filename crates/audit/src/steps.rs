@@ -1,10 +1,10 @@
-//! Steps before the one that is audited: results go back to the parameters that they alias.
+//! Steps before the audited one: results are fed back to the parameters that they alias.
 
 use super::{AuditError, device, taps};
 use bf16scope_hlo::{Literal, Module};
 use bf16scope_pjrt::Client;
 
-/// The inputs of a later step: those given, with the state that `n` steps in f32 leave.
+/// The inputs of a later step: the original ones, with the state after `n` steps in f32.
 ///
 /// # Errors
 /// A module without aliases; a plugin that fails.
@@ -15,7 +15,7 @@ pub fn after_steps(client: &Client, module: &Module, inputs: &[Literal], n: u32)
     }
     let state: Vec<(usize, usize)> = (module.input_output_alias.iter())
         .filter_map(|alias| {
-            // A result that is no tuple has the index {}.
+            // A result that is not a tuple has the index {}.
             let output = match &alias.output_index[..] {
                 [] => 0,
                 [output] => usize::try_from(*output).ok()?,

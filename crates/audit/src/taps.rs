@@ -1,11 +1,11 @@
-//! The arrays of shapes, and a copy of a module whose result is a tuple of the arrays of its result.
+//! The arrays of shapes, and copies of a module that return other arrays.
 
 use std::collections::BTreeMap;
 
 use bf16scope_hlo::numerics::compare::is_comparable;
 use bf16scope_hlo::{ArrayShape, DType, InstrId, Instruction, Metadata, Module, Op, Shape};
 
-/// An array of an instruction's value: the instruction, and the way through its tuples.
+/// An array in an instruction's value: the instruction, and the path through its tuples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Leaf {
     instr: InstrId,
@@ -17,7 +17,7 @@ pub(super) fn is_floating(dtype: DType) -> bool {
     is_comparable(dtype)
 }
 
-/// The arrays of a shape, with the way to each, depth first.
+/// The arrays of a shape, with the path to each, depth first.
 fn arrays<'s>(shape: &'s Shape, path: &mut Vec<i64>, out: &mut Vec<(Vec<i64>, &'s ArrayShape)>) {
     match shape {
         Shape::Array(array) => out.push((path.clone(), array)),
@@ -43,13 +43,13 @@ pub(super) fn floating_arrays(shape: &Shape) -> Vec<&ArrayShape> {
     all_arrays(shape).into_iter().map(|(_, array)| array).filter(|array| is_floating(array.dtype)).collect()
 }
 
-/// Which of a shape's arrays, depth first, are comparable.
+/// The indices of a shape's comparable arrays, depth first.
 pub(super) fn floating_places(shape: &Shape) -> Vec<usize> {
     let arrays = all_arrays(shape).into_iter().enumerate().filter(|(_, (_, array))| is_floating(array.dtype));
     arrays.map(|(place, _)| place).collect()
 }
 
-/// Why values of a shape cannot be compared, if they cannot.
+/// Why values of a shape cannot be compared; `None` if they can.
 pub(super) fn why_not(shape: &Shape) -> Option<String> {
     let arrays = all_arrays(shape);
     if let Some((_, array)) = arrays.iter().find(|(_, array)| array.has_dynamic()) {
@@ -60,12 +60,12 @@ pub(super) fn why_not(shape: &Shape) -> Option<String> {
     Some(format!("there are no error measures for {}", array.dtype))
 }
 
-/// An instruction with nothing but what it computes.
+/// An instruction without metadata and attributes beyond its op.
 pub(super) fn plain(name: String, op: Op, shape: Shape, operands: Vec<InstrId>) -> Instruction {
     Instruction::plain(name, op, shape, operands, Metadata::default())
 }
 
-/// A prefix that no name of the module begins with: what is added is named after it.
+/// A prefix that no name in the module has, for added instructions.
 pub(super) fn fresh_prefix(module: &Module, wanted: &str) -> String {
     let mut prefix = wanted.to_string();
     let names = || {
@@ -79,7 +79,7 @@ pub(super) fn fresh_prefix(module: &Module, wanted: &str) -> String {
     prefix
 }
 
-/// Says no longer what holds only of the module's own result.
+/// Removes properties that only hold for the module's own results.
 fn forget_boundary(module: &mut Module) {
     module.input_output_alias.clear();
     module.buffer_donors.clear();
@@ -87,7 +87,7 @@ fn forget_boundary(module: &mut Module) {
     module.is_scheduled = false;
 }
 
-/// A copy of the module that gives these arrays.
+/// A copy of the module that returns these arrays.
 fn tapped(module: &Module, taps: &[Leaf]) -> Module {
     let mut copy = module.clone();
     forget_boundary(&mut copy);
@@ -123,30 +123,30 @@ fn result_leaves(module: &Module) -> Vec<Leaf> {
     arrays.into_iter().map(|(path, _)| Leaf { instr: root, path }).collect()
 }
 
-/// For each array of the result, whether a next step starts from it: it goes back to a parameter.
+/// For each array of the result, whether it is state: whether it aliases a parameter.
 pub(super) fn is_state(module: &Module) -> Vec<bool> {
     let goes_back = |leaf: &Leaf| module.input_output_alias.iter().any(|alias| alias.output_index == leaf.path);
     result_leaves(module).iter().map(goes_back).collect()
 }
 
-/// A copy of the module that gives the arrays of its result one by one.
+/// A copy of the module that returns the arrays of its result one by one.
 pub(super) fn results(module: &Module) -> Module {
     tapped(module, &result_leaves(module))
 }
 
-/// The same, and after them these arrays.
+/// The same, followed by these arrays.
 pub(super) fn results_and(module: &Module, more: &[InstrId]) -> Module {
     let more = more.iter().map(|&instr| Leaf { instr, path: Vec::new() });
     tapped(module, &result_leaves(module).into_iter().chain(more).collect::<Vec<Leaf>>())
 }
 
-/// A copy of the module that gives these arrays alone.
+/// A copy of the module that returns only these arrays.
 pub(super) fn alone(module: &Module, arrays: &[InstrId]) -> Module {
     let leaves: Vec<Leaf> = arrays.iter().map(|&instr| Leaf { instr, path: Vec::new() }).collect();
     tapped(module, &leaves)
 }
 
-/// For each array of the result the name of the instruction that makes it.
+/// For each array of the result the name of the instruction that computes it.
 pub(super) fn result_makers(module: &Module) -> Vec<String> {
     let entry = module.entry();
     let maker = |leaf: &Leaf| {

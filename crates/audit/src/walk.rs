@@ -1,13 +1,11 @@
-//! The walk through both entries: what each instruction computes, in either, and what its lowered form makes of the f32
-//! module's values.
+//! Walks both entries: computes each instruction in either module, and its lowered form on the f32 module's values.
 //!
-//! The f32 module goes ahead, in its order; the lowered module follows as far as a row needs. A value is given up after
-//! its last reader, so what is held at once is what the two programs have alive between two instructions, no more.
+//! The f32 module leads, in its order; the lowered module follows as far as a row needs. A value is dropped after its
+//! last reader, so only values that are alive in the two programs are held.
 //!
-//! What lowering inserted (instructions without a pair) is looked through for what is born: a cast of a value is the f32
-//! module's value in the cast's dtype, whatever dtype the lowered module has it in, so that the rounding where the value
-//! was made stays there. Other insertions (constants repeated in another dtype, tuples taken apart) are computed as they
-//! stand.
+//! Born values skip inserted instructions (those without a pair): a cast of a value is the f32 module's value in the
+//! cast's dtype, whatever its dtype in the lowered module, so that a rounding counts where the value was computed.
+//! Other insertions (constants repeated in another dtype, tuple elements) are computed as they are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,23 +17,23 @@ use super::machine::{Machine, ProgramId, Value};
 use super::pairs::{Pair, Pairs};
 use bf16scope_hlo::{InstrId, Module, Op};
 
-/// Work is counted in bytes read and written. An instruction's call costs as much as this many.
+/// Work is counted in bytes read and written. The call of an instruction costs this many.
 const CALL_BYTES: u64 = 1 << 20;
-/// And compiling its program as much as this many: about 15 ms, in which a core moves as many.
+/// Compiling its program costs this many: about 15 ms, in which a core moves as many.
 const COMPILE_BYTES: u64 = 64 << 20;
 
-/// A group of a side, planned.
+/// A planned group of one side.
 #[derive(Debug)]
 struct Planned {
     group: Group,
-    /// Its instructions whose values are read outside it, and what makes them; none where the values are parts of others.
+    /// Its instructions whose values are read outside; empty if the values are parts of others.
     gives: Vec<InstrId>,
     program: Option<ProgramId>,
     is_needed: bool,
     work: u64,
 }
 
-/// One of the two modules, and how far it has come.
+/// One of the two modules, and the progress in it.
 #[derive(Debug)]
 struct Side<'m> {
     module: &'m Module,
@@ -43,13 +41,13 @@ struct Side<'m> {
     group_of: Vec<usize>,
     inputs: Vec<Value>,
     values: Vec<Option<Value>>,
-    /// Readers that are still to come.
+    /// The number of remaining readers.
     n_readers: Vec<usize>,
     next: usize,
 }
 
 impl<'m> Side<'m> {
-    /// Plans what `n_readers` of its instructions want.
+    /// Plans the computation of the instructions that `n_readers` counts.
     fn new(
         module: &'m Module,
         inputs: &[Arc<Held>],
@@ -97,7 +95,7 @@ impl<'m> Side<'m> {
         self.values[id.idx()].as_ref().expect("a value is there until its last reader has been")
     }
 
-    /// A reader of a value has been.
+    /// Counts down a value's readers.
     fn has_read(&mut self, id: InstrId) {
         self.n_readers[id.idx()] -= 1;
         if self.n_readers[id.idx()] == 0 {
@@ -105,7 +103,7 @@ impl<'m> Side<'m> {
         }
     }
 
-    /// Computes groups until this instruction has its value; returns the work that was done.
+    /// Computes groups until this instruction has its value; returns the completed work.
     fn go_to(&mut self, id: InstrId, machine: &mut Machine<'_>) -> Result<u64, AuditError> {
         let (mut work, wanted) = (0u64, self.group_of[id.idx()]);
         while self.next <= wanted {
@@ -152,13 +150,13 @@ impl<'m> Side<'m> {
 pub(super) struct Found {
     pub reference: Value,
     pub lowered: Value,
-    /// `None` where the lowered instruction cannot be a program of its own.
+    /// `None` if the lowered instruction cannot be a program of its own.
     pub born: Option<Value>,
-    /// What was done for it.
+    /// The completed work.
     pub work: u64,
 }
 
-/// Both modules on the way.
+/// The state of the walk through both modules.
 #[derive(Debug)]
 pub(super) struct Walk<'m, 'c> {
     reference: Side<'m>,
@@ -191,13 +189,13 @@ impl<'m, 'c> Walk<'m, 'c> {
         Ok(Walk { reference, lowered, pairs, machine })
     }
 
-    /// All the work there is.
+    /// The total work.
     pub(super) fn work(&self) -> u64 {
         let groups = self.reference.groups.iter().chain(&self.lowered.groups);
         groups.fold(0, |sum, planned| sum.saturating_add(planned.work))
     }
 
-    /// Goes on to the next row.
+    /// Computes the next row.
     pub(super) fn row(&mut self, row: Pair) -> Result<Found, AuditError> {
         let mut work = self.reference.go_to(row.reference, &mut self.machine)?;
         work += self.lowered.go_to(row.lowered, &mut self.machine)?;
@@ -219,14 +217,14 @@ impl<'m, 'c> Walk<'m, 'c> {
     /// The lowered form of a row on the f32 module's values.
     fn born(&mut self, row: Pair) -> Result<Option<Value>, AuditError> {
         let instr = self.lowered.module.entry().instr(row.lowered);
-        // What a parameter is read as is a conversion of it here; the caller converts it in the lowered module.
+        // A parameter's conversion belongs to its readers here; in the lowered module the caller converts it.
         if matches!(instr.op, Op::Parameter { .. }) {
             return Ok(Some(self.machine.in_dtypes(self.reference.value(row.reference), &instr.shape)?));
         }
         self.on_wide(row.lowered, &mut BTreeMap::new())
     }
 
-    /// A lowered instruction on what it reads, made from the f32 module's values.
+    /// A lowered instruction on operands from the f32 module's values.
     fn on_wide(&mut self, id: InstrId, known: &mut BTreeMap<InstrId, Value>) -> Result<Option<Value>, AuditError> {
         let planned = &self.lowered.groups[self.lowered.group_of[id.idx()]];
         let (Some(program), [_]) = (planned.program, &planned.group.ids[..]) else { return Ok(None) };
@@ -265,7 +263,7 @@ impl<'m, 'c> Walk<'m, 'c> {
     }
 }
 
-/// The instructions of the f32 module whose values the born form of a row reads, each once.
+/// The instructions of the f32 module that a row's born value reads, each once.
 fn born_reads(lowered: &Module, pairs: &Pairs, row: Pair, read: &mut dyn FnMut(InstrId)) {
     let mut pending = lowered.entry().instr(row.lowered).operands.clone();
     let mut seen = std::collections::BTreeSet::new();
@@ -304,7 +302,7 @@ mod tests {
         text::parse(&text, "m.txt").unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Compiles and runs of an audit, and the share of the work that was said to be done, which never goes back.
+    /// The number of compiles and runs of an audit, while checking that the reported work never decreases.
     fn counts(n_layers: usize, client: &Client) -> (usize, usize) {
         let module = layers(n_layers);
         let policy = Policy { allow: vec!["dot".into(), "add".into()], reach: Reach::All, ..Policy::default() };
@@ -333,9 +331,9 @@ mod tests {
         let client = Client::cpu().unwrap_or_else(|error| panic!("no cpu client: {error}"));
         let ((few, some), (same, more), (still, most)) = (counts(2, &client), counts(4, &client), counts(6, &client));
         assert_eq!((few, few), (same, still));
-        // Compiles: five kinds in f32, three in bf16 (negate follows), a cast each way. Runs: four instructions in f32 and
-        // lowered, the lowered ones once more, and casts: of the operands of
-        // either, in the lowered module and for what is born, and back.
+        // Compiles: five kinds in f32, three in bf16 (negate follows), a cast each way. Runs: four instructions in f32
+        // and lowered, the lowered ones once more, and casts: of the operands of either, in the lowered module and for
+        // born values, and back.
         assert_eq!(most - more, more - some, "linear");
         assert!(
             few <= 5 + 3 + 2 && (more - some) / 2 <= 4 + 4 + 2 + 6,
