@@ -62,7 +62,7 @@ train:
     let train = |precision: Precision| {
         let mut losses = Vec::new();
         let spec = experiment.spec(precision, &Tuning::none()).unwrap();
-        let trainer = Trainer::of(spec).on(run::client()).epochs(10);
+        let trainer = Trainer::from_spec(spec).on(run::client()).epochs(10);
         let trainer = trainer.initialize_from(InitializeFrom::new(data.join("weights.npz"))).on_event(|event| {
             if let Event::Epoch(report) = event {
                 losses.push(report.train_value("loss").unwrap() as f32);

@@ -343,7 +343,7 @@ fn compare(cases: &[Case]) -> Vec<String> {
 /// The activations, on numbers at random or where a rule may go wrong.
 fn activations(suffix: &str) -> Vec<Case> {
     let case = |&(name, roundings, activation): &(&str, f64, Activation)| {
-        let build = move |_: &Scope, x: &[Tensor]| activation.of(&x[0]);
+        let build = move |_: &Scope, x: &[Tensor]| activation.apply(&x[0]);
         Case { name: format!("{name}{suffix}"), inputs: &["x"], roundings, build: Box::new(build) }
     };
     ACTIVATIONS.iter().map(case).collect()

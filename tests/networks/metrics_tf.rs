@@ -148,7 +148,7 @@ fn class_counts_leave_out_what_does_not_count() {
     let results = [
         ("hits", &counts.hits),
         ("labelled", &counts.labelled),
-        ("said", &counts.said),
+        ("said", &counts.predicted),
         ("unions", &unions),
         ("above", &above),
         ("of", &of),

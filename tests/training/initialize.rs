@@ -18,7 +18,7 @@ fn spec(n_classes: i64) -> Spec {
 }
 
 fn trainer<'a>(spec: Spec) -> Trainer<'a> {
-    Trainer::of(spec).on(client())
+    Trainer::from_spec(spec).on(client())
 }
 
 fn fit(trainer: Trainer<'_>) -> Trained {

@@ -77,7 +77,7 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         let examples = experiment.read_data(file.path(), &Setup::from_env()).unwrap_or_else(|error| panic!("{error}"));
         let spec = experiment.spec(precision, &Tuning::none()).unwrap();
         let mut value = None;
-        let trainer = Trainer::of(spec).on(run::optimized_client()).epochs(u64::from(experiment.train.epochs));
+        let trainer = Trainer::from_spec(spec).on(run::optimized_client()).epochs(u64::from(experiment.train.epochs));
         let trainer = trainer.on_event(|event| {
             if let Event::Epoch(report) = event {
                 value = report.test_value(metric);
@@ -145,7 +145,7 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         experiment.train.seed = seed;
         let examples = experiment.read_data(path, &Setup::from_env()).unwrap_or_else(|error| panic!("{error}"));
         let spec = experiment.spec(precision, &Tuning::none()).unwrap();
-        let trainer = Trainer::of(spec).on(run::optimized_client()).epochs(u64::from(experiment.train.epochs));
+        let trainer = Trainer::from_spec(spec).on(run::optimized_client()).epochs(u64::from(experiment.train.epochs));
         let data = examples.data();
         let trained = trainer.fit(data.training, data.test).unwrap_or_else(|error| panic!("{error}"));
         let pictures = trained.predict(data.test).unwrap().to_vec::<f32>("images").unwrap();

@@ -29,7 +29,7 @@ const LOW: [Storage; 3] = [Storage::Bf16Stochastic, Storage::Bf16Compensated, St
 fn program_of(storage: Storage, dims: &[i64]) -> Program {
     let graph = Graph::training("update").storing(storage);
     let w = graph.scope().variable("w", DType::F32, dims, Init::Zeros);
-    assert_eq!((w.stored.dtype(), w.value.dtype()), (storage.of(DType::F32), DType::F32));
+    assert_eq!((w.stored.dtype(), w.value.dtype()), (storage.dtype_for(DType::F32), DType::F32));
     let gradient = graph.input("gradient", DType::F32, dims);
     let step = graph.input("step", DType::S32, []);
     let learning_rate = LearningRate::Constant { value: 1.0 };

@@ -68,7 +68,7 @@ fn it_trains_to_the_bits_of_a_session_with_the_same_spec() {
     assert_eq!((trained.summary().steps, &trained.summary().test), (summary.steps, &summary.test));
     assert_eq!(epochs.len(), 2);
     assert!(epochs[1].starts_with("epoch 2: loss 0.") && epochs[1].contains("; test loss 0."), "{epochs:?}");
-    let of_spec = fit(Trainer::of(spec).on(client()).epochs(2)).unwrap();
+    let of_spec = fit(Trainer::from_spec(spec).on(client()).epochs(2)).unwrap();
     assert!(of_spec.into_session().unwrap().state().unwrap() == state, "the weights differ");
 }
 

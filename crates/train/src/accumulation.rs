@@ -54,7 +54,7 @@ impl MicroBatch {
         let called = call(&graph, task, batch / i64::from(n), Mode::Train);
         freeze(&graph, &objective.trainable)?;
         let n_split = graph.inputs().len();
-        let sums = Sums::of(&called, Mode::Train);
+        let sums = Sums::from_called(&called, Mode::Train);
         let loss_scale = graph.input("loss_scale", DType::F32, []);
         let (target, weight) = match &called.loss {
             Some(Loss::Mean(mean)) => (mean, None),

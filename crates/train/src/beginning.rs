@@ -98,18 +98,18 @@ fn look_again(
     let first = step.saturating_sub(WINDOW).max(from_step + 1);
     tracing::info!("step {step} is made again from step {from_step}, to find where it began");
     let is_asked = || if stop.load(Ordering::Relaxed) { Err(Ended::Stopped) } else { Ok(()) };
-    let made = state_at(session, data, from, first, |made, _| {
-        observe(OnTheWay::Made { step: made, from_step });
+    let step_to_make = state_at(session, data, from, first, |step_to_make, _| {
+        observe(OnTheWay::Made { step: step_to_make, from_step });
         is_asked()
     })?;
-    let first = made.step;
+    let first = step_to_make.step;
     let mut anomaly = None;
     let looking = Looking { observer, replica, until: step };
     look_at_each(
         session,
         looking,
         data,
-        made,
+        step_to_make,
         |before| before.saturating_sub(WINDOW),
         |record| {
             if record.step > first {

@@ -443,7 +443,7 @@ pub(super) fn initial_state(
     // One by one, so no copy of the whole state is needed.
     for variable in variables {
         let averaged = Average::variable_of(&variable.name);
-        let averaged = averaged.filter(|of| spec.objective.average.is_some() && is_there(of));
+        let averaged = averaged.filter(|variable| spec.objective.average.is_some() && is_there(variable));
         let bytes = initial_bytes(variable, averaged.unwrap_or(&variable.name), spec.seed)?;
         upload_to_all(client, site, variable, &bytes, &mut state)?;
     }
@@ -467,8 +467,8 @@ pub(super) fn download(
     let parts: Vec<Vec<u8>> = match exchange {
         None => state.iter().map(|replica| replica[number].to_host()).collect::<Result<_, _>>()?,
         Some(exchange) => {
-            let own: Vec<Vec<&Buffer>> = state.iter().map(|replica| vec![&replica[number]]).collect();
-            exchange.gather(&own)?.into_iter().flatten().collect()
+            let replicas: Vec<Vec<&Buffer>> = state.iter().map(|replica| vec![&replica[number]]).collect();
+            exchange.gather(&replicas)?.into_iter().flatten().collect()
         }
     };
     Ok(part.join(&parts, &variable.whole_dims(), variable.dtype.n_bytes()))

@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn messages_say_where_what_and_what_to_do() {
-        let kept = Kept(Some((PathBuf::from("checkpoints/digits-f16.safetensors"), 88)));
-        let diverged = diverged(101, 3, "the loss (NaN)".to_string(), 1e6, Precision::F16, &kept);
+        let checkpoint = Kept(Some((PathBuf::from("checkpoints/digits-f16.safetensors"), 88)));
+        let diverged = diverged(101, 3, "the loss (NaN)".to_string(), 1e6, Precision::F16, &checkpoint);
         assert_eq!(
             diverged.to_string(),
             "step 101 (epoch 3): the loss (NaN) is not finite, at learning rate 1000000\n\
@@ -93,7 +93,7 @@ mod tests {
              help: f16 ends at 65504: use --precision bf16, or lower the learning rate"
         );
         assert_eq!(
-            interrupted(5, 1, &kept).to_string(),
+            interrupted(5, 1, &checkpoint).to_string(),
             "stopped after step 5 (epoch 1), as asked\n\
              the last good checkpoint is checkpoints/digits-f16.safetensors (after step 88)\n\
              help: --resume goes on from there, to the same weights as if it had not stopped"

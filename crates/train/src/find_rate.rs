@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn the_steepest_fall_is_over_the_logarithm_of_the_rate() {
         let trial = |(rate, smoothed): (f64, f64)| RateTrial { rate, loss: smoothed, smoothed };
-        let found = judged([(1e-4, 2.0), (1e-3, 1.9), (1e-2, 1.2), (1e-1, 1.0), (1.0, 3.0)].map(trial).to_vec());
-        assert_eq!((found.steepest, found.below_least), (Some(1e-3), Some(1e-2)));
+        let search = judged([(1e-4, 2.0), (1e-3, 1.9), (1e-2, 1.2), (1e-1, 1.0), (1.0, 3.0)].map(trial).to_vec());
+        assert_eq!((search.steepest, search.below_least), (Some(1e-3), Some(1e-2)));
         let rising = judged([(1e-4, 2.0), (1e-3, 2.1)].map(trial).to_vec());
         assert_eq!((rising.steepest, rising.below_least), (None, None));
     }

@@ -197,7 +197,7 @@ pub(super) struct Sums {
 
 impl Sums {
     /// The sums of one (micro-)batch.
-    pub fn of(called: &Called, mode: Mode) -> Sums {
+    pub fn from_called(called: &Called, mode: Mode) -> Sums {
         let mut sums = Sums::default();
         match &called.loss {
             Some(Loss::Mean(mean)) => {

@@ -149,8 +149,8 @@ impl Completer {
             return Err(wrong("a text without tokens".to_string(), "one at least, to go on from"));
         }
         if let Some(id) = prompt.iter().find(|&&id| i64::from(id) >= self.vocabulary) {
-            let found = format!("a text with token {id}, of {}", self.vocabulary);
-            return Err(wrong(found, "the tokenizer that the network was trained with"));
+            let measured = format!("a text with token {id}, of {}", self.vocabulary);
+            return Err(wrong(measured, "the tokenizer that the network was trained with"));
         }
         let checkpoint = checkpoint.read_as(self.loaded.wanted());
         let arrays = checkpoint.exported(path, self.loaded.wanted())?;
@@ -163,8 +163,8 @@ impl Completer {
             let logits = self.logits(&variables, read, 0)?;
             let is_first_with_room = (number == 0 || read.len() == 1) && read.len() < length;
             if is_first_with_room && !same(&self.logits(&variables, read, 1)?, &logits) {
-                let found = "a network whose logits depend on the tokens that come after".to_string();
-                return Err(wrong(found, "a causal one: `causal: true`, or `use_causal_mask: true` of its blocks"));
+                let measured = "a network whose logits depend on the tokens that come after".to_string();
+                return Err(wrong(measured, "a causal one: `causal: true`, or `use_causal_mask: true` of its blocks"));
             }
             let Some(id) = chosen(&logits, sampling, number as u64) else {
                 return Err(wrong(format!("logits that are not numbers after {} tokens", tokens.len()), "finite ones"));

@@ -42,11 +42,11 @@ impl Site {
     ///
     /// # Errors
     /// More replicas than devices, or hosts that cannot have equally many.
-    pub fn of(client: &Client, mesh: Mesh) -> Result<Site, TrainError> {
-        let own: Vec<i32> = client.devices().iter().map(|device| device.description().id).collect();
+    pub fn for_mesh(client: &Client, mesh: Mesh) -> Result<Site, TrainError> {
+        let ids: Vec<i32> = client.devices().iter().map(|device| device.description().id).collect();
         match mesh.model.get() {
-            1 => Site::among(client.processes(), &own, mesh.data),
-            n_partitions => Site::split(client.processes(), own.len(), mesh.data.get(), n_partitions),
+            1 => Site::among(client.processes(), &ids, mesh.data),
+            n_partitions => Site::split(client.processes(), ids.len(), mesh.data.get(), n_partitions),
         }
     }
 
@@ -77,7 +77,7 @@ impl Site {
     }
 
     /// The same from a client's description: all devices, and the ids of its own in its order.
-    fn among(processes: &Processes, own: &[i32], n: NonZeroU32) -> Result<Site, TrainError> {
+    fn among(processes: &Processes, own_ids: &[i32], n: NonZeroU32) -> Result<Site, TrainError> {
         let mut ids_of: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         for device in &processes.devices {
             ids_of.entry(device.process_idx).or_default().push(device.id);
@@ -85,7 +85,7 @@ impl Site {
         let (n_replicas, n_hosts) = (n.get() as usize, ids_of.len());
         if n_hosts <= 1 {
             let positions = (0..n_replicas).collect();
-            return match n_replicas <= own.len() {
+            return match n_replicas <= own_ids.len() {
                 true => Ok(Site {
                     host: 0,
                     n_hosts: 1,
@@ -96,7 +96,7 @@ impl Site {
                     positions,
                     device_ids: Vec::new(),
                 }),
-                false => Err(too_few_devices(n_replicas, own.len())),
+                false => Err(too_few_devices(n_replicas, own_ids.len())),
             };
         }
         let n_each = ids_of.values().map(Vec::len).min().unwrap_or(0);
@@ -123,7 +123,7 @@ impl Site {
         let host = ids_of.keys().position(|&process| process == processes.own_idx).ok_or_else(unknown)?;
         let device_ids: Vec<i32> = ids_of.values().flat_map(|ids| &ids[..n_here]).copied().collect();
         let replicas = host * n_here..(host + 1) * n_here;
-        let position = |id: &i32| own.iter().position(|other| other == id).ok_or_else(unknown);
+        let position = |id: &i32| own_ids.iter().position(|other| other == id).ok_or_else(unknown);
         let positions = device_ids[replicas.clone()].iter().map(position).collect::<Result<_, _>>()?;
         Ok(Site {
             host: host as u32,
@@ -195,15 +195,15 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// The exchange between these hosts; `None` if there is only one.
-    pub fn of(client: &Client, site: &Site) -> Option<Exchange> {
+    pub fn between_hosts(client: &Client, site: &Site) -> Option<Exchange> {
         let new = || Exchange { client: client.clone(), site: site.clone(), programs: Mutex::default() };
         (site.n_hosts > 1).then(new)
     }
 
     /// Gathers an array list per replica from all hosts, in the order of replicas, from those of this host.
     pub fn gather(&self, replicas: &[Vec<&Buffer>]) -> Result<Vec<Vec<Vec<u8>>>, TrainError> {
-        let of = |buffer: &&Buffer| Ok::<_, TrainError>((buffer.dtype()?.xla(), buffer.dims()?));
-        let signature = replicas[0].iter().map(of).collect::<Result<Signature, _>>()?;
+        let type_of = |buffer: &&Buffer| Ok::<_, TrainError>((buffer.dtype()?.xla(), buffer.dims()?));
+        let signature = replicas[0].iter().map(type_of).collect::<Result<Signature, _>>()?;
         let program = self.program(&signature)?;
         let args = replicas.iter().map(|list| list.iter().map(|&buffer| Arg::Keep(buffer)).collect()).collect();
         let results = program.execute_sharded(args)?;
@@ -217,8 +217,8 @@ impl Exchange {
     }
 
     /// Gathers a few words from each host, in the order of hosts.
-    pub fn say<const N: usize>(&self, own: [i32; N]) -> Result<Vec<[i32; N]>, TrainError> {
-        let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
+    pub fn say<const N: usize>(&self, words: [i32; N]) -> Result<Vec<[i32; N]>, TrainError> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let put = |replica| self.client.buffer_from_host(&bytes, DType::S32, &[N as i64], self.site.device(replica));
         let buffers = (0..self.site.n_here()).map(put).collect::<Result<Vec<_>, _>>()?;
         let all = self.gather(&buffers.iter().map(|buffer| vec![buffer]).collect::<Vec<_>>())?;
@@ -283,31 +283,31 @@ mod tests {
     fn slice(own_idx: i32) -> (Processes, Vec<i32>) {
         let host = |id: i32| 2 * (id / 16) + id / 4 % 2;
         let devices: Vec<_> = (0..32).map(|id| device(id, host(id))).collect();
-        let own = devices.iter().filter(|device| device.process_idx == own_idx).map(|device| device.id).collect();
-        (Processes { own_idx, devices }, own)
+        let ids = devices.iter().filter(|device| device.process_idx == own_idx).map(|device| device.id).collect();
+        (Processes { own_idx, devices }, ids)
     }
 
     #[test]
     fn each_host_has_a_stretch_of_the_replicas() {
         for host in 0..4 {
-            let (processes, own) = slice(host);
-            let site = Site::among(&processes, &own, NonZeroU32::new(32).unwrap()).unwrap();
+            let (processes, ids) = slice(host);
+            let site = Site::among(&processes, &ids, NonZeroU32::new(32).unwrap()).unwrap();
             assert_eq!((site.host, site.n_hosts, site.n_here()), (host as u32, 4, 8));
             assert_eq!(site.replicas, host as usize * 8..(host as usize + 1) * 8);
-            let ids: Vec<i32> = (0..8).map(|replica| own[site.device(replica)]).collect();
-            assert_eq!(ids, site.device_ids[site.replicas.clone()]);
+            let devices: Vec<i32> = (0..8).map(|replica| ids[site.device(replica)]).collect();
+            assert_eq!(devices, site.device_ids[site.replicas.clone()]);
             assert_eq!(site.device_ids[..16], [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]);
         }
         // The same number of cores from each host, where not all are used.
-        let (processes, own) = slice(1);
-        let site = Site::among(&processes, &own, NonZeroU32::new(8).unwrap()).unwrap();
+        let (processes, ids) = slice(1);
+        let site = Site::among(&processes, &ids, NonZeroU32::new(8).unwrap()).unwrap();
         assert_eq!((site.replicas, site.device_ids), (2..4, vec![0, 1, 4, 5, 16, 17, 20, 21]));
     }
 
     #[test]
     fn replicas_that_hosts_cannot_share_are_refused() {
-        let (processes, own) = slice(0);
-        let error = |n: u32| Site::among(&processes, &own, NonZeroU32::new(n).unwrap()).unwrap_err().to_string();
+        let (processes, ids) = slice(0);
+        let error = |n: u32| Site::among(&processes, &ids, NonZeroU32::new(n).unwrap()).unwrap_err().to_string();
         let expected = |n: &str| {
             format!(
                 "the mesh has {n}, and the slice has 4 hosts of 8 devices each, which share them equally\nhelp: use \
@@ -317,9 +317,9 @@ mod tests {
         assert_eq!(error(1), expected("1 replica"));
         assert_eq!(error(30), expected("30 replicas"));
         assert_eq!(error(64), expected("64 replicas"));
-        let (mut processes, own) = slice(0);
+        let (mut processes, ids) = slice(0);
         processes.own_idx = 7;
-        let error = Site::among(&processes, &own, NonZeroU32::new(32).unwrap()).unwrap_err().to_string();
+        let error = Site::among(&processes, &ids, NonZeroU32::new(32).unwrap()).unwrap_err().to_string();
         assert!(
             error.starts_with("the plugin says that this is process 7, and its devices are of processes 0, 1, 2, 3")
         );
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn meshes_that_no_devices_are_for_are_refused() {
-        let (mut processes, own) = slice(0);
+        let (mut processes, ids) = slice(0);
         assert_eq!(
             Site::split(&processes, 8, 2, 2).unwrap_err().to_string(),
             "the mesh splits replicas (`model`), and the slice has 4 hosts: that runs on the devices of one host so \
@@ -335,7 +335,7 @@ mod tests {
         );
         processes.own_idx = 9;
         assert_eq!(
-            Site::among(&processes, &own, NonZeroU32::new(32).unwrap()).unwrap_err().to_string(),
+            Site::among(&processes, &ids, NonZeroU32::new(32).unwrap()).unwrap_err().to_string(),
             "the plugin says that this is process 9, and its devices are of processes 0, 1, 2, 3\nhelp: check TPU_WORKER_ID \
              and TPU_PROCESS_BOUNDS, where they are set"
         );

@@ -116,12 +116,12 @@ pub(super) fn mapping(
     arrays: &dyn Arrays,
     is_excepted: &dyn Fn(&str) -> bool,
 ) -> Result<Mapping, TrainError> {
-    let given = arrays.given();
+    let entries = arrays.given();
     Ok(match rules {
         Some(rules) => {
-            Mapping::from_rules(&Rules::read(rules).map_err(WeightNameError::from)?, wanted, &given, is_excepted)
+            Mapping::from_rules(&Rules::read(rules).map_err(WeightNameError::from)?, wanted, &entries, is_excepted)
         }
-        None => Mapping::from_best_family(wanted, &given, is_excepted),
+        None => Mapping::from_best_family(wanted, &entries, is_excepted),
     })
 }
 
@@ -239,12 +239,12 @@ impl Arrays for TrainedArrays {
 
     fn given(&self) -> Vec<Given> {
         let floats = self.checkpoint.variables.iter().filter(|(_, array)| array.shape.dtype.is_float());
-        let given = |(name, _): (&String, &Array)| {
+        let entry = |(name, _): (&String, &Array)| {
             let read = self.checkpoint.as_trained(name)?;
             let (dtype, dims) = (Some(read.shape.dtype), read.shape.dims.clone());
             Some(Given { name: name.clone(), aliases: Vec::new(), dtype, dims, place: None })
         };
-        floats.filter_map(given).collect()
+        floats.filter_map(entry).collect()
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
@@ -277,9 +277,9 @@ mod tests {
         let role = |end: &str| all.iter().find(|wanted| wanted.name.ends_with(end)).map(|wanted| wanted.role.clone());
         // Frozen, but still a weight of the network.
         assert_eq!(role("block1/conv/kernel"), Some(Role::Weight));
-        let of = all.iter().find(|wanted| wanted.name.ends_with("logits/kernel")).unwrap().name.clone();
-        assert_eq!(role("logits/kernel/adam_m"), Some(Role::Slot { of: of.clone(), slot: "adam_m".to_string() }));
-        assert_eq!(role("logits/kernel/average"), Some(Role::Average { of }));
+        let kernel = all.iter().find(|wanted| wanted.name.ends_with("logits/kernel")).unwrap().name.clone();
+        assert_eq!(role("logits/kernel/adam_m"), Some(Role::Slot { of: kernel.clone(), slot: "adam_m".to_string() }));
+        assert_eq!(role("logits/kernel/average"), Some(Role::Average { of: kernel }));
         assert_eq!(role("block1/conv/kernel/adam_m"), None);
         assert!(weights_of(&spec).unwrap().iter().all(|wanted| !wanted.name.ends_with("adam_v")));
     }
@@ -296,9 +296,9 @@ mod tests {
         }
 
         fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-            let given = self.0.iter().find(|given| given.name == name).ok_or("no such array")?;
-            let n = given.dims.iter().product::<i64>() as usize;
-            Ok(vec![0x3F; n * given.dtype.map_or(0, DType::n_bytes)])
+            let array = self.0.iter().find(|array| array.name == name).ok_or("no such array")?;
+            let n = array.dims.iter().product::<i64>() as usize;
+            Ok(vec![0x3F; n * array.dtype.map_or(0, DType::n_bytes)])
         }
     }
 
@@ -306,19 +306,19 @@ mod tests {
     fn every_misfit_says_what_it_is() {
         let spec = spec(Model::Mlp(mlp::Config { hidden: vec![3], ..mlp::Config::new([4], 2) }));
         let wanted = weights_of(&spec).unwrap();
-        let given = |changed: &dyn Fn(&mut Given)| {
-            let given = wanted.iter().filter(|wanted| wanted.role == Role::Weight).map(|wanted| {
+        let entries_with = |changed: &dyn Fn(&mut Given)| {
+            let entries = wanted.iter().filter(|wanted| wanted.role == Role::Weight).map(|wanted| {
                 let (name, dims) = (wanted.name.clone(), wanted.shape.dims.clone());
-                let mut given = Given { name, aliases: Vec::new(), dtype: Some(DType::BF16), dims, place: None };
-                changed(&mut given);
-                given
+                let mut entry = Given { name, aliases: Vec::new(), dtype: Some(DType::BF16), dims, place: None };
+                changed(&mut entry);
+                entry
             });
-            Two(given.collect())
+            Two(entries.collect())
         };
         let read = |except: &[&str], changed: &dyn Fn(&mut Given)| {
             let except = except.iter().map(|pattern| pattern.to_string()).collect();
             let from = InitializeFrom { except, ..InitializeFrom::new("two.npz") };
-            from.read_from(&wanted, &given(changed))
+            from.read_from(&wanted, &entries_with(changed))
                 .map(|read| read.summary().to_string())
                 .map_err(|error| error.to_string())
         };
@@ -326,9 +326,9 @@ mod tests {
         let all = format!("{n} of {n} variables taken by their own names, {n} widened");
         assert_eq!(read(&[], &|_| ()), Ok(all));
         // Another class count.
-        let classes = |given: &mut Given| {
-            if given.name.contains("logits") {
-                *given.dims.last_mut().unwrap() = 5;
+        let classes = |entries_with: &mut Given| {
+            if entries_with.name.contains("logits") {
+                *entries_with.dims.last_mut().unwrap() = 5;
             }
         };
         let error = read(&[], &classes).unwrap_err();
@@ -345,10 +345,12 @@ mod tests {
         let fresh = read(&["mlp/logits/*"], &classes).unwrap();
         assert!(fresh.contains("start afresh: mlp/logits/kernel, mlp/logits/bias"), "{fresh}");
         // Transposed.
-        let error = read(&[], &|given| given.dims.reverse()).unwrap_err();
+        let error = read(&[], &|entries_with| entries_with.dims.reverse()).unwrap_err();
         assert!(error.contains("fits transposed only") && error.contains("`transpose: [1, 0]`"), "{error}");
         // A near name.
-        let error = read(&[], &|given| given.name = given.name.replace("logits/bias", "logits/bais")).unwrap_err();
+        let error =
+            read(&[], &|entries_with| entries_with.name = entries_with.name.replace("logits/bias", "logits/bais"))
+                .unwrap_err();
         assert!(
             error.contains("mlp/logits/bias is missing: there is no mlp/logits/bias; did you mean mlp/logits/bais?"),
             "{error}"
@@ -356,7 +358,8 @@ mod tests {
         // The kernel of that layer fits, but is not named in `except`.
         assert!(error.contains("start them afresh: `except: ['mlp/logits/bias']` under `train`"), "{error}");
         // Another model.
-        let error = read(&[], &|given| given.name = format!("x.{}", given.dims.len())).unwrap_err();
+        let error =
+            read(&[], &|entries_with| entries_with.name = format!("x.{}", entries_with.dims.len())).unwrap_err();
         assert!(error.contains("it is of another model, or its names are of another family, which has x."), "{error}");
         // A pattern without a match.
         assert_eq!(
@@ -365,7 +368,7 @@ mod tests {
              `*/logits/*` is all of a layer `logits`"
         );
         // Not floats.
-        let error = read(&[], &|given| given.dtype = Some(DType::S32)).unwrap_err();
+        let error = read(&[], &|entries_with| entries_with.dtype = Some(DType::S32)).unwrap_err();
         assert!(error.contains("cannot be made of mlp/") && error.contains("which is s32"), "{error}");
     }
 

@@ -444,12 +444,12 @@ impl Manifest {
                 return Err(wrong(format!("{:?} is not the name of a file in the folder", part.file)));
             }
             let measured = measure(folder, &part.file)?;
-            let said = |part: &PackageFile| format!("{} bytes with SHA-256 {}", part.n_bytes, part.sha256);
+            let described = |part: &PackageFile| format!("{} bytes with SHA-256 {}", part.n_bytes, part.sha256);
             if measured != *part {
                 return Err(PackageError::Damaged {
                     path: folder.join(&part.file),
-                    measured: said(&measured),
-                    expected: said(part),
+                    measured: described(&measured),
+                    expected: described(part),
                 });
             }
         }

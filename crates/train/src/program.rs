@@ -129,7 +129,7 @@ pub(super) fn emit_step(
             Some(Loss::Weighted { sum, weight }) => quotient(sum, &mesh.sum(weight)),
             None => return Err(missing_loss(&graph)),
         };
-        sums = Sums::of(&called, Mode::Train);
+        sums = Sums::from_called(&called, Mode::Train);
         n_of_task = graph.variables().len();
         scaling = objective.loss_scale.begin(&graph, &step);
         let losses = trained(&called.groups, || scaling.scale(&loss), |mean| scaling.scale(&mesh.share(mean)));
@@ -241,7 +241,7 @@ pub fn evaluation(
     let _span = tracing::info_span!("build", program = "evaluation", task = task.name(), batch).entered();
     let graph = graph_of(Graph::new(&format!("{}_evaluation", task.name())), numbers.into(), tuning);
     let called = call(&graph, task, batch, Mode::Evaluate);
-    let sums = Sums::of(&called, Mode::Evaluate);
+    let sums = Sums::from_called(&called, Mode::Evaluate);
     let results: Vec<(&str, &Tensor)> = sums.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let program = graph.finish(&results)?;
     Ok(TaskProgram { program, reported: sums.reported, scalars: Vec::new(), n_steps: NonZeroU32::MIN })
@@ -357,8 +357,8 @@ mod tests {
             let y = features.get("y");
             let weights = s.variable("weights", DType::F32, [4, 3], Init::Zeros).value;
             let logit = (&features.get("x") * &weights).sum(&[1]);
-            let said = if self.by_class { logit.greater(&y).cast(DType::F32) } else { y.clone() };
-            Outputs::new().loss((&said * &y).mean(&[0]))
+            let logits = if self.by_class { logit.greater(&y).cast(DType::F32) } else { y.clone() };
+            Outputs::new().loss((&logits * &y).mean(&[0]))
         }
     }
 

@@ -127,11 +127,11 @@ pub fn state_at<E: From<TrainError>>(
 /// this run.
 pub fn newest_before(place: &Path, step: u64) -> (ReplayFrom, u64) {
     let beside = older_beside(place);
-    let found = [place.to_path_buf()].into_iter().chain(beside).filter_map(|path| {
+    let checkpoints = [place.to_path_buf()].into_iter().chain(beside).filter_map(|path| {
         let position = Checkpoint::read_position(&path).ok()?;
         (position.step < step).then_some((position.step, path))
     });
-    match found.max_by_key(|(step, _)| *step) {
+    match checkpoints.max_by_key(|(step, _)| *step) {
         Some((0, _)) | None => (ReplayFrom::Start, 0),
         Some((step, path)) => (ReplayFrom::Checkpoint(path), step),
     }

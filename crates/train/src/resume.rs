@@ -320,8 +320,8 @@ fn compare(key: &str, before: &Value, now: &Value, changes: &mut Vec<Change>) {
             let names = left.keys().chain(right.keys().filter(|name| !left.contains_key(*name)));
             for name in names {
                 let below = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
-                let of = |object: &Map<String, Value>| object.get(name).cloned().unwrap_or(Value::Null);
-                compare(&below, &of(left), &of(right), changes);
+                let value_in = |object: &Map<String, Value>| object.get(name).cloned().unwrap_or(Value::Null);
+                compare(&below, &value_in(left), &value_in(right), changes);
             }
         }
         _ if before == now => {}
@@ -340,15 +340,15 @@ fn compare_lists(key: &str, before: &[Value], now: &[Value], changes: &mut Vec<C
     let before = &before[n_same..before.len() - n_same_at_end];
     let now = &now[n_same..now.len() - n_same_at_end];
     for number in 0..before.len().max(now.len()) {
-        let of = |list: &[Value]| list.get(number).cloned().unwrap_or(Value::Null);
-        compare(&format!("{key}[{}]", n_same + number), &of(before), &of(now), changes);
+        let element = |list: &[Value]| list.get(number).cloned().unwrap_or(Value::Null);
+        compare(&format!("{key}[{}]", n_same + number), &element(before), &element(now), changes);
     }
 }
 
 /// Whether two objects are of one kind, if a key with its options tells the kind: `{dense: {…}, name: a}`.
 fn are_alike(left: &Map<String, Value>, right: &Map<String, Value>) -> bool {
-    let has_other = |own: &Map<String, Value>, other: &Map<String, Value>| {
-        own.iter().any(|(key, value)| value.is_object() && !other.contains_key(key))
+    let has_other = |object: &Map<String, Value>, other: &Map<String, Value>| {
+        object.iter().any(|(key, value)| value.is_object() && !other.contains_key(key))
     };
     !(has_other(left, right) && has_other(right, left))
 }

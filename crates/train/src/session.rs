@@ -137,7 +137,7 @@ impl Session {
     /// # Errors
     /// When the task cannot be built or compiled, or does not fit in memory.
     pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
-        let mut site = Site::of(client, spec.objective.mesh)?;
+        let mut site = Site::for_mesh(client, spec.objective.mesh)?;
         let program = several_steps(program_of_a_step(client, &spec)?, spec.steps_per_call)?;
         let (program, split) = over_partitions(program, &spec)?;
         site.split = Arc::new(split);
@@ -149,7 +149,7 @@ impl Session {
         let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
         let state = State::Held(initial_state(client, &training.variables, &spec, &site)?);
         let (client, function) = (client.clone(), function_of(&*spec.task));
-        let (last, resumed, initialized, exchange) = (None, None, None, Exchange::of(&client, &site));
+        let (last, resumed, initialized, exchange) = (None, None, None, Exchange::between_hosts(&client, &site));
         let update = &spec.objective.update;
         let reduced = update.reducible.then(|| update.unreduced());
         Ok(Session {
@@ -342,8 +342,8 @@ impl Session {
         let last = self.last.insert(match &self.exchange {
             None => Results::Here(last),
             Some(exchange) => {
-                let own: Vec<Vec<&Buffer>> = last.iter().map(|replica| replica.iter().collect()).collect();
-                Results::Gathered(exchange.gather(&own)?)
+                let replicas: Vec<Vec<&Buffer>> = last.iter().map(|replica| replica.iter().collect()).collect();
+                Results::Gathered(exchange.gather(&replicas)?)
             }
         });
         let mut totals = vec![program.no_totals(); n_steps as usize];
@@ -434,15 +434,15 @@ impl Session {
             (Some(single), true) => single,
             _ => &self.training,
         };
-        let mut found = Vec::new();
-        let Some(last) = self.last.as_ref().filter(|last| last.n_replicas() > 1) else { return Ok(found) };
+        let mut replicas = Vec::new();
+        let Some(last) = self.last.as_ref().filter(|last| last.n_replicas() > 1) else { return Ok(replicas) };
         for replica in 0..last.n_replicas() {
             let steps = program.read(last, replica, self.spec.batch as usize)?;
             if steps.get(step).and_then(Totals::loss).is_some_and(|loss| !loss.is_finite()) {
-                found.push(replica);
+                replicas.push(replica);
             }
         }
-        Ok(found)
+        Ok(replicas)
     }
 
     /// Empty totals, to merge those of steps into.

@@ -52,7 +52,7 @@ impl Totals {
 
     /// Names and values, the loss first if there is one. A value without any weight is NaN.
     pub fn values(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.named().map(|(name, value, sum)| (name, value.of(&sum.sums, &sum.weights)))
+        self.named().map(|(name, value, sum)| (name, value.compute(&sum.sums, &sum.weights)))
     }
 
     fn named(&self) -> impl Iterator<Item = (&str, Value, &Sum)> {
@@ -79,11 +79,11 @@ impl Totals {
     pub fn not_finite(&self) -> Option<(&str, f64)> {
         self.named().find_map(|(name, value, sum)| {
             let value = if value == Value::Exponential { Value::Quotient } else { value };
-            let found = value.of(&sum.sums, &sum.weights);
+            let value = value.compute(&sum.sums, &sum.weights);
             let is_right = sum.sums.iter().chain(&sum.weights).all(|number| number.is_finite());
             // If the sums are finite, a NaN is 0/0.
-            let is_empty = name != "loss" && is_right && found.is_nan();
-            (!found.is_finite() && !is_empty).then_some((name, found))
+            let is_empty = name != "loss" && is_right && value.is_nan();
+            (!value.is_finite() && !is_empty).then_some((name, value))
         })
     }
 }
@@ -92,7 +92,7 @@ impl Totals {
 mod tests {
     use super::*;
 
-    fn of(names: &[(&str, Value)]) -> Totals {
+    fn totals_of(names: &[(&str, Value)]) -> Totals {
         Totals::new(names.iter().map(|(name, value)| (name.to_string(), *value)).collect())
     }
 
@@ -102,20 +102,20 @@ mod tests {
 
     #[test]
     fn what_nothing_counted_for_has_no_value_and_is_no_error() {
-        let mut totals = of(&[("loss", Value::Quotient), ("precision", Value::Quotient)]);
+        let mut totals = totals_of(&[("loss", Value::Quotient), ("precision", Value::Quotient)]);
         totals.add(batch([(2.0, 4.0), (0.0, 0.0)]));
         assert!(totals.value("precision").unwrap().is_nan());
         assert_eq!(totals.not_finite(), None);
         totals.add(batch([(2.0, 4.0), (f64::NAN, 0.0)]));
         assert_eq!(totals.not_finite().map(|(name, _)| name), Some("precision"));
-        let mut totals = of(&[("loss", Value::Quotient), ("perplexity", Value::Exponential)]);
+        let mut totals = totals_of(&[("loss", Value::Quotient), ("perplexity", Value::Exponential)]);
         totals.add(batch([(2.0, 1.0), (2000.0, 1.0)]));
         assert_eq!((totals.value("perplexity"), totals.not_finite()), (Some(f64::INFINITY), None));
     }
 
     #[test]
     fn batches_add_up_exactly() {
-        let mut totals = of(&[("loss", Value::Quotient), ("accuracy", Value::Quotient)]);
+        let mut totals = totals_of(&[("loss", Value::Quotient), ("accuracy", Value::Quotient)]);
         assert_eq!(totals.not_finite().map(|(name, value)| (name, value.is_nan())), Some(("loss", true)));
         let mut other = totals.clone();
         totals.add(batch([(6.0, 3.0), (2.0, 4.0)]));
@@ -128,7 +128,7 @@ mod tests {
     /// Means of means would be 1/2 and 3/4.
     #[test]
     fn arrays_add_up_before_their_value_is_made() {
-        let mut totals = of(&[("mean_iou", Value::MeanOfQuotients)]);
+        let mut totals = totals_of(&[("mean_iou", Value::MeanOfQuotients)]);
         totals.add([Sum { sums: vec![1.0, 0.0], weights: vec![1.0, 1.0] }]);
         totals.add([Sum { sums: vec![0.0, 3.0], weights: vec![3.0, 3.0] }]);
         assert_eq!(totals.value("mean_iou"), Some(0.5));

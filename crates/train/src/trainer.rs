@@ -125,11 +125,11 @@ impl fmt::Debug for Trainer<'_> {
 impl<'a> Trainer<'a> {
     /// A task with default options.
     pub fn new(task: impl Task + 'static) -> Trainer<'a> {
-        Trainer::of(Spec::new(task))
+        Trainer::from_spec(Spec::new(task))
     }
 
     /// The training of a [`Spec`], such as that of an experiment.
-    pub fn of(spec: Spec) -> Trainer<'a> {
+    pub fn from_spec(spec: Spec) -> Trainer<'a> {
         Trainer {
             spec,
             n_epochs: 1,

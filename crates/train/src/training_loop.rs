@@ -441,12 +441,12 @@ impl Run<'_> {
             }
             // Several hosts make a step together or not at all: all know that each has its batch before it starts.
             let ahead = (!is_one).then(|| calls.next());
-            let own = Wish {
+            let wish = Wish {
                 stop: stop.load(Ordering::Relaxed),
                 save: self.is_time_to_save(first),
                 ..ahead.as_ref().map_or(Wish::default(), wish)
             };
-            let agreed = self.session.agree(own)?;
+            let agreed = self.session.agree(wish)?;
             if agreed.save || agreed.stop {
                 self.save()?;
             }
@@ -536,8 +536,8 @@ impl Run<'_> {
 
     /// Ends the run after this epoch if any host was asked to stop; the state is saved.
     fn end_if_asked(&self, epoch: u64, stop: &AtomicBool) -> Result<(), TrainError> {
-        let own = Wish { stop: stop.load(Ordering::Relaxed), ..Wish::default() };
-        if self.session.agree(own)?.stop { Err(self.interrupted(epoch)) } else { Ok(()) }
+        let wish = Wish { stop: stop.load(Ordering::Relaxed), ..Wish::default() };
+        if self.session.agree(wish)?.stop { Err(self.interrupted(epoch)) } else { Ok(()) }
     }
 
     fn interrupted(&self, epoch: u64) -> TrainError {

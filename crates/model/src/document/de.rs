@@ -34,7 +34,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Float(value) => visitor.visit_f64(*value),
             Value::Text(text) => visitor.visit_borrowed_str(text),
             Value::List(list) => return items(self, list, visitor),
-            Value::Map(map) => visitor.visit_map(Entries::of(map)),
+            Value::Map(map) => visitor.visit_map(Entries::new(map)),
             Value::Tagged(tag, node) => visitor.visit_enum(Variant { name: tag, content: Some(node) }),
         };
         read.map_err(|error| error.or_at(self.mark))
@@ -67,7 +67,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         let read = match (&self.value, self.text()) {
             (Value::Tagged(tag, node), _) => visitor.visit_enum(Variant { name: tag, content: Some(node) }),
             (_, Some(name)) => visitor.visit_enum(Variant { name, content: None }),
-            (_, None) => Err(ReadError::wrong(self.found(), &super::error::one_of(variants))),
+            (_, None) => Err(ReadError::wrong(self.description(), &super::error::one_of(variants))),
         };
         read.map_err(|error| error.or_at(self.mark))
     }
@@ -129,7 +129,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             _ if self.is_empty() => &[][..],
             _ => return Err(self.is_none_of(&visitor)),
         };
-        visitor.visit_map(Entries::of(map)).map_err(|error| error.or_at(self.mark))
+        visitor.visit_map(Entries::new(map)).map_err(|error| error.or_at(self.mark))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -169,8 +169,8 @@ fn items<'de, V: Visitor<'de>>(node: &Node, list: &'de [Node], visitor: V) -> Re
     match items.0.len() {
         0 => Ok(read),
         n_left => {
-            let found = format!("a list of {}", list.len());
-            Err(ReadError::wrong(found, &format!("a list of {}", list.len() - n_left)).or_at(node.mark))
+            let measured = format!("a list of {}", list.len());
+            Err(ReadError::wrong(measured, &format!("a list of {}", list.len() - n_left)).or_at(node.mark))
         }
     }
 }
@@ -193,7 +193,7 @@ pub(super) struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    pub fn of(map: &'a [(Key, Node)]) -> Entries<'a> {
+    pub fn new(map: &'a [(Key, Node)]) -> Entries<'a> {
         Entries { rest: map.iter(), value: None }
     }
 }

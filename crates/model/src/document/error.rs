@@ -176,9 +176,9 @@ impl ConfigProblem {
 
 /// The correction of a value that is nearly valid: a number in quotes, a whole number with a decimal point, a list's
 /// single item without brackets.
-fn as_expected(found: &str, expected: &str) -> Option<String> {
-    let quoted = found.strip_prefix("string \"").and_then(|rest| rest.strip_suffix('"'));
-    let (integer, float) = (in_backticks(found, "integer"), in_backticks(found, "floating point"));
+fn as_expected(written: &str, expected: &str) -> Option<String> {
+    let quoted = written.strip_prefix("string \"").and_then(|rest| rest.strip_suffix('"'));
+    let (integer, float) = (in_backticks(written, "integer"), in_backticks(written, "floating point"));
     let is_list = expected == "a list" || expected.starts_with("a list of ");
     match (quoted, integer, float) {
         (Some(text), ..) if expected.contains("number") && text.parse::<f64>().is_ok() => {
@@ -196,8 +196,8 @@ fn as_expected(found: &str, expected: &str) -> Option<String> {
     }
 }
 
-fn in_backticks<'a>(found: &'a str, kind: &str) -> Option<&'a str> {
-    found.strip_prefix(kind)?.strip_prefix(" `")?.strip_suffix('`')
+fn in_backticks<'a>(written: &'a str, kind: &str) -> Option<&'a str> {
+    written.strip_prefix(kind)?.strip_prefix(" `")?.strip_suffix('`')
 }
 
 /// `expected one of a, b, c`.
@@ -226,17 +226,17 @@ pub struct ReadError {
 impl ReadError {
     /// An error with a message of ours.
     pub fn new(message: impl Into<String>) -> ReadError {
-        ReadError::of(ConfigProblem::Together { message: message.into(), help: None })
+        ReadError::from_problem(ConfigProblem::Together { message: message.into(), help: None })
     }
 
     /// An error with this problem.
-    pub fn of(problem: ConfigProblem) -> ReadError {
+    pub fn from_problem(problem: ConfigProblem) -> ReadError {
         ReadError { mark: None, problem }
     }
 
     /// The error of a value of another kind.
     pub fn wrong(found: String, expected: &str) -> ReadError {
-        ReadError::of(ConfigProblem::WrongValue { found, expected: expected.to_string() })
+        ReadError::from_problem(ConfigProblem::WrongValue { found, expected: expected.to_string() })
     }
 
     /// The same error with this advice instead of the problem's own.
@@ -309,19 +309,19 @@ impl de::Error for ReadError {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> ReadError {
-        ReadError::of(ConfigProblem::UnknownValue { value: variant.to_string(), valid: strings(expected) })
+        ReadError::from_problem(ConfigProblem::UnknownValue { value: variant.to_string(), valid: strings(expected) })
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> ReadError {
-        ReadError::of(ConfigProblem::UnknownKey { key: field.to_string(), valid: strings(expected) })
+        ReadError::from_problem(ConfigProblem::UnknownKey { key: field.to_string(), valid: strings(expected) })
     }
 
     fn missing_field(field: &'static str) -> ReadError {
-        ReadError::of(ConfigProblem::MissingKey { key: field.to_string() })
+        ReadError::from_problem(ConfigProblem::MissingKey { key: field.to_string() })
     }
 
     fn duplicate_field(field: &'static str) -> ReadError {
-        ReadError::of(ConfigProblem::DuplicateKey { key: field.to_string() })
+        ReadError::from_problem(ConfigProblem::DuplicateKey { key: field.to_string() })
     }
 }
 

@@ -81,8 +81,8 @@ impl Including<'_> {
             Value::List(list) => list.iter().collect(),
             _ => vec![include],
         };
-        let own: Vec<(Key, Node)> = map.iter().filter(|(key, _)| &**key != "include").cloned().collect();
-        let mut joined = node.replaced(Value::Map(own));
+        let entries: Vec<(Key, Node)> = map.iter().filter(|(key, _)| &**key != "include").cloned().collect();
+        let mut joined = node.replaced(Value::Map(entries));
         for name in names {
             let Value::Text(file) = &name.value else {
                 return Err(Failed::At(name.wrong("a file, such as `include: blocks.yaml`, or a list of files")));
@@ -139,22 +139,22 @@ fn moved(node: &Node, lines: usize) -> Node {
         Value::Tagged(tag, node) => Value::Tagged(tag.clone(), Box::new(moved(node, lines))),
         other => other.clone(),
     };
-    let mut made = node.replaced(value);
-    made.mark = later(node.mark);
-    made
+    let mut shifted = node.replaced(value);
+    shifted.mark = later(node.mark);
+    shifted
 }
 
 /// Merges maps: the first one's values win, and maps in both are merged recursively.
 fn with(node: Node, included: Node) -> Node {
-    let (Value::Map(own), Value::Map(others)) = (&node.value, included.value) else { return node };
-    let mut own = own.clone();
+    let (Value::Map(first), Value::Map(others)) = (&node.value, included.value) else { return node };
+    let mut entries = first.clone();
     for (key, other) in others {
-        match own.iter_mut().find(|(known, _)| **known == *key) {
+        match entries.iter_mut().find(|(known, _)| **known == *key) {
             Some((_, known)) => *known = with(known.clone(), other),
-            None => own.push((key, other)),
+            None => entries.push((key, other)),
         }
     }
-    node.replaced(Value::Map(own))
+    node.replaced(Value::Map(entries))
 }
 
 #[cfg(test)]

@@ -17,26 +17,26 @@ use serde::forward_to_deserialize_any;
 /// # Errors
 /// A missing or unknown `kind`, and the errors of the kind's own keys.
 pub fn read<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
-    Node::read(deserializer, of)
+    Node::read(deserializer, from_node)
 }
 
 /// As [`read()`], from a node.
 ///
 /// # Errors
 /// As [`read()`].
-pub fn of<T: DeserializeOwned>(node: &Node) -> Result<T, ReadError> {
+pub fn from_node<T: DeserializeOwned>(node: &Node) -> Result<T, ReadError> {
     of_node(node, None)
 }
 
-/// As [`of`]; a number alone stands for one of the kinds.
+/// As [`from_node`]; a number alone stands for one of the kinds.
 ///
 /// # Errors
 /// As [`read()`]; a number that `of_number` refuses, with its reason.
-pub fn of_or_number<T: DeserializeOwned>(node: &Node, of_number: OfNumber<T>) -> Result<T, ReadError> {
+pub fn from_node_or_number<T: DeserializeOwned>(node: &Node, of_number: OfNumber<T>) -> Result<T, ReadError> {
     of_node(node, Some(of_number))
 }
 
-/// Adds to an error of [`of`] or [`of_or_number`] about an unknown key which other kind has that key.
+/// Adds to an error of [`from_node`] or [`from_node_or_number`] about an unknown key which other kind has that key.
 pub fn elsewhere<T: DeserializeOwned>(error: ReadError) -> ReadError {
     let ConfigProblem::UnknownKey { key, .. } = &error.problem else { return error };
     let kinds = with_key::<T>(key);
@@ -95,7 +95,7 @@ fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> 
         }
         Value::Map(map) => {
             let Some(kind) = node.get("kind") else {
-                let missing = ReadError::of(ConfigProblem::MissingKey { key: "kind".to_string() });
+                let missing = ReadError::from_problem(ConfigProblem::MissingKey { key: "kind".to_string() });
                 // `{adam: {beta1: 0.9}}`, the form of layers.
                 let named = map.iter().find(|(key, _)| names.contains(&&**key));
                 let missing = match named {

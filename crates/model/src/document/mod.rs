@@ -155,15 +155,15 @@ fn of_tuning(root: &Node, problem: ConfigProblem) -> ConfigProblem {
 fn tune_line(root: &Node, key: &str) -> String {
     // A document may also be a model alone.
     let blocks = [Some(root), root.get("model"), root.get("train")];
-    let given = |choice: &Choice| {
+    let line = |choice: &Choice| {
         let of_block = |block: &&Node| block.get(choice.key).or_else(|| block.get(choice.was?)).cloned();
         let value = blocks.iter().flatten().find_map(of_block)?;
         Some(format!("{}: {}", choice.key, as_now(choice.key, &value)))
     };
-    let given: Vec<String> = CHOICES.iter().filter_map(given).collect();
-    match given.is_empty() {
+    let lines: Vec<String> = CHOICES.iter().filter_map(line).collect();
+    match lines.is_empty() {
         true => format!("tune: {{{}: …}}", Choice::from_key(key).map_or(key, |choice| choice.key)),
-        false => format!("tune: {{{}}}", given.join(", ")),
+        false => format!("tune: {{{}}}", lines.join(", ")),
     }
 }
 

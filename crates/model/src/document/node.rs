@@ -167,11 +167,11 @@ impl Node {
 
     /// The error of a node of another kind.
     pub fn wrong(&self, expected: &str) -> ReadError {
-        ReadError::wrong(self.found(), expected).or_at(self.mark)
+        ReadError::wrong(self.description(), expected).or_at(self.mark)
     }
 
     /// A description of it, for an error.
-    pub fn found(&self) -> String {
+    pub fn description(&self) -> String {
         super::error::plain(&self.unexpected().to_string())
     }
 

@@ -69,8 +69,8 @@ const MAX_POSITIVES: usize = 1000;
 pub fn positives<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
     let values = Vec::<Positive>::deserialize(deserializer)?;
     if values.len() > MAX_POSITIVES {
-        let found = format!("a list of {} numbers, expected at most {MAX_POSITIVES}", values.len());
-        return Err(serde::de::Error::custom(found));
+        let measured = format!("a list of {} numbers, expected at most {MAX_POSITIVES}", values.len());
+        return Err(serde::de::Error::custom(measured));
     }
     Ok(values.into_iter().map(|Positive(value)| value).collect())
 }

@@ -177,7 +177,7 @@ impl Tree {
                     let mark = node.mark;
                     let Some(key) = node.text().map(str::to_string) else {
                         let expected = "a key, which is text".to_string();
-                        let problem = ConfigProblem::WrongValue { found: node.found(), expected };
+                        let problem = ConfigProblem::WrongValue { found: node.description(), expected };
                         return Err((problem, Some(mark)));
                     };
                     if !keys.insert(key.clone()) {
@@ -361,12 +361,12 @@ mod tests {
         let mut n = 0;
         for text in scalars.split(' ') {
             for text in [format!("{text}\n"), format!("k: {text}\n"), format!("k: [{text}]\n"), format!("- {text}\n")] {
-                let (own, other) = (parse(&text), serde_yaml::from_str::<serde_yaml::Value>(&text));
-                match (own, other) {
-                    (Ok(own), Ok(other)) => assert_eq!(value_of(&own), other, "{text}"),
+                let (ours, other) = (parse(&text), serde_yaml::from_str::<serde_yaml::Value>(&text));
+                match (ours, other) {
+                    (Ok(ours), Ok(other)) => assert_eq!(value_of(&ours), other, "{text}"),
                     // In YAML 1.1, which `serde_yaml` follows here, a bracket does not end a tag.
                     (Ok(_), Err(_)) if text.contains("!a]") || text.contains("!a,b]") => {}
-                    (own, other) => assert_eq!(own.is_ok(), other.is_ok(), "{text}: {own:?}, {other:?}"),
+                    (ours, other) => assert_eq!(ours.is_ok(), other.is_ok(), "{text}: {ours:?}, {other:?}"),
                 }
                 n += 1;
             }

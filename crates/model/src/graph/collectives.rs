@@ -64,7 +64,7 @@ impl VariableShard {
     ///
     /// It minimises the memory of a part on a TPU, which stores f32 arrays in tiles of 8 × 128 along their last two
     /// dimensions, or of 1024. The first axis wins a tie.
-    pub fn of(dims: &[i64], n: NonZeroU32) -> Option<VariableShard> {
+    pub fn for_dims(dims: &[i64], n: NonZeroU32) -> Option<VariableShard> {
         let axes = (0..dims.len()).map(|axis| VariableShard { axis, whole: dims[axis], n });
         let best = axes.filter(|part| part.whole >= part.n()).min_by_key(|part| stored_size(&part.dims(dims)))?;
         (n.get() > 1 && stored_size(&best.dims(dims)) < stored_size(dims)).then_some(best)
@@ -186,7 +186,7 @@ impl Graph {
     /// The sharding of a trainable variable of these dims, if it is sharded.
     pub(super) fn part_of(&self, dims: &[i64]) -> Option<VariableShard> {
         let Replicas { n, in_parts, .. } = self.replicas();
-        if in_parts { VariableShard::of(dims, n) } else { None }
+        if in_parts { VariableShard::for_dims(dims, n) } else { None }
     }
 
     /// Sets the sharding of variable `number`, whose dims are a part's: for variables declared from another program.
@@ -245,8 +245,8 @@ impl Tensor {
         let rounded = |x: &Tensor| x.emit("reduce-precision", &[], |e| e.emit(Op::ROUND_TO_BF16, &[x.id], None));
         let dims = self.dims();
         let with_rank = |n: i64| [n].into_iter().chain(dims.iter().copied()).collect::<Vec<i64>>();
-        let own = rounded(&self.cast(DType::F32)).cast(DType::BF16).reshape(with_rank(1));
-        let all = own.gathered_from_replicas(0).cast(DType::F32);
+        let rounded_term = rounded(&self.cast(DType::F32)).cast(DType::BF16).reshape(with_rank(1));
+        let all = rounded_term.gathered_from_replicas(0).cast(DType::F32);
         let term = |rank: i64| {
             let mut slice: Vec<SliceDim> =
                 with_rank(1).iter().map(|&limit| SliceDim { start: 0, limit, stride: 1 }).collect();
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     fn part(dims: &[i64], n: u32) -> Option<(usize, i64)> {
-        VariableShard::of(dims, NonZeroU32::new(n).unwrap()).map(|part| (part.axis, part.length()))
+        VariableShard::for_dims(dims, NonZeroU32::new(n).unwrap()).map(|part| (part.axis, part.length()))
     }
 
     #[test]

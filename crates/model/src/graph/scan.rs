@@ -67,11 +67,12 @@ impl Graph {
         let n_carried = results.carried.len();
         let stacks: Vec<Tensor> = results.stacked.iter().map(|shape| self.zeros_stacked(n, shape)).collect();
         // The state is the carried values and the stacks, then the other operands whole, then the trip number.
-        let of = |is_carried: bool| {
+        let operands_where = |is_carried: bool| {
             operands.iter().filter(move |it| matches!(it, Operand::Carried(_)) == is_carried).map(|it| it.tensor())
         };
         let trip = self.scalar(DType::S32, 0.0);
-        let state: Vec<InstrId> = of(true).chain(&stacks).chain(of(false)).chain([&trip]).map(|it| it.id).collect();
+        let state: Vec<InstrId> =
+            operands_where(true).chain(&stacks).chain(operands_where(false)).chain([&trip]).map(|it| it.id).collect();
         let shape = Shape::Tuple(state.iter().map(|&id| self.emitter().shape(id)).collect());
         let last = self.emit_with("while", |e| {
             let written = e.with_module_mut(|module| {
@@ -139,15 +140,15 @@ impl Graph {
                 let entry = module.entry;
                 inline(module, entry, body, &arguments, &called)
             });
-            let given = match inlined {
-                Ok(given) => given,
+            let trip_results = match inlined {
+                Ok(trip_results) => trip_results,
                 Err(error) => {
                     self.fail("scan_unrolled", &tensors, error);
                     return poison();
                 }
             };
-            carried = given[..n_carried].to_vec();
-            others.iter_mut().zip(&given[n_carried..]).for_each(|(other, &result)| other.push(result));
+            carried = trip_results[..n_carried].to_vec();
+            others.iter_mut().zip(&trip_results[n_carried..]).for_each(|(other, &result)| other.push(result));
         }
         let last = others.iter().filter_map(|other| other.last().copied());
         let passed = self.barrier(&carried.iter().copied().chain(last).collect::<Vec<_>>());

@@ -175,7 +175,7 @@ impl Scope {
         if let Some(error) = name_problem("a variable", full, is_taken) {
             return graph.no_variable(error);
         }
-        let (is_low, dtype) = (master != requested, if trainable { graph.storage().of(master) } else { master });
+        let (is_low, dtype) = (master != requested, if trainable { graph.storage().dtype_for(master) } else { master });
         let dims = part.map_or(dims.clone(), |part| part.dims(dims));
         let instr = graph.parameter(name, dtype, &dims);
         graph.inner.variables.borrow_mut().push(VariableInfo {

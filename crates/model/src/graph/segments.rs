@@ -123,7 +123,7 @@ impl Graph {
                 g.input(&format!("operand{number}"), tensor.dtype(), dims)
             })
             .collect();
-        let given: Vec<Operand<'_>> = operands
+        let segment_operands: Vec<Operand<'_>> = operands
             .iter()
             .zip(&inputs)
             .map(|(operand, input)| match operand {
@@ -131,7 +131,7 @@ impl Graph {
                 Operand::Carried(_) | Operand::Counted(_) => Operand::Carried(input),
             })
             .collect();
-        let mut results = g.scan(length, body, &given);
+        let mut results = g.scan(length, body, &segment_operands);
         let entry = body.entry();
         let given_on = entry.instr(entry.root).operands.iter().take(n_carried).enumerate();
         let parameters = entry.parameters();

@@ -118,11 +118,11 @@ impl Graph {
             return Ok(None);
         }
         let variables = shared.variables.borrow();
-        match variables.get(name).filter(|made| made.path == part.path) {
-            Some(made) => match request.difference(&made.request) {
-                None => Ok(Some(self.as_set(made))),
+        match variables.get(name).filter(|previous| previous.path == part.path) {
+            Some(previous) => match request.difference(&previous.request) {
+                None => Ok(Some(self.as_set(previous))),
                 Some((here, there)) => {
-                    let place = self.place_of(made.variable.stored.id);
+                    let place = self.place_of(previous.variable.stored.id);
                     let message = format!("{name} is asked for as {here}, but was made as {there} at {place}");
                     let error = RuleError::new("variable/shared", message);
                     Err(error.with_help(
@@ -146,17 +146,17 @@ impl Graph {
     /// Records a declared variable, if a shared part is open.
     pub(super) fn remember_shared(&self, name: &str, request: Request, variable: &Variable) {
         if let Some(part) = self.inner.shared.open.borrow().last() {
-            let made = Made { path: part.path.clone(), request, variable: variable.clone() };
-            self.inner.shared.variables.borrow_mut().insert(name.to_string(), made);
+            let declared = Made { path: part.path.clone(), request, variable: variable.clone() };
+            self.inner.shared.variables.borrow_mut().insert(name.to_string(), declared);
         }
     }
 
     /// A variable as a later part reads it: state has its updated value.
-    fn as_set(&self, made: &Made) -> Variable {
-        let variable = made.variable.clone();
+    fn as_set(&self, previous: &Made) -> Variable {
+        let variable = previous.variable.clone();
         let update = self.inner.variables.borrow()[variable.number].update;
         match update {
-            Some(id) if !made.request.trainable => Variable { value: self.tensor(id), ..variable },
+            Some(id) if !previous.request.trainable => Variable { value: self.tensor(id), ..variable },
             _ => variable,
         }
     }

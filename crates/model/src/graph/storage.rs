@@ -59,7 +59,7 @@ impl Storage {
     }
 
     /// The dtype of a trainable variable that would otherwise be stored in `dtype`.
-    pub fn of(self, dtype: DType) -> DType {
+    pub fn dtype_for(self, dtype: DType) -> DType {
         match (self, dtype) {
             (Storage::Bf16Stochastic | Storage::Bf16Compensated | Storage::Bf16Nearest, DType::F32) => DType::BF16,
             (_, other) => other,

@@ -280,21 +280,22 @@ impl Tensor {
     /// Repeats to `dims` as NumPy broadcasts: right-aligned, sizes equal or 1.
     #[track_caller]
     pub fn broadcast_to(&self, dims: &[i64]) -> Tensor {
-        let own = self.dims();
-        if self.is_poison() || own == dims {
+        let source_dims = self.dims();
+        if self.is_poison() || source_dims == dims {
             return self.clone();
         }
-        let fits = own.len() <= dims.len()
-            && own.iter().rev().zip(dims.iter().rev()).all(|(&from, &to)| from == to || from == 1);
+        let fits = source_dims.len() <= dims.len()
+            && source_dims.iter().rev().zip(dims.iter().rev()).all(|(&from, &to)| from == to || from == 1);
         if !fits {
-            let message = format!("dims {own:?} do not broadcast to {dims:?}");
+            let message = format!("dims {source_dims:?} do not broadcast to {dims:?}");
             let help = "dims are aligned at the right; each must be equal or 1";
             return self.graph.fail("broadcast", &[self], RuleError::new("broadcast/fit", message).with_help(help));
         }
-        let offset = dims.len() - own.len();
-        let kept: Vec<usize> = (0..own.len()).filter(|&axis| own[axis] == dims[axis + offset]).collect();
-        let squeezed: Vec<i64> = kept.iter().map(|&axis| own[axis]).collect();
-        let dimensions: Vec<i64> = kept.iter().map(|&axis| (axis + offset) as i64).collect();
+        let offset = dims.len() - source_dims.len();
+        let kept_axes: Vec<usize> =
+            (0..source_dims.len()).filter(|&axis| source_dims[axis] == dims[axis + offset]).collect();
+        let squeezed: Vec<i64> = kept_axes.iter().map(|&axis| source_dims[axis]).collect();
+        let dimensions: Vec<i64> = kept_axes.iter().map(|&axis| (axis + offset) as i64).collect();
         self.emit("broadcast", &[], |e| e.broadcast(e.reshape(self.id, &squeezed), &dimensions, dims))
     }
 

@@ -68,7 +68,7 @@ impl Classifier for Config {
     }
 
     fn identity(&self) -> Identity {
-        Identity::new("cnn").of(self).changeable(&["dropout"])
+        Identity::new("cnn").with_config(self).changeable(&["dropout"])
     }
 }
 

@@ -424,7 +424,7 @@ impl Task for Layers {
                 _ => {}
             }
         }
-        let identity = Identity::new("layers").of(&function).changeable(&["labels", "loss", "metrics"]);
+        let identity = Identity::new("layers").with_config(&function).changeable(&["labels", "loss", "metrics"]);
         identity.with_changeable("dropout", rates).with_changeable("label_smoothing", self.label_smoothing)
     }
 }

@@ -39,8 +39,8 @@ pub(super) fn dims_of_rank<'de, D: Deserializer<'de>>(
             if self.ranks.contains(&dims.len()) {
                 return Ok(dims);
             }
-            let found = format!("{} sizes", dims.len());
-            Err(A::Error::invalid_value(Unexpected::Other(&found), &self))
+            let measured = format!("{} sizes", dims.len());
+            Err(A::Error::invalid_value(Unexpected::Other(&measured), &self))
         }
     }
     deserializer.deserialize_seq(Dims { ranks, expected })

@@ -54,7 +54,7 @@ impl Classifier for Config {
     }
 
     fn identity(&self) -> Identity {
-        Identity::new("mlp").of(self).changeable(&["dropout"])
+        Identity::new("mlp").with_config(self).changeable(&["dropout"])
     }
 }
 

@@ -182,7 +182,7 @@ impl Classifier for Config {
     }
 
     fn identity(&self) -> Identity {
-        Identity::new("resnet").of(self).changeable(&["format"])
+        Identity::new("resnet").with_config(self).changeable(&["format"])
     }
 }
 

@@ -63,7 +63,7 @@ impl Task for Tokens {
     }
 
     fn identity(&self) -> Identity {
-        let identity = Identity::new("transformer").of(&self.network).changeable(&["dropout"]);
+        let identity = Identity::new("transformer").with_config(&self.network).changeable(&["dropout"]);
         identity.with_changeable("label_smoothing", self.label_smoothing)
     }
 }

@@ -265,7 +265,7 @@ impl Task for TwoTower {
     }
 
     fn identity(&self) -> Identity {
-        let identity = Identity::new("two_tower").of(&self.network).changeable(&["dropout"]);
+        let identity = Identity::new("two_tower").with_config(&self.network).changeable(&["dropout"]);
         identity.with_changeable("label_smoothing", self.label_smoothing)
     }
 }
@@ -284,20 +284,20 @@ impl TwoTower {
             return Outputs::new().prediction("picture_embedding", pictures).prediction("word_embedding", words);
         }
         let scores = cosines(pictures, words) / temperature;
-        let own = scores.graph().iota(DType::S32, &[features.batch()], 0);
+        let own_rows = scores.graph().iota(DType::S32, &[features.batch()], 0);
         let losses = |smoothing: f64, scores: &Tensor| {
             let cross_entropy = nn::sparse_softmax_cross_entropy_per_example;
-            let given_picture = cross_entropy(scores, &own, smoothing);
-            (given_picture + cross_entropy(&scores.transpose(&[1, 0]), &own, smoothing)) / 2.0
+            let given_picture = cross_entropy(scores, &own_rows, smoothing);
+            (given_picture + cross_entropy(&scores.transpose(&[1, 0]), &own_rows, smoothing)) / 2.0
         };
         if mode == Mode::Train {
-            let accuracy = Metric::mean(&nn::is_correct(&scores, &own));
+            let accuracy = Metric::mean(&nn::is_correct(&scores, &own_rows));
             let loss = losses(self.label_smoothing, &scores).mean(&[0]);
             return Outputs::new().loss(loss).metric("matching_accuracy", accuracy);
         }
         let weight = features.weight();
         let scores = among_real(&scores, &weight);
-        let accuracy = Metric::weighted(&nn::is_correct(&scores, &own), &weight);
+        let accuracy = Metric::weighted(&nn::is_correct(&scores, &own_rows), &weight);
         let loss = Loss::weighted(&losses(0.0, &scores), &weight);
         Outputs::new().loss(loss).metric("matching_accuracy", accuracy)
     }

@@ -53,7 +53,7 @@ pub enum Activation {
 impl Activation {
     /// Applies the function to x.
     #[track_caller]
-    pub fn of(self, x: &Tensor) -> Tensor {
+    pub fn apply(self, x: &Tensor) -> Tensor {
         match self {
             Activation::Linear => x.clone(),
             Activation::Relu => relu(x),
@@ -87,7 +87,7 @@ impl Activation {
             Activation::GeluTanh => gelu_of_ops(x, Gelu::Tanh),
             // The slope of this form at 0 is 1/2, the sigmoid's value.
             Activation::Softplus => (x + x.abs()) * 0.5 + x.abs().negate().exponential().log_plus_one(),
-            other => other.of(x),
+            other => other.apply(x),
         }
     }
 }
@@ -351,6 +351,6 @@ fn along(reduced: &Tensor, x: &Tensor, axis: i64) -> Tensor {
         return reduced.clone();
     }
     let axis = x.axis(axis);
-    let kept: Vec<i64> = (0..x.rank() as i64).filter(|&own| own != axis).collect();
-    reduced.broadcast_in_dim(&x.dims(), &kept)
+    let remaining: Vec<i64> = (0..x.rank() as i64).filter(|&own| own != axis).collect();
+    reduced.broadcast_in_dim(&x.dims(), &remaining)
 }

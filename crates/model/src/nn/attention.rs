@@ -343,7 +343,7 @@ fn mix(
 ) -> (Tensor, Tensor, AttentionResiduals) {
     let visible = Visible::new(config, mask);
     let scaled = q / (q.dims()[3] as f64).sqrt();
-    let scores = visible.of_tensor(&scaled.dot(k, scoring()));
+    let scores = visible.mask_tensor(&scaled.dot(k, scoring()));
     let (log_sum, weights) = s.within("weights", |_| {
         let dtype = scores.dtype();
         let wide = scores.cast(if dtype.bits() < 32 { DType::F32 } else { dtype });
@@ -386,7 +386,7 @@ fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option
     let scores = residuals.scores.unwrap_or_else(|| {
         // Without the barrier, common subexpression elimination would keep the weights of the forward pass.
         [scaled, k, log_sum, g] = e.barrier([scaled, k, log_sum, g]);
-        visible.of(e, e.dot(scaled, k, scoring()))
+        visible.mask_scores(e, e.dot(scaled, k, scoring()))
     });
     let dims = e.dims(scores);
     let along = |row: InstrId| e.broadcast(row, &[0, 1, 2], &dims);
@@ -514,14 +514,14 @@ mod tests {
             let y = attention(&g.scope(), &x, &x, "attention", &config);
             g.finish(&[("y", &y)]).map(drop).map_err(|error| error.to_string())
         };
-        let of = |num_heads, size| Attention { num_heads, head_dim: Some(size), ..Attention::default() };
-        built(16, Attention { rope, use_causal_mask: true, ..of(2, 4) }).unwrap();
+        let heads_of = |num_heads, size| Attention { num_heads, head_dim: Some(size), ..Attention::default() };
+        built(16, Attention { rope, use_causal_mask: true, ..heads_of(2, 4) }).unwrap();
         for (positions, config, expected) in [
-            (100_000_000, of(2, 4), "expected at most 2^56 bytes"),
-            (100_000_000, Attention { rope, use_causal_mask: true, ..of(2, 4) }, "expected at most 2^56 bytes"),
-            (16, of(1 << 32, 1 << 32), "4294967296 heads of 4294967296 features are more than there can be"),
-            (16, Attention { rope, ..of(2, 1 << 32) }, "expected at most 65536"),
-            (16, of(2, 1 << 60), "expected at most 2^56 bytes"),
+            (100_000_000, heads_of(2, 4), "expected at most 2^56 bytes"),
+            (100_000_000, Attention { rope, use_causal_mask: true, ..heads_of(2, 4) }, "expected at most 2^56 bytes"),
+            (16, heads_of(1 << 32, 1 << 32), "4294967296 heads of 4294967296 features are more than there can be"),
+            (16, Attention { rope, ..heads_of(2, 1 << 32) }, "expected at most 65536"),
+            (16, heads_of(2, 1 << 60), "expected at most 2^56 bytes"),
         ] {
             let error = built(positions, config).unwrap_err();
             assert!(error.contains(expected), "{positions}, {config:?}: {error}");
@@ -534,15 +534,15 @@ mod tests {
     fn kernels_start_as_matrices_do() {
         let fans = [(FanMode::FanIn, 36.0, 12.0), (FanMode::FanOut, 48.0, 36.0), (FanMode::FanAvg, 42.0, 24.0)];
         for (mode, before, after) in fans {
-            let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
-            assert_eq!(as_matrix(of(2.0), [12, 3, 4], [12, 12]), of(2.0 * before / 12.0));
-            assert_eq!(as_matrix(of(2.0), [3, 4, 12], [12, 12]), of(2.0 * after / 12.0));
+            let scaled = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
+            assert_eq!(as_matrix(scaled(2.0), [12, 3, 4], [12, 12]), scaled(2.0 * before / 12.0));
+            assert_eq!(as_matrix(scaled(2.0), [3, 4, 12], [12, 12]), scaled(2.0 * after / 12.0));
         }
         // For keys with fewer heads: 12 features to 2 heads of 4.
         let fans = [(FanMode::FanIn, 24.0, 12.0), (FanMode::FanOut, 48.0, 8.0), (FanMode::FanAvg, 36.0, 10.0)];
         for (mode, counted, wanted) in fans {
-            let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
-            assert_eq!(as_matrix(of(2.0), [12, 2, 4], [12, 8]), of(2.0 * counted / wanted));
+            let scaled = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
+            assert_eq!(as_matrix(scaled(2.0), [12, 2, 4], [12, 8]), scaled(2.0 * counted / wanted));
         }
         assert_eq!(as_matrix(Init::Ones, [12, 3, 4], [12, 12]), Init::Ones);
     }

@@ -152,10 +152,10 @@ pub(super) fn over(group: Option<&Group>, [mean, variance]: [Tensor; 2]) -> [Ten
 }
 
 /// The cotangents of scale and offset that the group's statistics pass on to each part's data: the mean over the parts.
-pub(super) fn mean_cotangents(e: &Emitter, group: Option<&Group>, own: [InstrId; 2]) -> [InstrId; 2] {
+pub(super) fn mean_cotangents(e: &Emitter, group: Option<&Group>, cotangents: [InstrId; 2]) -> [InstrId; 2] {
     match group {
-        None => own,
-        Some(group) => own.map(|own| group.mean(e, own)),
+        None => cotangents,
+        Some(group) => cotangents.map(|cotangent| group.mean(e, cotangent)),
     }
 }
 

@@ -96,7 +96,7 @@ pub fn conv2d(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tensor {
         let kernel = kernel(s, x, config);
         add_bias(s, convolution(x, &kernel, window, config), config)
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 /// The variable `kernel`.

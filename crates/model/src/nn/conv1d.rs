@@ -109,7 +109,7 @@ pub fn conv1d(s: &Scope, x: &Tensor, name: &str, config: &Conv1d) -> Tensor {
             }
         }
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 /// The sequence as an image one pixel wide, and the configuration of its convolution.

@@ -204,7 +204,7 @@ pub fn conv3d(s: &Scope, x: &Tensor, name: &str, config: &Conv3d) -> Tensor {
         let y = convolution(x, &kernel, windows, config.groups, false);
         biased(s, y, config.use_bias.then_some(config.bias_initializer), config.filters)
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 /// Transposed convolution, which inserts positions between those of x, plus a bias, followed by an activation.
@@ -239,7 +239,7 @@ pub fn conv_transpose(s: &Scope, x: &Tensor, name: &str, config: &ConvTranspose)
         let y = convolution(x, &kernel, windows, 1, true);
         biased(s, y, config.use_bias.then_some(config.bias_initializer), config.filters)
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 /// A depthwise convolution, then a 1×1 convolution over all channels, plus a bias, followed by an activation.
@@ -284,7 +284,7 @@ pub fn separable_conv(s: &Scope, x: &Tensor, name: &str, config: &SeparableConv)
         let y = convolution(&between, &pointwise, vec![WindowDim::of_size(1); n], 1, false);
         biased(s, y, config.use_bias.then_some(config.bias_initializer), config.filters)
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 /// The number of spatial axes of x, if it is floating and has a supported rank.

@@ -15,14 +15,14 @@ pub struct ClassCounts {
     /// Rows of the class.
     pub labelled: Tensor,
     /// Rows that were predicted as the class.
-    pub said: Tensor,
+    pub predicted: Tensor,
 }
 
 impl ClassCounts {
     /// Rows that are of the class, or were predicted as it: the denominators of intersection over union.
     #[track_caller]
     pub fn unions(&self) -> Tensor {
-        &self.labelled + &self.said - &self.hits
+        &self.labelled + &self.predicted - &self.hits
     }
 }
 
@@ -40,7 +40,7 @@ impl ClassCounts {
 /// TensorFlow's `confusion_matrix`, with its `weights`, as used by `MeanIoU` and `mean_per_class_accuracy`.
 #[track_caller]
 pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) -> ClassCounts {
-    let all = |x: &Tensor| ClassCounts { hits: x.clone(), labelled: x.clone(), said: x.clone() };
+    let all = |x: &Tensor| ClassCounts { hits: x.clone(), labelled: x.clone(), predicted: x.clone() };
     if let Some(poison) = [logits, labels].into_iter().chain(counted).find(|tensor| tensor.is_poison()) {
         return all(poison);
     }
@@ -52,15 +52,15 @@ pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) 
         }
         let dims = logits.dims();
         let labelled = is_label(labels, &dims);
-        let said = is_label(&arg_max(logits), &dims);
+        let predicted = is_label(&arg_max(logits), &dims);
         let rows: Vec<i64> = (0..dims.len() as i64 - 1).collect();
         let counted = counted.map(|counted| counted.broadcast_in_dim(&dims, &rows));
         let count = |is: &Tensor| {
             let is = one_each(is.clone(), counted.as_ref());
             if rows.is_empty() { is } else { is.sum(&rows) }
         };
-        let hits = count(&labelled.binary(BinaryOp::And, &said));
-        ClassCounts { hits, labelled: count(&labelled), said: count(&said) }
+        let hits = count(&labelled.binary(BinaryOp::And, &predicted));
+        ClassCounts { hits, labelled: count(&labelled), predicted: count(&predicted) }
     })
 }
 
@@ -102,7 +102,7 @@ pub fn above_thresholds(
         let p = flat(&logits.cast(DType::F32).logistic());
         let truth = flat(&labels.greater(&graph.full(labels.dtype(), &labels.dims(), 0.5)));
         // The elements that count, or their weights.
-        let of = [truth.clone(), truth.not()].map(|is| match counted {
+        let selected = [truth.clone(), truth.not()].map(|is| match counted {
             Some(counted) if counted.dtype() == DType::Pred => is.binary(BinaryOp::And, &flat(counted)),
             Some(weights) => one_each(is, Some(&flat(weights))),
             None => is,
@@ -111,13 +111,13 @@ pub fn above_thresholds(
         let thresholds = graph.constant(Literal::from_elements([n_thresholds], &thresholds(n_thresholds)));
         let above = p.broadcast_in_dim(&dims, &[0]).greater(&thresholds.broadcast_in_dim(&dims, &[1]));
         let count = |is: Tensor| if is.dtype() == DType::Pred { is.cast(DType::S32) } else { is }.sum(&[0]);
-        let above_of = |of: &Tensor| match of.broadcast_in_dim(&dims, &[0]) {
-            of if of.dtype() == DType::Pred => above.binary(BinaryOp::And, &of),
+        let above_of = |selected: &Tensor| match selected.broadcast_in_dim(&dims, &[0]) {
+            selected if selected.dtype() == DType::Pred => above.binary(BinaryOp::And, &selected),
             weights => one_each(above.clone(), Some(&weights)),
         };
-        let above = of.each_ref().map(|of| count(above_of(of)).reshape([1, n_thresholds]));
-        let of = of.map(|of| count(of).reshape([1]));
-        (Tensor::concatenate(&[&above[0], &above[1]], 0), Tensor::concatenate(&[&of[0], &of[1]], 0))
+        let above = selected.each_ref().map(|selected| count(above_of(selected)).reshape([1, n_thresholds]));
+        let selected = selected.map(|selected| count(selected).reshape([1]));
+        (Tensor::concatenate(&[&above[0], &above[1]], 0), Tensor::concatenate(&[&selected[0], &selected[1]], 0))
     })
 }
 

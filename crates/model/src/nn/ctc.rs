@@ -53,8 +53,8 @@ pub struct CtcLengths<'a> {
 /// TensorFlow's `tf.nn.ctc_loss` with `label_length` and `logit_length`.
 #[track_caller]
 pub fn ctc_with_lengths(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_>, blank: i64) -> Tensor {
-    let given = [lengths.labels, lengths.logits].into_iter().flatten();
-    if let Some(poison) = given.clone().find(|length| length.is_poison()) {
+    let length_inputs = [lengths.labels, lengths.logits].into_iter().flatten();
+    if let Some(poison) = length_inputs.clone().find(|length| length.is_poison()) {
         return poison.clone();
     }
     let run = || match log_probability(logits, labels, lengths, blank) {
@@ -63,7 +63,7 @@ pub fn ctc_with_lengths(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_
     };
     let check = || {
         check(logits, labels, blank)?;
-        given.clone().try_for_each(|length| check_length(length, logits.dims()[0]))
+        length_inputs.clone().try_for_each(|length| check_length(length, logits.dims()[0]))
     };
     loss("ctc", [logits, labels], check, run)
 }
@@ -111,7 +111,7 @@ fn log_probability(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_>, bl
     let by_state = {
         let dims = [batch, steps, n_states, classes];
         let is_it = g.iota(labels.dtype(), &dims, 3).equal(&states.broadcast_in_dim(&dims, &[0, 2]));
-        let wide = Activation::LogSoftmax.of(logits).broadcast_in_dim(&dims, &[0, 1, 3]);
+        let wide = Activation::LogSoftmax.apply(logits).broadcast_in_dim(&dims, &[0, 1, 3]);
         is_it.select(&wide, &g.full(dtype, &dims, 0.0)).sum(&[3]).transpose(&[1, 0, 2])
     };
     let scores = |is: &Tensor| {

@@ -57,7 +57,7 @@ impl Default for Dense {
 #[track_caller]
 pub fn dense(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
     match parts(s, x, name, config) {
-        Ok(parts) => config.activation.of(&parts.result),
+        Ok(parts) => config.activation.apply(&parts.result),
         Err(poison) => poison,
     }
 }
@@ -133,7 +133,7 @@ pub fn tied_dense(s: &Scope, x: &Tensor, name: &str, table: &Tensor, config: &De
         }
         product + s.variable("bias", x.dtype(), [config.units], config.bias_initializer).value
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 fn check(x: &Tensor, config: &Dense) -> Result<(), RuleError> {

@@ -107,5 +107,5 @@ pub fn depthwise_conv2d(s: &Scope, x: &Tensor, name: &str, config: &DepthwiseCon
         let kernel = kernel.reshape([height, width, 1, grouped.filters]);
         conv::add_bias(s, conv::convolution(x, &kernel, window, &grouped), &grouped)
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }

@@ -39,9 +39,9 @@ pub struct FeedForward {
 #[track_caller]
 pub fn feed_forward(s: &Scope, x: &Tensor, config: &FeedForward) -> Tensor {
     let _open = s.graph().open_layer();
-    let of = |units| Dense { units, kernel_initializer: config.kernel_initializer, ..Dense::default() };
-    let layers = dense::parts(s, x, "dense1", &of(config.hidden)).and_then(|first| {
-        let second = dense::parts(s, &gelu(&first.result, config.gelu), "dense2", &of(config.units))?;
+    let with_units = |units| Dense { units, kernel_initializer: config.kernel_initializer, ..Dense::default() };
+    let layers = dense::parts(s, x, "dense1", &with_units(config.hidden)).and_then(|first| {
+        let second = dense::parts(s, &gelu(&first.result, config.gelu), "dense2", &with_units(config.units))?;
         Ok([first, second])
     });
     let [first, second] = match layers {

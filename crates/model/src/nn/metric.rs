@@ -57,12 +57,12 @@ pub fn is_in_top_k(logits: &Tensor, labels: &Tensor, k: i64) -> Tensor {
         let leading: Vec<i64> = (0..dims.len() as i64 - 1).collect();
         let zeros = graph.full(logits.dtype(), &dims, 0.0);
         let is_label = is_label(labels, &dims);
-        let own = is_label.select(logits, &zeros).reduce(BinaryOp::Add, &[-1]);
+        let label_logit = is_label.select(logits, &zeros).reduce(BinaryOp::Add, &[-1]);
         let is_class = is_label.reduce(BinaryOp::Or, &[-1]);
-        let is_above = logits.greater(&own.broadcast_in_dim(&dims, &leading));
+        let is_above = logits.greater(&label_logit.broadcast_in_dim(&dims, &leading));
         let n_above = is_above.cast(DType::S32).reduce(BinaryOp::Add, &[-1]);
         let limit = graph.full(DType::S32, &n_above.dims(), k as f64);
-        n_above.less(&limit).binary(BinaryOp::And, &own.is_finite()).binary(BinaryOp::And, &is_class)
+        n_above.less(&limit).binary(BinaryOp::And, &label_logit.is_finite()).binary(BinaryOp::And, &is_class)
     })
 }
 

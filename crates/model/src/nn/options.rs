@@ -49,8 +49,8 @@ impl<'de> Deserialize<'de> for Pair {
                 match sizes[..] {
                     [height, width] => Ok(Pair([height, width])),
                     _ => {
-                        let found = format!("{} sizes", sizes.len());
-                        Err(de::Error::invalid_value(de::Unexpected::Other(&found), &self))
+                        let measured = format!("{} sizes", sizes.len());
+                        Err(de::Error::invalid_value(de::Unexpected::Other(&measured), &self))
                     }
                 }
             }

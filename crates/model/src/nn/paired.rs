@@ -44,7 +44,7 @@ pub fn conv2d_paired(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tens
         let kernel = conv::kernel(s, x, config);
         conv::add_bias(s, convolution(x, &kernel, window, config), config)
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 /// The convolution op, two columns at a time where that saves work.

@@ -57,9 +57,9 @@ pub fn prelu(s: &Scope, x: &Tensor, name: &str, config: &Prelu) -> Tensor {
             return s.graph().fail("prelu", &[x], error);
         }
         let dims = x.dims();
-        let own: Vec<i64> =
+        let alpha_dims: Vec<i64> =
             (1..).zip(&dims[1..]).map(|(axis, &dim)| if shared.contains(&axis) { 1 } else { dim }).collect();
-        let alpha = s.variable("alpha", x.dtype(), own, config.alpha_initializer).value;
+        let alpha = s.variable("alpha", x.dtype(), alpha_dims, config.alpha_initializer).value;
         let alpha = alpha.broadcast_to(&dims);
         super::relu(x) - alpha * super::relu(&x.negate())
     })

@@ -538,12 +538,12 @@ fn body(
         recurrent_activation,
     });
     let mask = mask.map(|mask| mask.reshape([batch]).broadcast_in_dim(&[batch, units], &[0]));
-    let kept = |next: &Tensor, before: &Tensor| mask.as_ref().map_or(next.clone(), |mask| mask.select(next, before));
+    let masked = |next: &Tensor, before: &Tensor| mask.as_ref().map_or(next.clone(), |mask| mask.select(next, before));
     // In a bidirectional layer a masked step gives zeros, as in Keras' `Bidirectional`.
     let zeros = g.full(dtype, &[batch, units], 0.0);
-    let shown = if order.bidirectional { kept(&next, &zeros) } else { kept(&next, &state) };
-    let next = kept(&next, &state);
-    let next_memory = next_memory.zip(memory.as_ref()).map(|(next, before)| kept(&next, before));
+    let shown = if order.bidirectional { masked(&next, &zeros) } else { masked(&next, &state) };
+    let next = masked(&next, &state);
+    let next_memory = next_memory.zip(memory.as_ref()).map(|(next, before)| masked(&next, before));
     let mut outputs = vec![("state", &next)];
     outputs.extend(next_memory.as_ref().map(|memory| ("memory", memory)));
     outputs.push(("recurrent_kernel", &recurrent_kernel));

@@ -63,8 +63,8 @@ pub fn reduce(x: &Tensor, reduction: Reduction, axes: &[i64], keepdims: bool) ->
         other => other,
     };
     let wide = x.cast(dtype);
-    let kept: Vec<i64> = (0..x.rank() as i64).filter(|axis| !axes.contains(axis)).collect();
-    let along = |reduced: &Tensor| reduced.broadcast_in_dim(&x.dims(), &kept);
+    let remaining: Vec<i64> = (0..x.rank() as i64).filter(|axis| !axes.contains(axis)).collect();
+    let along = |reduced: &Tensor| reduced.broadcast_in_dim(&x.dims(), &remaining);
     let variance = || {
         let difference = &wide - along(&wide.mean(&axes));
         (&difference * &difference).mean(&axes)

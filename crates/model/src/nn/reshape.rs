@@ -31,8 +31,8 @@ pub fn reshape_example(x: &Tensor, dims: &[i64]) -> Tensor {
 
 /// The dims of x with each example reshaped, or the error.
 fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
-    let own = x.dims();
-    let Some((&batch, example)) = own.split_first() else {
+    let input_dims = x.dims();
+    let Some((&batch, example)) = input_dims.split_first() else {
         return Err(format!("x {} has rank 0, expected at least 1: [batch, …]", x.shape()));
     };
     let n_elements: i64 = example.iter().product();
@@ -82,11 +82,11 @@ pub fn take(x: &Tensor, index: i64, axis: i64) -> Tensor {
         let message = format!("index is {written}, expected {} up to {} of {}", -size, size - 1, x.shape());
         return x.graph().fail("take", &[x], RuleError::new("take/index", message));
     }
-    let of = |(number, &size): (usize, &i64)| match number as i64 == at {
+    let slice_of = |(number, &size): (usize, &i64)| match number as i64 == at {
         true => SliceDim { start: index, limit: index + 1, stride: 1 },
         false => SliceDim { start: 0, limit: size, stride: 1 },
     };
-    let slices: Vec<SliceDim> = dims.iter().enumerate().map(of).collect();
+    let slices: Vec<SliceDim> = dims.iter().enumerate().map(slice_of).collect();
     let slice = x.slice(&slices);
     dims.remove(at as usize);
     slice.reshape(dims)
@@ -148,17 +148,17 @@ pub fn upsample(x: &Tensor, size: [i64; 2], format: DataFormat) -> Tensor {
     if let Err(error) = check {
         return x.graph().fail("upsample", &[x], error);
     }
-    let (own, spatial) = (x.dims(), format.spatial());
+    let (input_dims, spatial) = (x.dims(), format.spatial());
     // One axis for the copies after each of height and width.
-    let (mut split, mut kept, mut joined) = (Vec::new(), Vec::new(), Vec::new());
-    for (axis, &dim) in (0..).zip(&own) {
-        kept.push(split.len() as i64);
+    let (mut split, mut positions, mut joined) = (Vec::new(), Vec::new(), Vec::new());
+    for (axis, &dim) in (0..).zip(&input_dims) {
+        positions.push(split.len() as i64);
         split.push(dim);
         let n_copies = spatial.iter().position(|&other| other == axis).map(|at| size[at]);
         split.extend(n_copies);
         joined.push(dim * n_copies.unwrap_or(1));
     }
-    x.broadcast_in_dim(&split, &kept).reshape(joined)
+    x.broadcast_in_dim(&split, &positions).reshape(joined)
 }
 
 /// Permutes the axes of each example, counted from 1.

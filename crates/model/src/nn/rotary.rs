@@ -61,15 +61,15 @@ impl RopeScaling {
 impl Rope {
     /// Radians per position, for each pair of features of a head.
     fn frequencies(&self, size: i64) -> Vec<f64> {
-        let of = |pair: i64| {
+        let frequency = |pair: i64| {
             let plain = self.max_wavelength.powf(-2.0 * pair as f64 / size as f64);
             let Some(scaling) = self.scaling else { return plain };
             let [factor, low, high, original_length] = scaling.numbers();
             let periods = original_length * plain / std::f64::consts::TAU;
-            let kept = ((periods - low) / (high - low)).clamp(0.0, 1.0);
-            plain * (kept + (1.0 - kept) / factor)
+            let unscaled = ((periods - low) / (high - low)).clamp(0.0, 1.0);
+            plain * (unscaled + (1.0 - unscaled) / factor)
         };
-        (0..size / 2).map(of).collect()
+        (0..size / 2).map(frequency).collect()
     }
 
     /// Checks the size of heads, and the settings.

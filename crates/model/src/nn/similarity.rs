@@ -62,8 +62,8 @@ pub fn unit(x: &Tensor, axis: i64) -> Tensor {
     let squares = (&wide * &wide).sum(&[axis]);
     let least = x.graph().full(squares.dtype(), &squares.dims(), 1e-12);
     let scale = squares.maximum(&least).rsqrt();
-    let kept: Vec<i64> = (0..x.rank() as i64).filter(|&other| other != axis).collect();
-    (&wide * scale.broadcast_in_dim(&x.dims(), &kept)).cast(x.dtype())
+    let remaining: Vec<i64> = (0..x.rank() as i64).filter(|&other| other != axis).collect();
+    (&wide * scale.broadcast_in_dim(&x.dims(), &remaining)).cast(x.dtype())
 }
 
 fn check(x: &Tensor, y: &Tensor, [x_axis, y_axis]: [i64; 2]) -> Result<(), RuleError> {

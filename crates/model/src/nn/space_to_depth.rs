@@ -38,7 +38,7 @@ pub fn conv2d_space_to_depth(s: &Scope, x: &Tensor, name: &str, config: &Conv2d)
         let product = conv::convolution(&rearrange(x, config.data_format), &kernel, windows.map(|w| w.halved), config);
         conv::add_bias(s, product, config)
     });
-    config.activation.of(&y)
+    config.activation.apply(&y)
 }
 
 /// A window of stride 2 along one axis, on the halved image.

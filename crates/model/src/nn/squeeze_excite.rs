@@ -43,14 +43,14 @@ pub fn squeeze_excite(s: &Scope, x: &Tensor, name: &str, config: &SqueezeExcite)
         if let Err(error) = of_rank("squeeze_excite/rank", "x", x, 4, DataFormat::ChannelsLast.axes()) {
             return s.graph().fail("squeeze_excite", &[x], error);
         }
-        let of = |units| Dense { units, kernel_initializer: config.kernel_initializer, ..Dense::default() };
+        let with_units = |units| Dense { units, kernel_initializer: config.kernel_initializer, ..Dense::default() };
         let squeezed = global_avg_pool(x, DataFormat::ChannelsLast);
-        let reduced = config.activation.of(&dense(s, &squeezed, "reduce", &of(config.filters)));
-        let excited = dense(s, &reduced, "expand", &of(x.dims()[3]));
+        let reduced = config.activation.apply(&dense(s, &squeezed, "reduce", &with_units(config.filters)));
+        let excited = dense(s, &reduced, "expand", &with_units(x.dims()[3]));
         if excited.is_poison() {
             return excited;
         }
-        let factors = Activation::Sigmoid.of(&excited);
+        let factors = Activation::Sigmoid.apply(&excited);
         x * factors.broadcast_in_dim(&x.dims(), &[0, 3])
     })
 }

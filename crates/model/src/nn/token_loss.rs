@@ -26,7 +26,7 @@ use bf16scope_passes::tuning::Softmax;
 pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
     let (result, kernel, bias) = match dense::parts(s, x, name, config) {
         Ok(dense::Parts { result, kernel, bias: Some(bias) }) if x.dtype().bits() < 32 => (result, kernel, bias),
-        Ok(parts) => return config.activation.of(&parts.result),
+        Ok(parts) => return config.activation.apply(&parts.result),
         Err(poison) => return poison,
     };
     let (x_id, kernel_id) = (x.id, kernel.value.id);
@@ -48,7 +48,7 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
         let [x] = e.barrier([x_id]);
         vec![of_x, dot(x, g, leading(), leading()), of_bias]
     });
-    config.activation.of(&result)
+    config.activation.apply(&result)
 }
 
 /// The results of [`token_loss`] for each row of logits.
@@ -102,7 +102,7 @@ pub fn token_loss(logits: &Tensor, labels: &Tensor, label_smoothing: f64, softma
 }
 
 #[track_caller]
-fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, softmax): (f64, Softmax)) -> TokenLoss {
+fn rows(x: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, softmax): (f64, Softmax)) -> TokenLoss {
     let (graph, dtype, dims) = (logits.graph(), logits.dtype(), logits.dims());
     let (last, n_classes) = (dims.len() as i64 - 1, dims[dims.len() - 1]);
     let is_class = {
@@ -116,7 +116,7 @@ fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, soft
         let is_number = log_sum.abs().less(&graph.full(dtype, &labels.dims(), f64::INFINITY));
         is_number.select(&log_sum, &graph.full(dtype, &labels.dims(), f64::NAN))
     };
-    let own = {
+    let label_logit = {
         let nan = graph.full(dtype, &labels.dims(), f64::NAN);
         let zeros = graph.full(dtype, &dims, 0.0);
         is_class.select(&is_label(labels, &dims).select(logits, &zeros).sum(&[last]), &nan)
@@ -126,24 +126,24 @@ fn rows(given: &Tensor, logits: &Tensor, labels: &Tensor, (label_smoothing, soft
         let is_there = graph.iota(labels.dtype(), &dims, last).compare(direction, &label);
         is_there.select(logits, &graph.full(dtype, &dims, f64::NEG_INFINITY)).max(&[last])
     };
-    let is_first = own
+    let is_first = label_logit
         .greater(&greatest_where(Comparison::Lt))
-        .binary(BinaryOp::And, &own.greater_equal(&greatest_where(Comparison::Gt)));
-    let mut loss = &log_sum - &own * (1.0 - label_smoothing);
+        .binary(BinaryOp::And, &label_logit.greater_equal(&greatest_where(Comparison::Gt)));
+    let mut loss = &log_sum - &label_logit * (1.0 - label_smoothing);
     if label_smoothing > 0.0 {
         loss = loss - logits.sum(&[last]) * (label_smoothing / n_classes as f64);
     }
     let is_correct = is_first.binary(BinaryOp::And, &log_sum.equal(&log_sum));
     let custom_vjp = {
         let [labels, is_class, log_sum, logits] = [labels, &is_class, &log_sum, logits].map(|t| t.id);
-        let dtype = given.dtype();
+        let dtype = x.dtype();
         move |e: &Emitter, g: InstrId, _: &[bool]| {
             // A label that is not a class makes its row's gradient NaN, as in TensorFlow.
             let g = e.select(is_class, g, e.full_like(g, f64::NAN));
             vec![e.convert(of_logits(e, g, [logits, labels, log_sum], label_smoothing), dtype)]
         }
     };
-    TokenLoss { loss: loss.with_layer_vjp(&[given], custom_vjp), is_correct }
+    TokenLoss { loss: loss.with_layer_vjp(&[x], custom_vjp), is_correct }
 }
 
 /// The cotangent of the logits.
@@ -154,8 +154,8 @@ fn of_logits(e: &Emitter, g: InstrId, [logits, labels, log_sum]: [InstrId; 3], l
     let along = |row: InstrId| e.broadcast(row, &leading, &dims);
     let probability = e.unary(UnaryOp::Exp, e.sub(logits, along(log_sum)));
     let is_label = e.compare(Comparison::Eq, along(labels), e.iota(e.dtype(labels), &dims, last));
-    let own = e.select(is_label, along(e.mul_scalar(g, 1.0 - label_smoothing)), e.zeros_like(logits));
-    let difference = e.sub(e.mul(probability, along(g)), own);
+    let label_term = e.select(is_label, along(e.mul_scalar(g, 1.0 - label_smoothing)), e.zeros_like(logits));
+    let difference = e.sub(e.mul(probability, along(g)), label_term);
     if label_smoothing == 0.0 {
         return difference;
     }

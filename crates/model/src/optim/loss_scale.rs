@@ -137,8 +137,8 @@ impl Scaling {
             if let VariableInfo { dtype, instr, update: Some(update), .. } = variable
                 && dtype.is_float()
             {
-                let kept = finite.select(&graph.tensor(*update), &graph.tensor(*instr));
-                graph.set_update(number, &kept);
+                let chosen = finite.select(&graph.tensor(*update), &graph.tensor(*instr));
+                graph.set_update(number, &chosen);
             }
         }
         graph.scope().within("loss_scale", |_| {

@@ -22,7 +22,7 @@ mod rmsprop;
 mod sgd;
 mod trust;
 
-use super::rule::{DecayForm, FirstMoments, Given, Rule};
+use super::rule::{DecayForm, FirstMoments, Rule, RuleInputs};
 use super::storage::Updated;
 use crate::graph::{Graph, Tensor};
 use serde::{Deserialize, Serialize};
@@ -101,9 +101,9 @@ macro_rules! optimizers {
 
             /// The change that its rule subtracts from the variable.
             #[track_caller]
-            fn change(&self, given: &Given<'_>) -> Tensor {
+            fn change(&self, inputs: &RuleInputs<'_>) -> Tensor {
                 match self {
-                    $(Optimizer::$Kind(settings) => settings.emit(given),)*
+                    $(Optimizer::$Kind(settings) => settings.emit(inputs),)*
                 }
             }
         }
@@ -169,7 +169,7 @@ impl Optimizer {
         let value = variable.value.clone();
         let learning_rate = &learning_rate.cast(variable.dtype);
         let (own_decay, decay) = if self.decay_form().is_of_the_rule() { (decay, None) } else { (None, decay) };
-        let change = self.change(&Given { graph, variable, gradient, learning_rate, step, decay: own_decay });
+        let change = self.change(&RuleInputs { graph, variable, gradient, learning_rate, step, decay: own_decay });
         let change = match decay {
             Some(decay) => change + learning_rate * (&value * decay),
             None => change,

@@ -138,8 +138,8 @@ impl Rounding {
         let has_no_finite = |bits: &Tensor| bits.and(&full(EXPONENT)).equal(&full(EXPONENT));
         let is_special = has_no_finite(&bits).binary(BinaryOp::Or, &has_no_finite(&rounded));
         let quiet = x.compare(Comparison::Ne, x).select(&full(QUIET), &full(0));
-        let kept = bits.shifted(16).binary(BinaryOp::Or, &quiet);
-        let upper = is_special.select(&kept, &rounded.shifted(16));
+        let magnitude = bits.shifted(16).binary(BinaryOp::Or, &quiet);
+        let upper = is_special.select(&magnitude, &rounded.shifted(16));
         bits_of(&upper.cast(DType::U16), DType::BF16)
     }
 

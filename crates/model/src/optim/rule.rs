@@ -1,7 +1,7 @@
 //! The interface between an optimizer and the update: its rule, and its properties.
 //!
 //! A rule sees a variable as f32 (f64 where gradients are checked), whatever its storage, and never the previous step:
-//! its memory is in slots, which [`Given`] declares. This file knows no particular optimizer.
+//! its memory is in slots, which [`RuleInputs`] declares. This file knows no particular optimizer.
 
 use super::slot::{Slot, SlotSpec};
 use super::slot_storage::{Moment, MomentumDtype};
@@ -35,7 +35,7 @@ pub(super) trait Rule {
     fn first_moments(&mut self) -> FirstMoments<'_>;
 
     /// Declares and updates the slots of the variable; returns the value to subtract from the variable.
-    fn emit(&self, given: &Given<'_>) -> Tensor;
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor;
 }
 
 /// The form of weight decay in an optimizer's rule.
@@ -73,7 +73,7 @@ pub enum FirstMoments<'a> {
 }
 
 /// The inputs of a rule for one variable at one step.
-pub(super) struct Given<'a> {
+pub(super) struct RuleInputs<'a> {
     pub graph: &'a Graph,
     pub variable: &'a Updated<'a>,
     /// The gradient, with weight decay if [`Rule::DECAY`] adds it, clipped.
@@ -86,7 +86,7 @@ pub(super) struct Given<'a> {
     pub decay: Option<f64>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> RuleInputs<'a> {
     /// The variable before the step.
     pub fn value(&self) -> &'a Tensor {
         &self.variable.value

@@ -195,8 +195,8 @@ fn ascending<'de, D: Deserializer<'de>, T: AtStep + Deserialize<'de>>(deserializ
             let mut drops: Vec<T> = Vec::new();
             while let Some(drop) = elements.next_element::<T>()? {
                 if let Some(last) = drops.last().filter(|last| last.step() >= drop.step()) {
-                    let found = format!("a {} at step {} after one at step {}", T::WHAT, drop.step(), last.step());
-                    return Err(de::Error::invalid_value(Unexpected::Other(&found), &"ascending steps"));
+                    let measured = format!("a {} at step {} after one at step {}", T::WHAT, drop.step(), last.step());
+                    return Err(de::Error::invalid_value(Unexpected::Other(&measured), &"ascending steps"));
                 }
                 drops.push(drop);
             }

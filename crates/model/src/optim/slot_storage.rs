@@ -36,7 +36,7 @@ pub enum MomentumDtype {
 
 impl MomentumDtype {
     /// The dtype of a slot of a variable with dtype `variable`.
-    fn of(self, variable: DType) -> DType {
+    fn dtype_for(self, variable: DType) -> DType {
         match self {
             MomentumDtype::F32 => variable,
             MomentumDtype::Bf16 => DType::BF16,
@@ -85,9 +85,9 @@ impl SlotStorage {
     }
 
     /// The dtype of a slot that holds `moment`, for a variable with dtype `variable`.
-    pub(super) fn of(self, moment: Moment, variable: DType) -> DType {
-        let own = match moment {
-            Moment::First(dtype) => dtype.of(variable),
+    pub(super) fn dtype_for(self, moment: Moment, variable: DType) -> DType {
+        let default_dtype = match moment {
+            Moment::First(dtype) => dtype.dtype_for(variable),
             Moment::Other | Moment::Scalar => variable,
         };
         let is_low = match self {
@@ -95,7 +95,7 @@ impl SlotStorage {
             SlotStorage::Bf16 => matches!(moment, Moment::First(_)),
             SlotStorage::Bf16Stochastic => moment != Moment::Scalar,
         };
-        if is_low && own == DType::F32 { DType::BF16 } else { own }
+        if is_low && default_dtype == DType::F32 { DType::BF16 } else { default_dtype }
     }
 }
 

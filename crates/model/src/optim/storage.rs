@@ -98,7 +98,7 @@ impl<'a> Updated<'a> {
 
     /// The dtype of a slot of this variable that holds `moment`.
     pub fn slot_dtype(&self, moment: Moment) -> DType {
-        self.slots.of(moment, self.dtype)
+        self.slots.dtype_for(moment, self.dtype)
     }
 
     /// The value to store in the slot called `full`, with dtype `stored`.

@@ -138,11 +138,11 @@ impl Update {
             (form, WeightDecay { decoupled: decoupled(form), ..self.weight_decay.clone() })
         };
         let mut is_given = vec![false; variables.len()];
-        let given = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
+        let names = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
         let excepts = self.weight_decay.value != 0.0 || form.is_of_the_rule();
-        if let Some(part) = weight_decay.idle(given).filter(|_| excepts) {
+        if let Some(part) = weight_decay.idle(names).filter(|_| excepts) {
             let message = format!("weight decay excepts `{part}`, and no variable's name holds that");
-            let example = given().next().unwrap_or_default();
+            let example = names().next().unwrap_or_default();
             let error = RuleError::new("optimizer/except", message);
             graph.fail("optimizer", &[step], error.with_help(format!("name a part of one, such as of `{example}`")));
             return learning_rate;
@@ -179,14 +179,14 @@ impl Update {
         let decayed = |(variable, (_, gradient)): (&Updated<'_>, &(usize, Tensor))| {
             decay_of(&variable.name).1.emit(&variable.name, &variable.value, gradient)
         };
-        let given = || updated.iter().zip(gradients);
+        let pairs = || updated.iter().zip(gradients);
         let clip = self.clip.filter(|clip| clip.is_of_sum());
-        let clipped = clip.map(|clip| clip.emit(&updated, &given().map(decayed).collect::<Vec<_>>()));
-        for (at, given) in given().enumerate() {
-            let variable = given.0;
+        let clipped = clip.map(|clip| clip.emit(&updated, &pairs().map(decayed).collect::<Vec<_>>()));
+        for (at, pair) in pairs().enumerate() {
+            let variable = pair.0;
             let gradient = match &clipped {
                 Some(clipped) => clipped[at].clone(),
-                None => decayed(given),
+                None => decayed(pair),
             };
             let (form, weight_decay) = decay_of(&variable.name);
             let decay = match form.is_of_the_rule() {

@@ -38,8 +38,8 @@ impl<'a> Features<'a> {
     /// `s32[]`: calls of the program before this one.
     #[track_caller]
     pub fn step(&self) -> Tensor {
-        if let Some(made) = self.made.borrow().get("step") {
-            return made.clone();
+        if let Some(input) = self.made.borrow().get("step") {
+            return input.clone();
         }
         self.input("step", DType::S32, Vec::new())
     }
@@ -73,8 +73,8 @@ impl<'a> Features<'a> {
     /// A name that [`Task::features`](super::Task::features) does not have; a label when predicting.
     #[track_caller]
     pub fn get(&self, name: &str) -> Tensor {
-        if let Some(made) = self.made.borrow().get(name) {
-            return made.clone();
+        if let Some(input) = self.made.borrow().get(name) {
+            return input.clone();
         }
         let problem = match self.features.iter().find(|feature| feature.name == name) {
             Some(feature) if feature.is_label && self.mode == Mode::Predict => {
@@ -83,12 +83,12 @@ impl<'a> Features<'a> {
             }
             Some(feature) => {
                 let dims: Vec<i64> = [self.batch].into_iter().chain(feature.dims.iter().copied()).collect();
-                let made = self.input(name, feature.dtype_in(self.graph.precision().compute()), dims);
+                let input = self.input(name, feature.dtype_in(self.graph.precision().compute()), dims);
                 // With the first label all inputs are read, and the loss begins.
                 if self.counts_steps && feature.is_label {
                     self.step();
                 }
-                return made;
+                return input;
             }
             None => {
                 let names: Vec<&str> = self.features.iter().map(|feature| feature.name.as_str()).collect();
@@ -102,8 +102,8 @@ impl<'a> Features<'a> {
     /// `f32[batch]`: 1 for an example, 0 for padding. In training every weight is 1.
     #[track_caller]
     pub fn weight(&self) -> Tensor {
-        if let Some(made) = self.made.borrow().get("weight") {
-            return made.clone();
+        if let Some(input) = self.made.borrow().get("weight") {
+            return input.clone();
         }
         self.input("weight", DType::F32, vec![self.batch])
     }

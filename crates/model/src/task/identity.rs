@@ -23,7 +23,7 @@ impl Identity {
     /// # Panics
     /// If serde cannot write it, or not as a map: a bug of the caller.
     #[must_use]
-    pub fn of(mut self, config: &impl Serialize) -> Identity {
+    pub fn with_config(mut self, config: &impl Serialize) -> Identity {
         match serde_json::to_value(config) {
             Ok(Value::Object(fields)) => self.settings.extend(fields),
             other => panic!("a configuration is a map, not {other:?}"),

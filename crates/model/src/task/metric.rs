@@ -77,7 +77,7 @@ pub enum Value {
 
 impl Value {
     /// The value from sums and weights, row-major: NaN if all weights are 0.
-    pub fn of(self, sums: &[f64], weights: &[f64]) -> f64 {
+    pub fn compute(self, sums: &[f64], weights: &[f64]) -> f64 {
         match (self, sums, weights) {
             (Value::Quotient, [sum], [weight]) => sum / weight,
             (Value::Exponential, [sum], [weight]) => (sum / weight).exp(),
@@ -169,8 +169,8 @@ impl Metric {
     }
 
     /// The area under the ROC curve, from the counts of [`nn::above_thresholds`](crate::nn::above_thresholds).
-    pub fn area(above: &Tensor, of: &Tensor) -> Metric {
-        Metric { value: Value::Area, ..Metric::ratio(above, of) }
+    pub fn area(above: &Tensor, totals: &Tensor) -> Metric {
+        Metric { value: Value::Area, ..Metric::ratio(above, totals) }
     }
 
     /// The share of the variance that is predicted (R²), from sums `[3, n]` of squared differences, of targets and of
@@ -215,30 +215,30 @@ mod tests {
 
     #[test]
     fn values_are_of_sums_and_weights() {
-        assert_eq!(Value::Quotient.of(&[3.0], &[4.0]), 0.75);
-        assert_eq!(Value::Exponential.of(&[0.0], &[4.0]), 1.0);
+        assert_eq!(Value::Quotient.compute(&[3.0], &[4.0]), 0.75);
+        assert_eq!(Value::Exponential.compute(&[0.0], &[4.0]), 1.0);
         // A class without examples is ignored, as in TensorFlow's MeanIoU.
-        assert_eq!(Value::MeanOfQuotients.of(&[1.0, 0.0, 3.0], &[4.0, 0.0, 4.0]), 0.5);
+        assert_eq!(Value::MeanOfQuotients.compute(&[1.0, 0.0, 3.0], &[4.0, 0.0, 4.0]), 0.5);
         // Counts beyond f32's 2^24, where adding one would have no effect.
         let many = 16_777_217.0;
-        assert_eq!(Value::Quotient.of(&[many], &[many + 1.0]), many / (many + 1.0));
+        assert_eq!(Value::Quotient.compute(&[many], &[many + 1.0]), many / (many + 1.0));
         assert!((many as f32 as f64) < many);
         // All predicted positive, then the true ones, then none: the whole area.
-        assert_eq!(Value::Area.of(&[2.0, 2.0, 0.0, 3.0, 0.0, 0.0], &[2.0, 3.0]), 1.0);
+        assert_eq!(Value::Area.compute(&[2.0, 2.0, 0.0, 3.0, 0.0, 0.0], &[2.0, 3.0]), 1.0);
         // A single point gives half the area.
-        assert_eq!(Value::Area.of(&[2.0, 0.0, 3.0, 0.0], &[2.0, 3.0]), 0.5);
+        assert_eq!(Value::Area.compute(&[2.0, 0.0, 3.0, 0.0], &[2.0, 3.0]), 0.5);
         // Labels 1, 2, 3 and predictions 1, 2, 4, then labels 0, 4 and predictions 2, 2: 1 − 1/2 and 1 − 8/8.
-        assert_eq!(Value::Determination.of(&[1.0, 6.0, 14.0], &[3.0]), 0.5);
-        assert_eq!(Value::Determination.of(&[8.0, 4.0, 16.0], &[2.0]), 0.0);
+        assert_eq!(Value::Determination.compute(&[1.0, 6.0, 14.0], &[3.0]), 0.5);
+        assert_eq!(Value::Determination.compute(&[8.0, 4.0, 16.0], &[2.0]), 0.0);
         assert_eq!(
-            Value::Determination.of(&[1.0, 8.0, 6.0, 4.0, 14.0, 16.0], &[3.0, 2.0]).to_bits(),
+            Value::Determination.compute(&[1.0, 8.0, 6.0, 4.0, 14.0, 16.0], &[3.0, 2.0]).to_bits(),
             0.25f64.to_bits()
         );
         for value in [Value::Quotient, Value::Exponential] {
-            assert!(value.of(&[0.0], &[0.0]).is_nan());
+            assert!(value.compute(&[0.0], &[0.0]).is_nan());
         }
-        assert!(Value::Area.of(&[0.0, 0.0, 3.0, 0.0], &[0.0, 3.0]).is_nan());
-        assert!(Value::MeanOfQuotients.of(&[0.0], &[0.0]).is_nan());
+        assert!(Value::Area.compute(&[0.0, 0.0, 3.0, 0.0], &[0.0, 3.0]).is_nan());
+        assert!(Value::MeanOfQuotients.compute(&[0.0], &[0.0]).is_nan());
     }
 
     #[test]

@@ -14,7 +14,7 @@ impl Checkpoint {
 
     /// Whether the array of this name is an average of another.
     pub(super) fn is_average(&self, name: &str) -> bool {
-        self.has_averages() && Average::variable_of(name).is_some_and(|of| self.variables.contains_key(of))
+        self.has_averages() && Average::variable_of(name).is_some_and(|variable| self.variables.contains_key(variable))
     }
 
     /// The same checkpoint without averages: evaluations and predictions then use the variables as the last step left
@@ -57,8 +57,9 @@ impl Checkpoint {
         average: Option<&Average>,
     ) -> Result<Vec<&Array>, CheckpointError> {
         let start = |(name, shape): &(&str, ArrayShape)| {
-            let of = Average::variable_of(name).filter(|_| average.is_some() && !self.variables.contains_key(*name))?;
-            self.variables.get(of).filter(|array| array.shape == *shape)
+            let variable =
+                Average::variable_of(name).filter(|_| average.is_some() && !self.variables.contains_key(*name))?;
+            self.variables.get(variable).filter(|array| array.shape == *shape)
         };
         let starts: Vec<Option<&Array>> = wanted.iter().map(start).collect();
         let there = wanted.iter().zip(&starts).filter(|(_, start)| start.is_none());

@@ -27,7 +27,8 @@ impl Checkpoint {
         let wanted: BTreeMap<&str, &VariableInfo> = wanted.iter().map(|it| (it.name.as_str(), it)).collect();
         let mut variables = BTreeMap::new();
         for (name, array) in &self.variables {
-            let is_of_storage = name == ROUNDING_KEY || variable_of_low(name).is_some_and(|of| wanted.contains_key(of));
+            let is_of_storage =
+                name == ROUNDING_KEY || variable_of_low(name).is_some_and(|variable| wanted.contains_key(variable));
             let target = wanted.get(name.as_str());
             let Some(variable) = target else {
                 if !is_of_storage {
@@ -59,7 +60,7 @@ impl Checkpoint {
                 let words = variable.init.words(seed, name, &variable.dims);
                 let bytes = words.iter().flat_map(|word| word.to_le_bytes().into_iter().take(4)).collect();
                 variables.insert(name.to_string(), Array { shape: shape_of(variable), bytes });
-            } else if is_new && variable_of_low(name).is_some_and(|of| variables.contains_key(of)) {
+            } else if is_new && variable_of_low(name).is_some_and(|variable| variables.contains_key(variable)) {
                 let shape = shape_of(variable);
                 let bytes = vec![0; shape.n_elements() as usize * shape.dtype.n_bytes()];
                 variables.insert(name.to_string(), Array { shape, bytes });
@@ -82,8 +83,8 @@ impl Checkpoint {
     /// This checkpoint for a program that reads some of its bf16 arrays as f32 with the same values.
     pub(crate) fn read_as<'a>(&self, wanted: impl Iterator<Item = (&'a str, ArrayShape)>) -> Cow<'_, Checkpoint> {
         let is_narrow = |(name, shape): &(&str, ArrayShape)| {
-            let found = self.variables.get(*name).map(|array| array.shape.dtype);
-            shape.dtype == DType::F32 && found == Some(DType::BF16)
+            let dtype = self.variables.get(*name).map(|array| array.shape.dtype);
+            shape.dtype == DType::F32 && dtype == Some(DType::BF16)
         };
         let wanted: Vec<(&str, ArrayShape)> = wanted.collect();
         if !wanted.iter().any(is_narrow) {
@@ -144,13 +145,13 @@ fn split(array: &Array) -> Result<(Array, Array), (usize, f32)> {
 
 /// Each bf16 as an f32, plus its remainder if that is stored.
 fn widened(array: &Array, low: Option<&Array>) -> Array {
-    let of = |array: &Array, idx: usize| {
+    let element = |array: &Array, idx: usize| {
         array.bytes.as_chunks::<2>().0.get(idx).map_or(0.0, |bytes| bf16::from_le_bytes(*bytes).to_f32())
     };
     let n_elements = array.bytes.len() / 2;
     let value = |idx: usize| match low {
-        Some(low) => of(array, idx) + of(low, idx),
-        None => of(array, idx),
+        Some(low) => element(array, idx) + element(low, idx),
+        None => element(array, idx),
     };
     let bytes = (0..n_elements).flat_map(|idx| value(idx).to_le_bytes()).collect();
     Array { shape: ArrayShape::new(DType::F32, array.shape.dims.clone()), bytes }

@@ -238,8 +238,8 @@ fn holder_name(holder: Option<u32>) -> String {
 }
 
 /// Format 1 had no hash, no settings and no fingerprint of the data; format 2 had no task.
-fn version_help(found: u32) -> &'static str {
-    match found < VERSION {
+fn version_help(version: u32) -> &'static str {
+    match version < VERSION {
         true => {
             "it is of an older build, with other settings and another order of examples: go on with that build, or \
              train again; any reader of safetensors still reads its arrays"
@@ -263,7 +263,7 @@ pub struct Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let different =
-            self.different.iter().map(|(name, found, expected)| format!("{name} is {found}, not {expected}"));
+            self.different.iter().map(|(name, actual, expected)| format!("{name} is {actual}, not {expected}"));
         list(f, "different", different.collect())?;
         list(f, "missing", self.missing.clone())?;
         list(f, "unexpected", self.unexpected.clone())
@@ -307,13 +307,13 @@ mod tests {
 
     #[test]
     fn the_run_that_saves_there_is_named_where_it_is_known() {
-        let said = |holder| CheckpointError::InUse { path: PathBuf::from("a"), holder }.to_string();
+        let message = |holder| CheckpointError::InUse { path: PathBuf::from("a"), holder }.to_string();
         assert!(
-            said(Some(7)).starts_with("a: another run (process 7) saves its checkpoints there\n"),
+            message(Some(7)).starts_with("a: another run (process 7) saves its checkpoints there\n"),
             "{}",
-            said(Some(7))
+            message(Some(7))
         );
-        assert!(said(None).starts_with("a: another run saves its checkpoints there\n"), "{}", said(None));
+        assert!(message(None).starts_with("a: another run saves its checkpoints there\n"), "{}", message(None));
     }
 
     #[test]

@@ -79,8 +79,8 @@ pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Enco
     let text = serde_json::to_string(&header).expect("numbers and text have a JSON form");
     let arrays: Vec<(&String, &Array)> = checkpoint.variables.iter().collect();
     let shapes: Vec<(&str, &ArrayShape)> = arrays.iter().map(|(name, array)| (name.as_str(), &array.shape)).collect();
-    let made = header::make(&shapes, HashMap::from([(OURS.to_string(), text)]));
-    let (mut start, order) = made.map_err(|error| match error {
+    let header = header::make(&shapes, HashMap::from([(OURS.to_string(), text)]));
+    let (mut start, order) = header.map_err(|error| match error {
         MakeError::NoDType(idx) => {
             let (name, dtype) = (arrays[idx].0.clone(), arrays[idx].1.shape.dtype);
             CheckpointError::Unsaveable { path: path.to_path_buf(), name, dtype }

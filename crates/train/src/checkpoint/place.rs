@@ -90,7 +90,7 @@ impl Lock {
         name.push(".lock");
         let lock_path = directory_of(target).join(name);
         loop {
-            if fs::symlink_metadata(&lock_path).is_ok_and(|found| !found.is_file()) {
+            if fs::symlink_metadata(&lock_path).is_ok_and(|metadata| !metadata.is_file()) {
                 let text = format!("{} is not a file: remove it", lock_path.display());
                 return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, text)));
             }
@@ -118,7 +118,7 @@ impl Drop for Lock {
     fn drop(&mut self) {
         // A remaining file is taken over by the next run. A lock file that has content was not written by us, so it
         // stays.
-        if is_at(&self.file, &self.path) && self.file.metadata().is_ok_and(|found| found.len() == 0) {
+        if is_at(&self.file, &self.path) && self.file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             drop(fs::remove_file(&self.path));
         }
     }

@@ -109,9 +109,10 @@ impl<'a> Series<'a> {
     fn before(&self, step: u64) -> Option<Older> {
         let path = self.path_of(step);
         let before = older(step, &fs::metadata(self.place.target()).ok()?)?;
-        let is_ours = |found: &Metadata| older(step, found).is_some_and(|found| self.older.contains(&found));
+        let is_ours =
+            |metadata: &Metadata| older(step, metadata).is_some_and(|metadata| self.older.contains(&metadata));
         match fs::symlink_metadata(&path) {
-            Ok(found) if !is_ours(&found) && older(step, &found) != Some(before) => {
+            Ok(metadata) if !is_ours(&metadata) && older(step, &metadata) != Some(before) => {
                 tracing::warn!(
                     "{}: this run has not written it, so the checkpoint of its step is not kept",
                     path.display()
@@ -125,8 +126,8 @@ impl<'a> Series<'a> {
     /// Removes an older checkpoint, if its file is unchanged.
     fn remove(&self, it: Older) {
         let path = self.path_of(it.step);
-        let found = fs::symlink_metadata(&path).ok();
-        if found.is_some_and(|found| older(it.step, &found) == Some(it))
+        let metadata = fs::symlink_metadata(&path).ok();
+        if metadata.is_some_and(|metadata| older(it.step, &metadata) == Some(it))
             && let Err(error) = fs::remove_file(&path)
         {
             tracing::warn!("{}: this older checkpoint cannot be removed: {error}", path.display());
@@ -184,9 +185,9 @@ pub(crate) fn beside(path: &Path, word: &str) -> PathBuf {
 }
 
 /// The list's entry for a regular file.
-fn older(step: u64, found: &Metadata) -> Option<Older> {
-    let written = found.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
-    found.is_file().then_some(Older { step, n_bytes: found.len(), written })
+fn older(step: u64, metadata: &Metadata) -> Option<Older> {
+    let written = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
+    metadata.is_file().then_some(Older { step, n_bytes: metadata.len(), written })
 }
 
 /// Links a file to a second name, replacing a file of ours; copies it where the file system has no links.
@@ -282,8 +283,11 @@ mod tests {
         // A file of this run that someone changed since is no longer ours to remove.
         fs::write(folder.path().join("run-1.safetensors"), "changed").unwrap();
         write(&mut series, [3, 4, 5]);
-        let of = |name: &str| fs::read(folder.path().join(name)).unwrap();
-        assert_eq!((of("run-2.safetensors"), of("run-1.safetensors")), (b"someone's".to_vec(), b"changed".to_vec()));
+        let bytes_of = |name: &str| fs::read(folder.path().join(name)).unwrap();
+        assert_eq!(
+            (bytes_of("run-2.safetensors"), bytes_of("run-1.safetensors")),
+            (b"someone's".to_vec(), b"changed".to_vec())
+        );
         assert_eq!(steps(folder.path())[2..], named(&[("run-4", 4), ("run", 5)])[..]);
         // A run that starts afresh starts its own list.
         write(&mut Series::begin(&place, keep, None), [1, 2, 3]);

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use bf16scope_model::document::Document;
 
-    fn said(text: &str) -> String {
+    fn message(text: &str) -> String {
         let document = Document::parse("e.yaml", text).unwrap();
         with_its_block(document.read::<Experiment>().unwrap_err()).to_string()
     }
@@ -113,8 +113,11 @@ mod tests {
             ("train: {<<: {batch: 3}}\n", "keys are not merged"),
             ("train: {optimizer: {kind: adam, lr: 3}}\n", "write `learning_rate` under `train`, beside `optimizer`"),
         ] {
-            let said = said(&format!("{MODEL}{text}"));
-            assert!(said.contains(": unknown key `") && said.contains(&format!("help: {help}")), "{text}: {said}");
+            let message = message(&format!("{MODEL}{text}"));
+            assert!(
+                message.contains(": unknown key `") && message.contains(&format!("help: {help}")),
+                "{text}: {message}"
+            );
         }
     }
 

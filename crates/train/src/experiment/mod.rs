@@ -184,7 +184,7 @@ fn count_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u3
 }
 
 fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
-    Node::read(deserializer, |node| kind::of(node).map_err(|error| beside(kind::elsewhere::<Optimizer>(error))))
+    Node::read(deserializer, |node| kind::from_node(node).map_err(|error| beside(kind::elsewhere::<Optimizer>(error))))
 }
 
 /// The error of a key that belongs to `train` itself, with a hint.
@@ -227,7 +227,7 @@ fn rate_floor<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, 
 fn clip<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Clip>, D::Error> {
     Node::read(deserializer, |node| {
         node.is_no_number("kind: global_norm, value")?;
-        kind::of(node).map(Some)
+        kind::from_node(node).map(Some)
     })
 }
 
@@ -386,7 +386,7 @@ impl TrainConfig {
         };
         let NodeError { path, message, help } =
             error.within(Step::Key(key.to_string())).within(Step::Key("train".to_string()));
-        let error = ReadError::of(ConfigProblem::Together { message, help });
+        let error = ReadError::from_problem(ConfigProblem::Together { message, help });
         (path, ReadError { mark, ..error })
     }
 

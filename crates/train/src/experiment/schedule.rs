@@ -27,7 +27,7 @@ pub enum Length {
 
 impl Length {
     /// The value of a length key; `None` for any other key, and for a value that is not a whole number of steps.
-    fn of(key: &Key, node: &Node) -> Result<Option<Length>, ReadError> {
+    fn parse(key: &Key, node: &Node) -> Result<Option<Length>, ReadError> {
         let is_length = LENGTHS.iter().any(|(steps, _)| *steps == &**key);
         match (&node.value, key.written.is_some()) {
             (Value::Whole(value), true) => Ok(Some(Length::Epochs(*value as f64))),
@@ -82,7 +82,7 @@ pub trait Schedule: Sized {
 
 impl Schedule for LearningRate {
     fn read(node: &Node) -> Result<LearningRate, ReadError> {
-        kind::of_or_number(node, LearningRate::constant)
+        kind::from_node_or_number(node, LearningRate::constant)
     }
 }
 
@@ -213,7 +213,7 @@ fn each_length(node: &Node, steps: &dyn Fn(Length, &Node) -> Result<u64, ReadErr
     let value = match &node.value {
         Value::List(list) => Value::List(list.iter().map(|node| each_length(node, steps)).collect::<Result<_, _>>()?),
         Value::Map(map) => {
-            let entry = |(key, node): &(Key, Node)| match Length::of(key, node)? {
+            let entry = |(key, node): &(Key, Node)| match Length::parse(key, node)? {
                 Some(length) => Ok((key.clone(), node.replaced(Value::Whole(steps(length, node)?)))),
                 None => Ok((key.clone(), each_length(node, steps)?)),
             };
@@ -241,7 +241,7 @@ fn check_order(node: &Node) -> Result<(), ReadError> {
         for item in list {
             let Value::Map(map) = &item.value else { continue };
             let Some((key, at)) = map.iter().find(|(key, _)| &**key == "step") else { continue };
-            let length = Length::of(key, at)?;
+            let length = Length::parse(key, at)?;
             if let (Some(before), Some(length)) = (before, length)
                 && length.is_not_after(before)
             {
@@ -250,8 +250,8 @@ fn check_order(node: &Node) -> Result<(), ReadError> {
                     (Length::Steps(length), Length::Steps(before)) => ("step", length as f64, before as f64),
                     _ => continue,
                 };
-                let found = format!("a {what} at {unit} {length} after one at {unit} {before}");
-                return Err(ReadError::wrong(found, &format!("ascending {unit}s")).or_at(item.mark));
+                let measured = format!("a {what} at {unit} {length} after one at {unit} {before}");
+                return Err(ReadError::wrong(measured, &format!("ascending {unit}s")).or_at(item.mark));
             }
             before = length;
         }
@@ -492,29 +492,35 @@ mod tests {
 
     #[test]
     fn what_is_never_reached_is_found() {
-        let found = |text: &str, warm_up: Option<WarmUp>, n_steps| {
+        let unreached_by = |text: &str, warm_up: Option<WarmUp>, n_steps| {
             let rate = timed(text).in_steps(10).unwrap();
             unreached(&rate, warm_up.as_ref(), n_steps).map(|(key, error)| (key, error.message))
         };
         let warm_up = WarmUp { steps: NonZeroU32::new(50).unwrap(), start: 0.0, overlap: false };
-        assert_eq!(found("0.1", Some(warm_up), 50), None);
-        let (key, message) = found("0.1", Some(warm_up), 49).unwrap();
+        assert_eq!(unreached_by("0.1", Some(warm_up), 50), None);
+        let (key, message) = unreached_by("0.1", Some(warm_up), 49).unwrap();
         assert_eq!(
             (key, message.as_str()),
             ("warm_up", "the warm-up of 50 steps is longer than the training, which has 49")
         );
         let pieces = "{kind: piecewise, value: 1, changes: [{step: 10, value: 0.5}, {epoch: 3, value: 0.1}]}";
-        assert_eq!((found(pieces, None, 31), found(pieces, Some(warm_up), 81)), (None, None));
-        assert_eq!(found(pieces, None, 30).unwrap().1, "the change at step 30 never comes: the training has 30 steps");
+        assert_eq!((unreached_by(pieces, None, 31), unreached_by(pieces, Some(warm_up), 81)), (None, None));
         assert_eq!(
-            found(pieces, Some(warm_up), 80).unwrap().1,
+            unreached_by(pieces, None, 30).unwrap().1,
+            "the change at step 30 never comes: the training has 30 steps"
+        );
+        assert_eq!(
+            unreached_by(pieces, Some(warm_up), 80).unwrap().1,
             "the change at step 80 never comes: the training has 80 steps"
         );
         let steps = "{kind: warm_up_step, value: 1, warm_up_epochs: 5, drops: [{epoch: 6, multiplier: 0.1}]}";
-        assert_eq!(found(steps, None, 61), None);
-        assert_eq!(found(steps, None, 60).unwrap().1, "the drop at step 60 never comes: the training has 60 steps");
+        assert_eq!(unreached_by(steps, None, 61), None);
         assert_eq!(
-            found(steps, None, 40).unwrap().1,
+            unreached_by(steps, None, 60).unwrap().1,
+            "the drop at step 60 never comes: the training has 60 steps"
+        );
+        assert_eq!(
+            unreached_by(steps, None, 40).unwrap().1,
             "the warm-up of 50 steps is longer than the training, which has 40"
         );
     }

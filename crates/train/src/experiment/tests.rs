@@ -457,8 +457,8 @@ fn a_number_alone_is_told_its_key() {
     let help = |key: &str| {
         let text = format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain: {{{key}}}\n");
         let error = parse(&text).unwrap_err().to_string();
-        let (found, help) = error.split_once("\n  help: ").unwrap();
-        (found.lines().next().unwrap().split_once(": ").unwrap().1.to_string(), help.to_string())
+        let (message, help) = error.split_once("\n  help: ").unwrap();
+        (message.lines().next().unwrap().split_once(": ").unwrap().1.to_string(), help.to_string())
     };
     let cases = [
         ("average: 0.9", "write `{decay: 0.9}`"),
@@ -467,8 +467,8 @@ fn a_number_alone_is_told_its_key() {
         ("warm_up: 500", "write `{steps: 500}`"),
     ];
     for (key, expected) in cases {
-        let (found, help) = help(key);
-        assert!(found.starts_with("found ") && found.ends_with(", expected keys and values"), "{found}");
+        let (message, help) = help(key);
+        assert!(message.starts_with("found ") && message.ends_with(", expected keys and values"), "{message}");
         assert_eq!(help, expected);
     }
     // The text as written, not the float that it would be.
@@ -485,15 +485,15 @@ fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
         ("  trainable: '*'\n", "write ['*']"),
         ("  optimizer: {adam: {beta1: 0.9}}\n", "write `kind: adam`, and its keys beside it"),
     ] {
-        let said = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
-        assert!(said.contains(&format!("\n  help: {help}")), "{said}");
+        let error = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
+        assert!(error.contains(&format!("\n  help: {help}")), "{error}");
     }
-    let said = parse("model: {kind: mlp, input: 4, n_classes: 2}\n").unwrap_err();
-    assert!(said.contains("help: write [4], if it is the only one"), "{said}");
+    let error = parse("model: {kind: mlp, input: 4, n_classes: 2}\n").unwrap_err();
+    assert!(error.contains("help: write [4], if it is the only one"), "{error}");
     // Values that are not nearly right have no such help.
     for text in ["  batch: \"many\"\n", "  batch: 1.5\n", "  batch: [3]\n"] {
-        let said = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
-        assert!(!said.contains("help: write"), "{said}");
+        let error = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
+        assert!(!error.contains("help: write"), "{error}");
     }
 }
 
@@ -580,14 +580,14 @@ fn instructions_carry_the_lines_of_the_file() {
             let program = crate::program::training(&*experiment.task(), Precision::Bf16, batch, &objective);
             let module = program.unwrap().program.module;
             let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
-            let of = |part: &str| -> Vec<i32> {
+            let lines_of = |part: &str| -> Vec<i32> {
                 let metadata = instructions.clone().map(|instruction| &instruction.metadata);
-                let own = metadata.filter(|metadata| metadata.op_name.contains(part));
-                let own = own.filter(|metadata| metadata.source_file == path.display().to_string());
-                let lines: std::collections::BTreeSet<i32> = own.map(|metadata| metadata.source_line).collect();
+                let metadata = metadata.filter(|metadata| metadata.op_name.contains(part));
+                let metadata = metadata.filter(|metadata| metadata.source_file == path.display().to_string());
+                let lines: std::collections::BTreeSet<i32> = metadata.map(|metadata| metadata.source_line).collect();
                 lines.into_iter().collect()
             };
-            (of("first/"), of("second/"), of(""))
+            (lines_of("first/"), lines_of("second/"), lines_of(""))
         })
     };
     let layers = "model:\n  kind: layers\n  inputs: {x: [2]}\n  layers:\n    - {dense: 4, name: first}\n    - dense: 3\n      \

@@ -157,7 +157,7 @@ fn whole(step: u64) -> i64 {
 
 /// An event file's content, as far as it concerns scalars.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Said {
+pub(super) enum Content {
     /// The scalars of a step.
     Scalars(Record),
     /// The run restarts at this step.
@@ -165,7 +165,7 @@ pub(super) enum Said {
 }
 
 /// Reads an event file up to its end or to the first damage, which the remark describes.
-pub(super) fn read(mut file: impl Read, mut found: impl FnMut(Said)) -> io::Result<Option<String>> {
+pub(super) fn read(mut file: impl Read, mut take: impl FnMut(Content)) -> io::Result<Option<String>> {
     let mut at = 0u64;
     loop {
         let mut head = [0; framing::HEAD];
@@ -196,7 +196,7 @@ pub(super) fn read(mut file: impl Read, mut found: impl FnMut(Said)) -> io::Resu
             let is_whole = masked_crc(bytes).to_le_bytes() == crc;
             let event = is_whole.then(|| Event::decode(bytes).ok()).flatten();
             let Some(event) = event else { return damaged("a record is damaged") };
-            said(event).into_iter().for_each(&mut found);
+            content(event).into_iter().for_each(&mut take);
         }
         at = at.saturating_add(with_crc).saturating_add(12);
     }
@@ -210,18 +210,18 @@ fn fill(file: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     Ok(n_read)
 }
 
-fn said(event: Event) -> Option<Said> {
+fn content(event: Event) -> Option<Content> {
     // Steps are never negative.
     let step = u64::try_from(event.step).ok()?;
     if event.session_log.is_some_and(|log| log.status == START) {
-        return Some(Said::Start(step));
+        return Some(Content::Start(step));
     }
     let scalar = |value: SummaryValue| {
         let tensor = || value.tensor.as_ref().and_then(scalar_of);
         Some((value.tag.clone(), value.simple_value.map(f64::from).or_else(tensor)?))
     };
     let scalars: Vec<(String, f64)> = event.summary?.value.into_iter().filter_map(scalar).collect();
-    (!scalars.is_empty()).then_some(Said::Scalars(Record { step, time: event.wall_time, scalars }))
+    (!scalars.is_empty()).then_some(Content::Scalars(Record { step, time: event.wall_time, scalars }))
 }
 
 /// The value of a tensor that holds one float: `DT_FLOAT` (1) or `DT_DOUBLE` (2).
@@ -261,10 +261,10 @@ mod tests {
         assert_eq!(all(&bytes), (vec![], None));
     }
 
-    fn all(bytes: &[u8]) -> (Vec<Said>, Option<String>) {
-        let mut found = Vec::new();
-        let remark = read(bytes, |said| found.push(said)).unwrap();
-        (found, remark)
+    fn all(bytes: &[u8]) -> (Vec<Content>, Option<String>) {
+        let mut all = Vec::new();
+        let remark = read(bytes, |content| all.push(content)).unwrap();
+        (all, remark)
     }
 
     fn record(step: u64, value: f64) -> Record {
@@ -277,10 +277,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let (found, remark) = all(&file());
-        assert_eq!((found.len(), remark), (3, None));
-        assert_eq!(found[..2], [Said::Scalars(record(1, 0.5)), Said::Start(2)]);
-        let Said::Scalars(last) = &found[2] else { panic!("{found:?}") };
+        let (events, remark) = all(&file());
+        assert_eq!((events.len(), remark), (3, None));
+        assert_eq!(events[..2], [Content::Scalars(record(1, 0.5)), Content::Start(2)]);
+        let Content::Scalars(last) = &events[2] else { panic!("{events:?}") };
         assert!(last.scalars[0].1.is_nan() && last.step == 2);
     }
 
@@ -301,8 +301,8 @@ mod tests {
             TensorProto { dtype: 7, ..TensorProto::default() },
         ];
         let summary = Some(Summary { value: tensors.map(value).to_vec() });
-        let (found, _) = all(&framed(&Event { step: 3, summary, ..Event::default() }));
-        let Said::Scalars(record) = &found[0] else { panic!("{found:?}") };
+        let (events, _) = all(&framed(&Event { step: 3, summary, ..Event::default() }));
+        let Content::Scalars(record) = &events[0] else { panic!("{events:?}") };
         assert_eq!(record.scalars, vec![("t".to_string(), 0.5); 4]);
     }
 
@@ -317,9 +317,9 @@ mod tests {
             })
             .collect();
         for cut in 0..whole.len() {
-            let (found, remark) = all(&whole[..cut]);
+            let (events, remark) = all(&whole[..cut]);
             let n_whole = ends.iter().filter(|end| **end <= cut).count();
-            assert_eq!(found.len(), n_whole.saturating_sub(1), "{cut}");
+            assert_eq!(events.len(), n_whole.saturating_sub(1), "{cut}");
             let is_between = cut == 0 || ends.contains(&cut);
             assert_eq!(remark.is_none(), is_between, "{cut}: {remark:?}");
         }
@@ -331,17 +331,17 @@ mod tests {
         for bit in 0..8 * whole.len() {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let (found, remark) = all(&bytes);
+            let (events, remark) = all(&bytes);
             let remark = remark.unwrap_or_else(|| panic!("bit {bit} went unnoticed"));
-            assert!(remark.starts_with("at byte ") && found.len() < 3, "{bit}: {remark}");
+            assert!(remark.starts_with("at byte ") && events.len() < 3, "{bit}: {remark}");
         }
     }
 
     proptest! {
         #[test]
         fn bytes_of_any_kind_end_with_a_remark(bytes: Vec<u8>) {
-            let (found, remark) = all(&bytes);
-            prop_assert!(found.is_empty() && (remark.is_some() || bytes.is_empty()));
+            let (events, remark) = all(&bytes);
+            prop_assert!(events.is_empty() && (remark.is_some() || bytes.is_empty()));
         }
     }
 

@@ -105,7 +105,7 @@ impl RunFolder {
         })?;
         let mut metrics = Growing::lock(path, place, file)?;
         let (mut last, mut n_dropped, mut end) = (None, 0, None);
-        let found = metrics::read(BufReader::new(&metrics.file), |line| {
+        let lines = metrics::read(BufReader::new(&metrics.file), |line| {
             let later = line.record.as_ref().is_some_and(|record| record.step > step);
             if end.is_some() || later || !line.is_whole {
                 end = end.or(Some(line.at));
@@ -114,7 +114,7 @@ impl RunFolder {
                 last = Some(record.step);
             }
         });
-        found.map_err(RunError::io(&metrics.path, "read it"))?;
+        lines.map_err(RunError::io(&metrics.path, "read it"))?;
         if let Some(end) = end {
             metrics.cut(end).map_err(RunError::io(&metrics.path, "drop what it has of later steps"))?;
         }
@@ -307,7 +307,7 @@ fn nth(path: &Path, number: u64) -> PathBuf {
 fn numbered(path: &Path) -> Vec<(u64, PathBuf)> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let number = |found: &str| match found.strip_prefix(&name)? {
+    let number = |file_name: &str| match file_name.strip_prefix(&name)? {
         "" => Some(1),
         rest => {
             let digits = rest.strip_prefix('-')?;
@@ -317,9 +317,9 @@ fn numbered(path: &Path) -> Vec<(u64, PathBuf)> {
     };
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| number(entry.file_name().to_str()?));
-    let mut found: Vec<(u64, PathBuf)> = numbers.map(|number| (number, nth(path, number))).collect();
-    found.sort();
-    found
+    let mut folders: Vec<(u64, PathBuf)> = numbers.map(|number| (number, nth(path, number))).collect();
+    folders.sort();
+    folders
 }
 
 /// A new event file, which TensorBoard reads after the existing ones.

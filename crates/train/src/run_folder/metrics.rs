@@ -81,9 +81,9 @@ pub(super) fn line(record: &Record) -> String {
 /// Parses a line without its line break; `None` if it is not a record.
 pub(super) fn parse(line: &[u8]) -> Option<Record> {
     let Pairs(pairs) = serde_json::from_slice(line).ok()?;
-    let of = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, json)| json);
-    let step = of("step")?.as_u64()?;
-    let time = of("time").and_then(value).unwrap_or(f64::NAN);
+    let value_of = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, json)| json);
+    let step = value_of("step")?.as_u64()?;
+    let time = value_of("time").and_then(value).unwrap_or(f64::NAN);
     // A value that is not a number was added by another program.
     let is_scalar = |name: &str| !RESERVED.contains(&name);
     let scalars = pairs.iter().filter(|(name, _)| is_scalar(name));
@@ -126,7 +126,7 @@ pub(super) struct Line {
 }
 
 /// Reads lines of any length in bounded memory.
-pub(super) fn read(mut file: impl BufRead, mut found: impl FnMut(Line)) -> io::Result<()> {
+pub(super) fn read(mut file: impl BufRead, mut take: impl FnMut(Line)) -> io::Result<()> {
     let (mut at, mut line) = (0, Vec::new());
     loop {
         line.clear();
@@ -141,7 +141,7 @@ pub(super) fn read(mut file: impl BufRead, mut found: impl FnMut(Line)) -> io::R
             (is_whole, record) = (true, None);
             n_bytes += n_rest;
         }
-        found(Line { at, is_whole, record });
+        take(Line { at, is_whole, record });
         at += n_bytes as u64;
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the folder of a run: its curves, however the process or the machine that recorded them ended.
 
 use super::about::About;
-use super::events::{self, Said};
+use super::events::{self, Content};
 use super::metrics::{self, Record};
 use super::{ABOUT, EVENTS, METRICS, RunError};
 use bf16scope_files as files;
@@ -70,12 +70,12 @@ pub fn read(path: impl AsRef<Path>) -> Result<Run, RunError> {
         }
         for file in events {
             let reader = BufReader::new(files::open(&file).map_err(RunError::io(&file, "open it"))?);
-            let found = events::read(reader, |said| match said {
-                Said::Scalars(record) => curves.push(record),
-                Said::Start(step) => curves.all.iter_mut().for_each(|curve| curve.drop_from(step)),
+            let remark = events::read(reader, |content| match content {
+                Content::Scalars(record) => curves.push(record),
+                Content::Start(step) => curves.all.iter_mut().for_each(|curve| curve.drop_from(step)),
             });
             let name = file.file_name().unwrap_or_default().to_string_lossy();
-            let remark = found.map_err(RunError::io(&file, "read it"))?;
+            let remark = remark.map_err(RunError::io(&file, "read it"))?;
             run.remarks.extend(remark.map(|remark| format!("{name}: {remark}")));
         }
     }
@@ -145,24 +145,25 @@ fn event_files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_one =
         |path: &PathBuf| path.is_file() && path.file_name().is_some_and(|it| it.to_string_lossy().contains(EVENTS));
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_one).collect();
-    found.sort();
-    found
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_one).collect();
+    files.sort();
+    files
 }
 
 pub(super) fn no_run(path: &Path) -> RunError {
-    let of = |found: &str, help: String| RunError::NoRun { path: path.to_path_buf(), found: found.to_string(), help };
+    let no_run_error =
+        |found: &str, help: String| RunError::NoRun { path: path.to_path_buf(), found: found.to_string(), help };
     let is_run = |path: &Path| path.join(METRICS).is_file() || !event_files(path).is_empty();
     let name = "name the folder of a run, such as `train` makes: runs/EXPERIMENT-PRECISION".to_string();
     match fs::metadata(path) {
-        Err(_) => of("no such folder", name),
+        Err(_) => no_run_error("no such folder", name),
         Ok(found) if !found.is_dir() => {
             let parent = path.parent().filter(|parent| is_run(parent));
             let help = parent.map_or(name, |parent| match parent.as_os_str().is_empty() {
                 true => "name the folder that it is in: .".to_string(),
                 false => format!("name the folder that it is in: {}", parent.display()),
             });
-            of("a file, expected the folder of a run", help)
+            no_run_error("a file, expected the folder of a run", help)
         }
         Ok(_) => {
             let entries = fs::read_dir(path).into_iter().flatten().flatten();
@@ -171,8 +172,11 @@ pub(super) fn no_run(path: &Path) -> RunError {
             let shown: Vec<String> = runs.iter().take(3).map(|run| run.display().to_string()).collect();
             let more = if runs.len() > shown.len() { ", …" } else { "" };
             match runs.is_empty() {
-                true => of(&format!("the folder of no run: it has no {METRICS} and no event files"), name),
-                false => of("no run itself, but a folder of runs", format!("name those: {}{more}", shown.join(", "))),
+                true => no_run_error(&format!("the folder of no run: it has no {METRICS} and no event files"), name),
+                false => no_run_error(
+                    "no run itself, but a folder of runs",
+                    format!("name those: {}{more}", shown.join(", ")),
+                ),
             }
         }
     }
@@ -230,10 +234,10 @@ mod tests {
             over[at..end].copy_from_slice(&bytes[..end - at]);
             let n_touched = whole[at..end].matches('\n').count() + 1;
             let run = read(folder(&over).path()).unwrap();
-            let kept = values(&run);
+            let remaining = values(&run);
             let original: Vec<(u64, f64)> = (1..=10).map(|step| (step, 1.0 / step as f64)).collect();
-            let n_kept = original.iter().filter(|pair| kept.contains(pair)).count();
-            prop_assert!(n_kept + n_touched >= 10 || kept.len() < 10, "{kept:?}");
+            let n_kept = original.iter().filter(|pair| remaining.contains(pair)).count();
+            prop_assert!(n_kept + n_touched >= 10 || remaining.len() < 10, "{remaining:?}");
         }
     }
 

@@ -58,9 +58,9 @@ impl Watched {
         let lines: Vec<&[u8]> = lines_of(&bytes).collect();
         let n_old = lines.len().saturating_sub(n);
         let is_marked = |line: &[u8]| step_of(line).is_some_and(|step| self.marked.contains(&step));
-        let kept = lines.iter().enumerate().filter(|(at, line)| *at >= n_old || is_marked(line));
-        let kept: Vec<&[u8]> = kept.map(|(_, line)| *line).collect();
-        files::replace(&self.path, &kept.concat()).map_err(RunError::io(&self.path, "drop old looks"))?;
+        let remaining = lines.iter().enumerate().filter(|(at, line)| *at >= n_old || is_marked(line));
+        let remaining: Vec<&[u8]> = remaining.map(|(_, line)| *line).collect();
+        files::replace(&self.path, &remaining.concat()).map_err(RunError::io(&self.path, "drop old looks"))?;
         self.n_unmarked = n;
         Ok(())
     }
@@ -70,8 +70,9 @@ impl Watched {
 pub(super) fn drop_later(folder: &Path, step: u64) -> Result<(), RunError> {
     let path = folder.join(WATCH);
     let Ok(bytes) = fs::read(&path) else { return Ok(()) };
-    let kept: Vec<&[u8]> = lines_of(&bytes).filter(|line| step_of(line).is_some_and(|of| of <= step)).collect();
-    files::replace(&path, &kept.concat()).map_err(RunError::io(&path, "drop what it has of later steps"))
+    let remaining: Vec<&[u8]> =
+        lines_of(&bytes).filter(|line| step_of(line).is_some_and(|line_step| line_step <= step)).collect();
+    files::replace(&path, &remaining.concat()).map_err(RunError::io(&path, "drop what it has of later steps"))
 }
 
 /// The records in the folder of a run by ascending step, with messages about what could not be read. If a step was

@@ -28,13 +28,13 @@ impl Session {
     ///
     /// # Errors
     /// When another host has failed; when the plugin fails.
-    pub(crate) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
-        let Some(exchange) = &self.exchange else { return Ok(own) };
-        let all = exchange.say([own.stop, own.save, own.failed, own.reduce].map(i32::from))?;
+    pub(crate) fn agree(&self, wish: Wish) -> Result<Wish, TrainError> {
+        let Some(exchange) = &self.exchange else { return Ok(wish) };
+        let all = exchange.say([wish.stop, wish.save, wish.failed, wish.reduce].map(i32::from))?;
         let is_own = |host: usize| host == self.site.host as usize;
         match all.iter().position(|&[_, _, failed, _]| failed != 0) {
             // A host that failed has a better error of its own.
-            Some(_) if own.failed => Ok(own),
+            Some(_) if wish.failed => Ok(wish),
             Some(host) if !is_own(host) => Err(other_host(host)),
             _ => Ok(Wish {
                 stop: all.iter().any(|&[stop, ..]| stop != 0),
@@ -49,10 +49,10 @@ impl Session {
     ///
     /// # Errors
     /// Its own error; a failure of another host.
-    pub(crate) fn together<T>(&self, own: Result<T, TrainError>) -> Result<T, TrainError> {
-        let agreed = self.agree(Wish { failed: own.is_err(), ..Wish::default() });
-        let own = own?;
-        agreed.map(|_| own)
+    pub(crate) fn together<T>(&self, result: Result<T, TrainError>) -> Result<T, TrainError> {
+        let agreed = self.agree(Wish { failed: result.is_err(), ..Wish::default() });
+        let result = result?;
+        agreed.map(|_| result)
     }
 
     /// Checks that all hosts are about to make the same steps.
@@ -144,13 +144,13 @@ mod tests {
             let words = session.identity_of_run(n_epochs, &data(hash));
             words.as_chunks::<N_DIGEST_WORDS>().0.iter().map(|digest| digest.map(i32::to_le_bytes)).collect::<Vec<_>>()
         };
-        let own = digests(3, "0e");
+        let ours = digests(3, "0e");
         let text = concat!(
             r#"{"test":{"arrays":{"a":"1f"},"n_examples":2},"#,
             r#""training":{"arrays":{"a":"0e"},"n_examples":2}}"#
         );
-        assert_eq!(own[2].as_flattened(), &Sha256::digest(text)[..]);
-        let same = |other: Vec<_>| (0..4).map(|number| own[number] == other[number]).collect::<Vec<_>>();
+        assert_eq!(ours[2].as_flattened(), &Sha256::digest(text)[..]);
+        let same = |other: Vec<_>| (0..4).map(|number| ours[number] == other[number]).collect::<Vec<_>>();
         assert_eq!(same(digests(3, "0e")), [true; 4]);
         assert_eq!(same(digests(4, "0e")), [true, false, true, true]);
         assert_eq!(same(digests(3, "0f")), [true, true, false, true]);

@@ -266,18 +266,18 @@ pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
     for (number, now) in records.iter().enumerate() {
         let before = number.checked_sub(1).map(|before| &records[before]);
         let look = Look { now, before, first: before.and(records.first()) };
-        let found = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
-        let mut found: Vec<(&Rule, Found)> = found.collect();
+        let judged = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
+        let mut matches: Vec<(&Rule, Found)> = judged.collect();
         // In the order of the table: a consequence explains nothing else.
-        found.retain(|(rule, _)| {
+        matches.retain(|(rule, _)| {
             let is_cause = !causes.iter().any(|cause| *cause != rule.name && explains(cause, rule.name));
             if is_cause {
                 causes.insert(rule.name);
             }
             is_cause
         });
-        found.sort_by_key(|(_, found)| found.row);
-        for (rule, Found { row, what, remedy, layer, step }) in found {
+        matches.sort_by_key(|(_, found)| found.row);
+        for (rule, Found { row, what, remedy, layer, step }) in matches {
             let WatchRow { layer: of_row, quantity, .. } = &now.rows[row];
             let layer = layer.unwrap_or_else(|| of_row.clone());
             if seen.insert((rule.name, layer.clone(), *quantity)) {

@@ -49,8 +49,8 @@ impl<'a> Forward<'a> {
         let mut activated: BTreeSet<InstrId> = BTreeSet::new();
         for instr in instructions {
             for &operand in &instr.operands {
-                let (given, scope) = (&instructions[operand.idx()], scope_of(&instructions[operand.idx()]));
-                if scope != scope_of(instr) && self.is_value(operand, given) {
+                let (producer, scope) = (&instructions[operand.idx()], scope_of(&instructions[operand.idx()]));
+                if scope != scope_of(instr) && self.is_value(operand, producer) {
                     let last = last_of.entry(scope).or_insert(operand);
                     *last = operand.max(*last);
                     if self.role(operand) == Some(Role::Activated) {
@@ -112,7 +112,7 @@ impl<'a> Forward<'a> {
     /// its own.
     fn activates(&self, id: InstrId) -> Option<&'a str> {
         let instr = self.computation.instr(id);
-        let own = scope_of(instr);
+        let scope = scope_of(instr);
         let (mut pending, mut taken, mut n_left) = (vec![id], None, LONGEST_FUNCTION);
         while let Some(next) = pending.pop() {
             let instr = self.computation.instr(next);
@@ -125,7 +125,7 @@ impl<'a> Forward<'a> {
                 return None;
             }
             for &operand in instr.operands.iter().filter(|operand| self.is_fed[operand.idx()]) {
-                match scope_of(self.computation.instr(operand)) == own {
+                match scope_of(self.computation.instr(operand)) == scope {
                     true => pending.push(operand),
                     false if taken.is_none_or(|taken| taken == operand) => taken = Some(operand),
                     false => return None,
@@ -133,8 +133,8 @@ impl<'a> Forward<'a> {
             }
         }
         let taken = self.computation.instr(taken?);
-        let inner = scope_of(taken).strip_prefix(own)?;
-        let is_below = if own.is_empty() { !inner.is_empty() } else { inner.starts_with('/') };
+        let inner = scope_of(taken).strip_prefix(scope)?;
+        let is_below = if scope.is_empty() { !inner.is_empty() } else { inner.starts_with('/') };
         (is_below && taken.shape.dims() == instr.shape.dims()).then(|| scope_of(taken))
     }
 

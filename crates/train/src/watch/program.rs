@@ -52,7 +52,7 @@ pub(crate) fn observing(
         chosen.into_iter().chain([loss.id]).collect()
     };
     let Step { graph, gradients, observed, .. } = emit_step(task, numbers, batch, objective, &choose)?;
-    let mut rows = Rows { e: graph.emitter(), of: Vec::new(), words: Vec::new() };
+    let mut rows = Rows { e: graph.emitter(), rows: Vec::new(), words: Vec::new() };
     // The forward pass again, with names and roles: the same values were chosen above.
     let n_forward = observed.iter().map(|(id, _)| id.idx() + 1).max().unwrap_or(0);
     let variables = graph.variables();
@@ -61,12 +61,12 @@ pub(crate) fn observing(
     for input in graph.inputs() {
         // The weights of examples are not a feature of the model.
         if input.dtype.is_float() && input.name != WEIGHT {
-            places.insert(input.instr, rows.of.len());
+            places.insert(input.instr, rows.rows.len());
             let role = if is_label(&input.name) { Role::Label } else { Role::Input };
             rows.push(&input.name, Quantity::Activation, Some(role), input.instr, [None, None]);
         }
     }
-    let n_inputs = rows.of.len();
+    let n_inputs = rows.rows.len();
     places.extend(observed.iter().enumerate().map(|(at, &(id, _))| (id, n_inputs + at)));
     let (described, is_gated, statistics) = graph.emitter().with_module(|module| {
         let forward = Forward::new(module.comp(graph.emitter().comp()), &inputs_of(&graph));
@@ -80,16 +80,16 @@ pub(crate) fn observing(
         let loss = InstrId(n_forward.saturating_sub(1) as u32);
         let open = forward.without_gates(loss);
         let is_gated: Vec<bool> = variables.iter().map(|variable| !open[variable.instr.idx()]).collect();
-        let kept =
+        let statistic =
             |variable: &VariableInfo| Some((variable.name.clone(), forward.kept(variable.instr, variable.update?)?));
         let statistics: Vec<(String, f64)> =
-            variables.iter().filter(|variable| !variable.trainable).filter_map(kept).collect();
+            variables.iter().filter(|variable| !variable.trainable).filter_map(statistic).collect();
         (described, is_gated, statistics)
     });
     for (id, _) in &observed {
         let Described { layer, role, takes, function } = &described[id];
         rows.push(layer, Quantity::Activation, *role, *id, [None, None]);
-        if let Some(row) = rows.of.last_mut() {
+        if let Some(row) = rows.rows.last_mut() {
             (row.takes, row.function) = (takes.clone(), *function);
         }
     }
@@ -103,12 +103,12 @@ pub(crate) fn observing(
     }
     for (number, gradient) in &gradients {
         rows.push(&variables[*number].name, Quantity::Gradient, None, gradient.id, [None, None]);
-        if let Some(row) = rows.of.last_mut() {
+        if let Some(row) = rows.rows.last_mut() {
             row.is_gated = is_gated[*number];
         }
     }
     for (number, gradient) in &gradients {
-        let Some(Change { old, new }) = Change::of(&graph, &variables, *number) else { continue };
+        let Some(Change { old, new }) = Change::from_update(&graph, &variables, *number) else { continue };
         let is_lost = |old: &Tensor, new: &Tensor| {
             let zeros = graph.full(gradient.dtype(), &gradient.dims(), 0.0);
             let moved = gradient.compare(Comparison::Ne, &zeros);
@@ -118,16 +118,16 @@ pub(crate) fn observing(
         let counted = [is_lost(&old, &new), is_lost(&old.cast(compute), &new.cast(compute))];
         let name = &variables[*number].name;
         rows.push_beside(name, Quantity::Update, None, (&new - &old).id, counted.map(Some), Some(old.id));
-        rows.said(variables[*number].dtype);
+        rows.set_reported_dtype(variables[*number].dtype);
     }
-    let Rows { of, words, .. } = rows;
+    let Rows { rows, words, .. } = rows;
     let all = graph.emitter().concatenate(&words, 0);
     let mut program: Program = graph.finish_for_good(&[("watch", &graph.tensor(all))])?;
     debug_assert_eq!(program.outputs.len(), 1);
     program.module.name = format!("{}_observing", task.name());
     say_replicas(&mut program.module, objective);
     let program = TaskProgram { program, reported: Vec::new(), scalars: Vec::new(), n_steps: NonZeroU32::MIN };
-    Ok(Observing { program, rows: of, statistics })
+    Ok(Observing { program, rows, statistics })
 }
 
 /// The input with the weights of examples.
@@ -144,7 +144,7 @@ struct Described {
 /// Rows under construction.
 struct Rows<'a> {
     e: &'a Emitter,
-    of: Vec<RowOf>,
+    rows: Vec<RowOf>,
     words: Vec<InstrId>,
 }
 
@@ -174,14 +174,14 @@ impl Rows<'_> {
         let n = self.e.dims(values).iter().product::<i64>().max(0) as u64;
         let layer = layer.to_string();
         let (takes, function, is_gated) = (Vec::new(), None, false);
-        self.of.push(RowOf { layer, quantity, role, dtype, said: dtype, n, takes, function, is_gated });
+        self.rows.push(RowOf { layer, quantity, role, dtype, reported_dtype: dtype, n, takes, function, is_gated });
         self.words.push(emit(self.e, values, counted, beside));
     }
 
     /// Sets the dtype that the last row reports.
-    fn said(&mut self, dtype: DType) {
-        if let Some(last) = self.of.last_mut() {
-            last.said = dtype;
+    fn set_reported_dtype(&mut self, dtype: DType) {
+        if let Some(last) = self.rows.last_mut() {
+            last.reported_dtype = dtype;
         }
     }
 }
@@ -194,7 +194,7 @@ struct Change {
 
 impl Change {
     /// `None` for a variable without an update.
-    fn of(graph: &Graph, variables: &[VariableInfo], number: usize) -> Option<Change> {
+    fn from_update(graph: &Graph, variables: &[VariableInfo], number: usize) -> Option<Change> {
         let both = |variable: &VariableInfo| {
             let wide = |id: InstrId| match variable.dtype {
                 DType::BF16 | DType::F16 => graph.tensor(id).cast(DType::F32),

@@ -18,7 +18,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(dtype: DType) -> Layout {
+    fn for_dtype(dtype: DType) -> Layout {
         match dtype {
             DType::BF16 => Layout { bits: DType::S16, n_significand: 7, n_exponent: 8 },
             DType::F16 => Layout { bits: DType::S16, n_significand: 10, n_exponent: 5 },
@@ -81,7 +81,7 @@ pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], besid
     // A scalar cannot be reduced.
     let shaped = |x: InstrId| if e.dims(x).is_empty() { e.reshape(x, &[1]) } else { x };
     let x = shaped(e.convert(x, read_as(e.dtype(x))));
-    let (layout, dims) = (Layout::of(e.dtype(x)), e.dims(x));
+    let (layout, dims) = (Layout::for_dtype(e.dtype(x)), e.dims(x));
     let n: i64 = dims.iter().product();
     let axes: Vec<i64> = (0..dims.len() as i64).collect();
     let bits = e.emit(Op::BitcastConvert, &[x], Some(&Shape::array(layout.bits, &dims[..])));
@@ -93,9 +93,9 @@ pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], besid
     let count = |pred: InstrId| (BinaryOp::Add, e.convert(shaped(pred), DType::S32));
     let bounds = layout.bounds().into_iter().map(|bound| count(e.compare(Comparison::Ge, magnitude, word(bound))));
     let of_updates = counted.iter().flatten().map(|&pred| count(pred));
-    let found = reduce_all(e, &std::iter::once(greatest).chain(bounds).chain(of_updates).collect::<Vec<_>>(), &axes);
-    let (greatest, counts) = (found[0], &found[1..=N_BOUNDS]);
-    let mut of_updates = found[1 + N_BOUNDS..].iter().copied();
+    let reduced = reduce_all(e, &std::iter::once(greatest).chain(bounds).chain(of_updates).collect::<Vec<_>>(), &axes);
+    let (greatest, counts) = (reduced[0], &reduced[1..=N_BOUNDS]);
+    let mut of_updates = reduced[1 + N_BOUNDS..].iter().copied();
     let [lost, unseen] =
         counted.map(|pred| pred.and_then(|_| of_updates.next()).unwrap_or_else(|| e.constant(Literal::scalar(0i32))));
     // Squares of small or large numbers leave f32's range; squares of their ratios to the largest do not.
@@ -161,7 +161,7 @@ pub(crate) struct RowOf {
     /// The dtype of the observed array.
     pub dtype: DType,
     /// The dtype that the row reports.
-    pub said: DType,
+    pub reported_dtype: DType,
     pub n: u64,
     /// The rows that it depends on.
     pub takes: Vec<u32>,
@@ -170,9 +170,9 @@ pub(crate) struct RowOf {
 }
 
 /// Decodes a row on the host.
-pub(crate) fn read_row(of: &RowOf, words: &[i32]) -> WatchRow {
-    let layout = Layout::of(read_as(of.dtype));
-    let share = |count: i32| f64::from(count) / of.n.max(1) as f64;
+pub(crate) fn read_row(row: &RowOf, words: &[i32]) -> WatchRow {
+    let layout = Layout::for_dtype(read_as(row.dtype));
+    let share = |count: i32| f64::from(count) / row.n.max(1) as f64;
     let counts = &words[2..2 + N_BOUNDS];
     let max = layout.value(words[0]);
     let scale = if words[0] >= layout.power(-126) { f64::from(max) } else { 1.0 };
@@ -182,25 +182,25 @@ pub(crate) fn read_row(of: &RowOf, words: &[i32]) -> WatchRow {
     // From positive through the bounds of the bins to infinity: a bin is the difference of two neighbouring counts.
     let bounds: Vec<i32> = std::iter::once(above_zero).chain(counts[2..N_BOUNDS - 2].iter().copied()).collect();
     let bins = std::array::from_fn(|bin| share(bounds[bin] - bounds.get(bin + 1).copied().unwrap_or(infinite)));
-    let of_update = |word: i32| (of.quantity == Quantity::Update).then(|| share(word));
+    let of_update = |word: i32| (row.quantity == Quantity::Update).then(|| share(word));
     WatchRow {
-        layer: of.layer.clone(),
-        quantity: of.quantity,
-        role: of.role,
-        dtype: of.said.to_string(),
-        n: of.n,
+        layer: row.layer.clone(),
+        quantity: row.quantity,
+        role: row.role,
+        dtype: row.reported_dtype.to_string(),
+        n: row.n,
         max,
         rms: (scale * mean.max(0.0).sqrt()) as f32,
-        zero: share(of.n.min(i32::MAX as u64) as i32 - above_zero),
+        zero: share(row.n.min(i32::MAX as u64) as i32 - above_zero),
         subnormal: share(above_zero - normal),
         saturated: share(largest - infinite),
         not_finite: share(infinite),
         bins,
         lost: of_update(words[N_WORDS - 3]),
         unseen: of_update(words[N_WORDS - 2]),
-        stored: (of.quantity == Quantity::Update).then(|| f32::from_bits(words[N_WORDS - 1] as u32)),
-        takes: of.takes.clone(),
-        function: of.function,
-        is_gated: of.is_gated,
+        stored: (row.quantity == Quantity::Update).then(|| f32::from_bits(words[N_WORDS - 1] as u32)),
+        takes: row.takes.clone(),
+        function: row.function,
+        is_gated: row.is_gated,
     }
 }

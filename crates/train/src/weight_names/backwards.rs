@@ -58,11 +58,11 @@ pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArra
         let place = match &variable.role {
             Role::Own => continue,
             Role::Weight => {
-                let found = index.rule_for(variable);
-                let named = found.and_then(|found| {
-                    let count = counts[found];
-                    counts[found] += 1;
-                    let rule = &rules.rules[found];
+                let rule_idx = index.rule_for(variable);
+                let named = rule_idx.and_then(|rule_idx| {
+                    let count = counts[rule_idx];
+                    counts[rule_idx] += 1;
+                    let rule = &rules.rules[rule_idx];
                     Some((index.first_name(variable, rule, count)?, index.layout(variable, rule), rule.shared))
                 });
                 named.ok_or_else(|| failed(&variable.name, "no rule is for it".to_string()))?
@@ -80,7 +80,7 @@ pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArra
         places.insert(&variable.name, place);
         let dims = layout.their_dims(&variable.shape.dims);
         let dims = dims.ok_or_else(|| failed(&variable.name, format!("its rule is for other axes ({layout})")))?;
-        let own = (variable.name.clone(), variable.shape.clone());
+        let part = (variable.name.clone(), variable.shape.clone());
         let number = layout.part.map_or(0, |part| part.number);
         if let Some((other, _)) = parts.entry(name.clone()).or_default().get(&number) {
             match is_shared {
@@ -88,19 +88,19 @@ pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArra
                 false => return Err(failed(&variable.name, format!("{other} is {name} too"))),
             }
         }
-        parts.entry(name.clone()).or_default().insert(number, own);
+        parts.entry(name.clone()).or_default().insert(number, part);
         let dims = if layout.write_ones { layout.with_ones(dims) } else { dims };
         let shape = ArrayShape::new(variable.shape.dtype, dims);
         arrays.entry(name.clone()).or_insert(TheirArray { name, shape, parts: Vec::new(), layout });
     }
     for (name, array) in &mut arrays {
-        let own = parts.remove(name).unwrap_or_default();
+        let array_parts = parts.remove(name).unwrap_or_default();
         let n = array.layout.part.map_or(1, |part| part.of);
-        if own.len() != n {
-            let ours = own.into_values().next().map(|(name, _)| name).unwrap_or_default();
+        if array_parts.len() != n {
+            let ours = array_parts.into_values().next().map(|(name, _)| name).unwrap_or_default();
             return Err(failed(&ours, format!("{name} has {n} parts, and not all of them are in this model")));
         }
-        array.parts = own.into_values().collect();
+        array.parts = array_parts.into_values().collect();
     }
     Ok(arrays.into_values().collect())
 }
@@ -120,19 +120,19 @@ mod tests {
         }
 
         fn given(&self) -> Vec<Given> {
-            let given = |(array, _): &(TheirArray, Vec<u8>)| Given {
+            let entry = |(array, _): &(TheirArray, Vec<u8>)| Given {
                 name: array.name.clone(),
                 aliases: Vec::new(),
                 dtype: Some(array.shape.dtype),
                 dims: array.shape.dims.clone(),
                 place: None,
             };
-            self.0.iter().map(given).collect()
+            self.0.iter().map(entry).collect()
         }
 
         fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-            let found = self.0.iter().find(|(array, _)| array.name == name);
-            found.map(|(_, bytes)| bytes.clone()).ok_or_else(|| name.into())
+            let array = self.0.iter().find(|(array, _)| array.name == name);
+            array.map(|(_, bytes)| bytes.clone()).ok_or_else(|| name.into())
         }
     }
 

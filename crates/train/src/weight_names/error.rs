@@ -17,7 +17,7 @@ pub enum WeightNameError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
     /// Variables that are missing from the file, or do not fit.
-    #[error("{file} does not fit the model{}{}\nhelp: {}", by(family), problems(misfits, *n_variables), help(family, misfits, *n_variables, left_over))]
+    #[error("{file} does not fit the model{}{}\nhelp: {}", by_family(family), problems(misfits, *n_variables), help(family, misfits, *n_variables, left_over))]
     Unfit {
         /// The file.
         file: String,
@@ -213,7 +213,7 @@ impl fmt::Display for Misfit {
     }
 }
 
-fn by(family: &str) -> String {
+fn by_family(family: &str) -> String {
     if family == "names" { String::new() } else { format!(", by the rules of {family}") }
 }
 

@@ -26,7 +26,7 @@ pub struct Layout {
 
 impl Layout {
     /// The layout of a rule; `dims` are the result of [`Rule::axes_of`].
-    pub(super) fn of(rule: &Rule, dims: Option<Vec<i64>>) -> Layout {
+    pub(super) fn from_rule(rule: &Rule, dims: Option<Vec<i64>>) -> Layout {
         let Rule { part, transpose, joined, channels_first, ones, write_ones, .. } = rule.clone();
         Layout { part, transpose, joined, channels_first, ones, write_ones, dims }
     }
@@ -57,8 +57,8 @@ impl Layout {
     /// Their dims for our dims; `None` if the number of axes does not fit.
     pub fn their_dims(&self, ours: &[i64]) -> Option<Vec<i64>> {
         let mut dims = self.part_dims(ours)?;
-        if let Some(own) = &self.dims {
-            return (own.iter().product::<i64>() == dims.iter().product::<i64>()).then(|| own.clone());
+        if let Some(listed) = &self.dims {
+            return (listed.iter().product::<i64>() == dims.iter().product::<i64>()).then(|| listed.clone());
         }
         if let Some(AxisPart { of, axis, .. }) = self.part {
             *dims.get_mut(axis)? *= of as i64;
@@ -67,8 +67,8 @@ impl Layout {
     }
 
     /// This layout for an array with these dims: without the extra axes of length 1 if the array lacks them.
-    pub(super) fn of_dims(mut self, given: &[i64], expected: &[i64]) -> Layout {
-        if given == expected {
+    pub(super) fn of_dims(mut self, dims: &[i64], expected: &[i64]) -> Layout {
+        if dims == expected {
             self.ones.clear();
         }
         self

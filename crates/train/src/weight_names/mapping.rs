@@ -127,12 +127,12 @@ impl<'w> Draft<'w> {
         let mut counts = vec![0; rules.len()];
         let mut variables = Vec::new();
         for (number, variable) in index.wanted.iter().enumerate() {
-            let found = match &variable.role {
+            let source = match &variable.role {
                 Role::Own | Role::Slot { .. } | Role::Average { .. } => Found::Fresh,
                 Role::Weight => {
                     let rule = index.rule_for(variable);
                     // A variable that is excepted counts too: the numbering of others does not depend on it.
-                    let found = match rule {
+                    let matched = match rule {
                         Some(rule) => {
                             let count = counts[rule];
                             counts[rule] += 1;
@@ -143,15 +143,15 @@ impl<'w> Draft<'w> {
                     if rule.is_some_and(|rule| rules[rule].shared) {
                         self.is_shared.insert(number);
                     }
-                    self.passed.extend(found.theirs().map(str::to_string));
-                    if excepted(&variable.name) { Found::Excepted } else { found }
+                    self.passed.extend(matched.theirs().map(str::to_string));
+                    if excepted(&variable.name) { Found::Excepted } else { matched }
                 }
             };
-            if let Found::Taken { theirs, layout, .. } = &found {
+            if let Found::Taken { theirs, layout, .. } = &source {
                 self.taken.entry(theirs.clone()).or_default().push(number);
                 self.sources.insert(&variable.name, (theirs.clone(), layout.clone()));
             }
-            variables.push(Mapped { wanted: variable.clone(), found });
+            variables.push(Mapped { wanted: variable.clone(), found: source });
         }
         variables
     }
@@ -160,7 +160,7 @@ impl<'w> Draft<'w> {
     fn slots_and_averages(&mut self, index: &Index<'w>, numbering: &Numbering<'_>, variables: &mut [Mapped]) {
         let averages: Vec<SlotName> = index.rules.averages.iter().cloned().map(SlotName::from).collect();
         for (number, mapped) in variables.iter_mut().enumerate() {
-            let (weight, found) = match &mapped.wanted.role {
+            let (weight, source) = match &mapped.wanted.role {
                 Role::Slot { of, slot } => {
                     (of, index.slot(&mapped.wanted, self.sources.get(of.as_str()), slot, numbering))
                 }
@@ -169,19 +169,19 @@ impl<'w> Draft<'w> {
                 }
                 Role::Own | Role::Weight => continue,
             };
-            if let Found::Taken { theirs, .. } = &found {
+            if let Found::Taken { theirs, .. } = &source {
                 self.taken.entry(theirs.clone()).or_default().push(number);
             }
             let weight = index.wanted.iter().position(|it| it.name == *weight);
             if weight.is_some_and(|weight| self.is_shared.contains(&weight)) {
                 self.is_shared.insert(number);
             }
-            mapped.found = found;
+            mapped.found = source;
         }
     }
 
     /// Names of arrays that no variable takes: those unknown to the rules, and those of optimizer state.
-    fn untaken(&self, rules: &Rules, given: &[Given], step: Option<&str>) -> (Vec<String>, Vec<String>) {
+    fn untaken(&self, rules: &Rules, arrays: &[Given], step: Option<&str>) -> (Vec<String>, Vec<String>) {
         let is_unused = |name: &str| rules.unused.iter().any(|pattern| pattern.matches(name));
         // Slots and averages have names below their variable's.
         let is_about = |name: &str| name.match_indices('/').any(|(at, _)| self.taken.contains_key(&name[..at]));
@@ -193,22 +193,22 @@ impl<'w> Draft<'w> {
                 || step == Some(name)
         };
         // An alias from the file's object graph may also show that an array holds no weights.
-        let is_left = |given: &&Given| !is_known(&given.name) && !given.aliases.iter().any(|alias| is_unused(alias));
+        let is_left = |array: &&Given| !is_known(&array.name) && !array.aliases.iter().any(|alias| is_unused(alias));
         let is_state = |name: &&String| {
             let is_numbered = rules.unused.iter().any(|pattern| pattern.is_of_optimizers() && pattern.matches(name));
             !self.taken.contains_key(*name) && step != Some(name.as_str()) && (is_about(name) || is_numbered)
         };
-        let left_over = given.iter().filter(is_left).map(|given| given.name.clone()).collect();
-        let state_left = given.iter().map(|given| &given.name).filter(is_state).cloned().collect();
+        let left_over = arrays.iter().filter(is_left).map(|array| array.name.clone()).collect();
+        let state_left = arrays.iter().map(|array| &array.name).filter(is_state).cloned().collect();
         (left_over, state_left)
     }
 }
 
 impl Mapping {
     /// The mapping by the family that finds most variables of the network; the first on a tie.
-    pub fn from_best_family(wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+    pub fn from_best_family(wanted: &[Wanted], arrays: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
         let mut all: Vec<Mapping> =
-            Rules::all().iter().map(|rules| Mapping::from_rules(rules, wanted, given, excepted)).collect();
+            Rules::all().iter().map(|rules| Mapping::from_rules(rules, wanted, arrays, excepted)).collect();
         // A stable sort: the first of equals stays first. If two families know the same names, the one that also finds
         // the optimizer's state wins.
         all.sort_by_key(|mapping| std::cmp::Reverse((mapping.n_known(), mapping.n_slots())));
@@ -219,8 +219,8 @@ impl Mapping {
     }
 
     /// The mapping by these rules.
-    pub fn from_rules(rules: &Rules, wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
-        let index = Index::new(rules, wanted, given);
+    pub fn from_rules(rules: &Rules, wanted: &[Wanted], arrays: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+        let index = Index::new(rules, wanted, arrays);
         let mut draft = Draft::default();
         let mut variables = draft.weights(&index, excepted);
         let numbering = index.numbering(&draft.sources);
@@ -228,8 +228,8 @@ impl Mapping {
         let about_slots = index.told_of_slots(&numbering, &mut variables, &mut draft.taken);
         not_twice(&mut variables, &draft.taken, &draft.is_shared);
         let about_images = flattened(&variables);
-        let step = rules.step.iter().find_map(|name| index.given.get(name.as_str())).map(|given| given.name.clone());
-        let (left_over, state_left) = draft.untaken(rules, given, step.as_deref());
+        let step = rules.step.iter().find_map(|name| index.by_name.get(name.as_str())).map(|array| array.name.clone());
+        let (left_over, state_left) = draft.untaken(rules, arrays, step.as_deref());
         let mut mapping = Mapping {
             family: rules.family.clone(),
             next_best: None,
@@ -240,7 +240,7 @@ impl Mapping {
             about_slots,
             about_images,
         };
-        mapping.tell_near_misses(given);
+        mapping.tell_near_misses(arrays);
         mapping
     }
 
@@ -284,15 +284,15 @@ impl Mapping {
     }
 
     /// Adds the probable meaning to missing names: similar names that nothing takes, or the only array of the shape.
-    fn tell_near_misses(&mut self, given: &[Given]) {
-        let left: Vec<&Given> = given.iter().filter(|given| self.left_over.contains(&given.name)).collect();
+    fn tell_near_misses(&mut self, arrays: &[Given]) {
+        let left: Vec<&Given> = arrays.iter().filter(|array| self.left_over.contains(&array.name)).collect();
         for mapped in &mut self.variables {
             let Found::Misfit(Misfit::Missing { expected, dims, near }) = &mut mapped.found else { continue };
-            let close = left.iter().map(|given| (strsim::normalized_damerau_levenshtein(expected, &given.name), given));
+            let close = left.iter().map(|array| (strsim::normalized_damerau_levenshtein(expected, &array.name), array));
             let close = close.filter(|(similarity, _)| *similarity >= NEAR).max_by(|a, b| a.0.total_cmp(&b.0));
-            let mut same = left.iter().filter(|given| given.dims == *dims);
+            let mut same = left.iter().filter(|array| array.dims == *dims);
             *near = match (close, same.next(), same.next()) {
-                (Some((_, given)), _, _) => Some(format!("did you mean {}?", given.name)),
+                (Some((_, array)), _, _) => Some(format!("did you mean {}?", array.name)),
                 (None, Some(only), None) => Some(format!("only {} has that shape, and nothing takes it", only.name)),
                 _ => None,
             };
@@ -352,7 +352,7 @@ fn not_twice(variables: &mut [Mapped], taken: &BTreeMap<String, Vec<usize>>, is_
 pub(super) struct Index<'a> {
     rules: &'a Rules,
     wanted: &'a [Wanted],
-    given: BTreeMap<&'a str, &'a Given>,
+    by_name: BTreeMap<&'a str, &'a Given>,
     /// The position of each variable of the network within its layer.
     places: BTreeMap<&'a str, usize>,
 }
@@ -368,23 +368,23 @@ fn is_shaped(dims: &[i64], rank: Option<usize>, last: Option<i64>) -> bool {
 }
 
 impl<'a> Index<'a> {
-    pub(super) fn new(rules: &'a Rules, wanted: &'a [Wanted], given: &'a [Given]) -> Index<'a> {
+    pub(super) fn new(rules: &'a Rules, wanted: &'a [Wanted], arrays: &'a [Given]) -> Index<'a> {
         let mut aliases: BTreeMap<&str, Vec<&Given>> = BTreeMap::new();
-        for given in given {
-            given.aliases.iter().for_each(|alias| aliases.entry(alias).or_default().push(given));
+        for array in arrays {
+            array.aliases.iter().for_each(|alias| aliases.entry(alias).or_default().push(array));
         }
         // Keras saves an exported variable under a public and a private attribute.
-        let is_public = |given: &&&Given| !given.name.starts_with('_');
-        let only = |(alias, of): (&'a str, Vec<&'a Given>)| match of[..] {
+        let is_public = |array: &&&Given| !array.name.starts_with('_');
+        let only = |(alias, arrays): (&'a str, Vec<&'a Given>)| match arrays[..] {
             [one] => Some((alias, one)),
             _ => {
-                let mut public = of.iter().filter(is_public);
+                let mut public = arrays.iter().filter(is_public);
                 public.next().filter(|_| public.next().is_none()).map(|one| (alias, *one))
             }
         };
         let aliases = aliases.into_iter().filter_map(only);
         // An array's own name takes precedence over another array's alias.
-        let given = aliases.chain(given.iter().map(|given| (given.name.as_str(), given))).collect();
+        let by_name = aliases.chain(arrays.iter().map(|array| (array.name.as_str(), array))).collect();
         let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
         let weights = wanted.iter().filter(|variable| variable.role == Role::Weight);
         let places = weights.map(|variable| {
@@ -392,7 +392,7 @@ impl<'a> Index<'a> {
             *n += 1;
             (variable.name.as_str(), *n - 1)
         });
-        Index { rules, wanted, given, places: places.collect() }
+        Index { rules, wanted, by_name, places: places.collect() }
     }
 
     /// The index of the first rule for a variable.
@@ -423,7 +423,7 @@ impl<'a> Index<'a> {
             let mut last = (0..other.len()).rev().map(|axis| &other[axis..]);
             last.find(|dims| dims.iter().product::<i64>() == n).map(<[i64]>::to_vec)
         });
-        Layout::of(rule, dims)
+        Layout::from_rule(rule, dims)
     }
 
     /// The position of a variable that is `count` variables after the first of its rule.
@@ -475,8 +475,8 @@ impl<'a> Index<'a> {
                 let bare = rule.bare.then(|| name.clone());
                 let with_prefix = self.prefixes(rule).iter().map(|prefix| format!("{prefix}{name}")).chain(bare);
                 let mut there: Vec<String> = with_prefix
-                    .filter_map(|name| self.given.get(name.as_str()))
-                    .map(|given| given.name.clone())
+                    .filter_map(|name| self.by_name.get(name.as_str()))
+                    .map(|array| array.name.clone())
                     .collect();
                 there.dedup();
                 match there.len() {
@@ -506,7 +506,7 @@ impl<'a> Index<'a> {
                 trained.push(theirs.clone());
             }
         }
-        Numbering::new(&trained, &slots, (self.rules.indexed.as_ref(), &self.rules.numbers), &self.given)
+        Numbering::new(&trained, &slots, (self.rules.indexed.as_ref(), &self.rules.numbers), &self.by_name)
     }
 
     /// The possible names of a slot.
@@ -525,13 +525,13 @@ impl<'a> Index<'a> {
         let Some((theirs, layout)) = source else { return Found::Fresh };
         let number = numbering.number(theirs).map(|number| number.to_string()).unwrap_or_default();
         let captures = [("slot", slot), ("number", &number)];
-        let found = self.about(variable, source, self.slot_names(slot), &captures);
-        let numbered = numbering.slot(theirs, slot).filter(|(name, _)| self.given.contains_key(name.as_str()));
-        match (found, numbered) {
+        let named = self.about(variable, source, self.slot_names(slot), &captures);
+        let numbered = numbering.slot(theirs, slot).filter(|(name, _)| self.by_name.contains_key(name.as_str()));
+        match (named, numbered) {
             (Found::Fresh, Some((name, scale))) => {
-                self.scaled(variable, self.given[name.as_str()].name.as_str(), layout, scale)
+                self.scaled(variable, self.by_name[name.as_str()].name.as_str(), layout, scale)
             }
-            (found, _) => found,
+            (named, _) => named,
         }
     }
 
@@ -582,18 +582,19 @@ impl<'a> Index<'a> {
     ) -> Found {
         let Some((theirs, layout)) = source else { return Found::Fresh };
         let names =
-            std::iter::once(theirs).chain(self.given.get(theirs.as_str()).into_iter().flat_map(|it| &it.aliases));
+            std::iter::once(theirs).chain(self.by_name.get(theirs.as_str()).into_iter().flat_map(|it| &it.aliases));
         let mut there = names.flat_map(|theirs| {
             let captures = more.iter().copied().chain([("theirs", theirs.as_str())]);
             let captures = captures.map(|(name, text)| (name.to_string(), text.to_string()));
             let captures = captures.chain(self.rules.path_of(theirs)).collect();
             let name = |template: &Template| template.name(&captures, Standing::default());
-            let is_there = |template: &Template| name(template).is_some_and(|it| self.given.contains_key(it.as_str()));
+            let is_there =
+                |template: &Template| name(template).is_some_and(|it| self.by_name.contains_key(it.as_str()));
             let possible = called.iter().filter(|called| called.with.as_ref().is_none_or(is_there));
             possible.filter_map(|called| Some((name(&called.theirs)?, called.scale))).collect::<Vec<_>>()
         });
-        let found = there.find_map(|(name, scale)| Some((self.given.get(name.as_str())?.name.clone(), scale)));
-        let Some((name, scale)) = found else { return Found::Fresh };
+        let matched = there.find_map(|(name, scale)| Some((self.by_name.get(name.as_str())?.name.clone(), scale)));
+        let Some((name, scale)) = matched else { return Found::Fresh };
         self.scaled(variable, &name, layout, scale)
     }
 
@@ -606,19 +607,19 @@ impl<'a> Index<'a> {
     }
 
     fn fits(&self, variable: &Wanted, theirs: &str, layout: Layout, expected: Option<Vec<i64>>) -> Found {
-        let given = self.given[theirs];
+        let array = self.by_name[theirs];
         let theirs = theirs.to_string();
         let Some(expected) = expected else {
             return Found::Misfit(Misfit::Rank { theirs, layout: layout.to_string() });
         };
-        let cast = given.dtype.and_then(|dtype| Cast::between(dtype, variable.shape.dtype));
-        let is_shaped = given.dims == expected || given.dims == layout.with_ones(expected.clone());
-        let layout = layout.of_dims(&given.dims, &expected);
+        let cast = array.dtype.and_then(|dtype| Cast::between(dtype, variable.shape.dtype));
+        let is_shaped = array.dims == expected || array.dims == layout.with_ones(expected.clone());
+        let layout = layout.of_dims(&array.dims, &expected);
         match cast {
-            _ if !is_shaped => Found::Misfit(Misfit::of_shape(theirs, &given.dims, &expected)),
+            _ if !is_shaped => Found::Misfit(Misfit::of_shape(theirs, &array.dims, &expected)),
             Some(cast) => Found::Taken { theirs, layout, cast, scale: Scale::Same },
             None => {
-                let dtype = given.dtype.map_or("no array of numbers".to_string(), |dtype| dtype.to_string());
+                let dtype = array.dtype.map_or("no array of numbers".to_string(), |dtype| dtype.to_string());
                 Found::Misfit(Misfit::Dtype { theirs, dtype })
             }
         }

@@ -124,19 +124,23 @@ impl<'a> Numbering<'a> {
 }
 
 /// The number of each array, and whether it comes from this model's order.
-fn numbers(trained: &[String], by_name: &[Pattern], given: &BTreeMap<&str, &Given>) -> (BTreeMap<String, usize>, bool) {
-    let of = |theirs: &String| given.get(theirs.as_str());
-    let said = |theirs: &String| {
-        let given = of(theirs)?;
-        let names = std::iter::once(&given.name).chain(&given.aliases);
+fn numbers(
+    trained: &[String],
+    by_name: &[Pattern],
+    arrays: &BTreeMap<&str, &Given>,
+) -> (BTreeMap<String, usize>, bool) {
+    let array_of = |theirs: &String| arrays.get(theirs.as_str());
+    let number_in_names = |theirs: &String| {
+        let array = array_of(theirs)?;
+        let names = std::iter::once(&array.name).chain(&array.aliases);
         let numbers = names.flat_map(|name| by_name.iter().filter_map(|pattern| pattern.captures(name)));
         numbers.filter_map(|captures| captures.get("number")?.parse::<usize>().ok()).next()
     };
-    if let Some(numbers) = trained.iter().map(|theirs| Some((theirs.clone(), said(theirs)?))).collect() {
+    if let Some(numbers) = trained.iter().map(|theirs| Some((theirs.clone(), number_in_names(theirs)?))).collect() {
         return (numbers, false);
     }
     let places: Option<Vec<(usize, &String)>> =
-        trained.iter().map(|theirs| Some((of(theirs)?.place?, theirs))).collect();
+        trained.iter().map(|theirs| Some((array_of(theirs)?.place?, theirs))).collect();
     let is_own_order = places.is_none();
     let mut in_order = places.unwrap_or_else(|| trained.iter().enumerate().collect());
     in_order.sort();
@@ -149,7 +153,7 @@ mod tests {
     use super::*;
     use bf16scope_hlo::DType;
 
-    fn given(name: &str, place: Option<usize>, alias: &str) -> Given {
+    fn entry(name: &str, place: Option<usize>, alias: &str) -> Given {
         Given { name: name.to_string(), aliases: vec![alias.to_string()], dtype: Some(DType::F32), dims: vec![], place }
     }
 
@@ -161,17 +165,17 @@ mod tests {
         )
         .unwrap();
         let by_name = [Pattern::parse("trained/{number}").unwrap()];
-        let given: BTreeMap<&str, &Given> = arrays.iter().map(|given| (given.name.as_str(), given)).collect();
+        let entries: BTreeMap<&str, &Given> = arrays.iter().map(|by_name| (by_name.name.as_str(), by_name)).collect();
         let trained = ["x".to_string(), "y".to_string()];
         let wanted: BTreeSet<&str> = slots.iter().copied().collect();
-        let numbering = Numbering::new(&trained, &wanted, (Some(&indexed), &by_name), &given);
-        let found = trained.iter().flat_map(|theirs| slots.iter().map(|slot| numbering.slot(theirs, slot))).collect();
-        (found, numbering.problem, numbering.is_own_order)
+        let numbering = Numbering::new(&trained, &wanted, (Some(&indexed), &by_name), &entries);
+        let slots = trained.iter().flat_map(|theirs| slots.iter().map(|slot| numbering.slot(theirs, slot))).collect();
+        (slots, numbering.problem, numbering.is_own_order)
     }
 
     fn arrays(n: usize, x: (Option<usize>, &str), y: (Option<usize>, &str)) -> Vec<Given> {
-        let state = (0..n).map(|index| given(&format!("o/{index}"), None, ""));
-        state.chain([given("x", x.0, x.1), given("y", y.0, y.1)]).collect()
+        let state = (0..n).map(|index| entry(&format!("o/{index}"), None, ""));
+        state.chain([entry("x", x.0, x.1), entry("y", y.0, y.1)]).collect()
     }
 
     fn at(index: usize) -> Option<(String, Scale)> {
@@ -198,7 +202,7 @@ mod tests {
     #[test]
     fn what_cannot_be_counted_says_why() {
         let none = (None, "");
-        let problem = |n: usize, of: &[&str]| slots(&arrays(n, none, none), of).1;
+        let problem = |n: usize, slot_names: &[&str]| slots(&arrays(n, none, none), slot_names).1;
         assert_eq!(
             problem(7, &["m", "v"]).unwrap(),
             "its optimizer has 7 arrays, expected 5 or 6 of 2 variables that train with the slots m, v"

@@ -154,13 +154,13 @@ impl Pattern {
         if failed.contains(&(part, at)) {
             return false;
         }
-        let found = match this {
+        let is_matched = match this {
             PatternPart::Text(text) => {
                 rest.starts_with(text.as_str()) && self.matches_from(part + 1, name, at + text.len(), captured, failed)
             }
             PatternPart::Any { capture, is_one_level } => {
                 let ends = rest.char_indices().map(|(idx, c)| (idx, Some(c))).chain([(rest.len(), None)]);
-                let mut found = false;
+                let mut is_matched = false;
                 for (end, next) in ends {
                     // A captured level is not empty.
                     let is_empty_level = *is_one_level && end == 0;
@@ -168,20 +168,20 @@ impl Pattern {
                         if let Some(capture) = capture {
                             captured.push((capture, &rest[..end]));
                         }
-                        found = true;
+                        is_matched = true;
                         break;
                     }
                     if *is_one_level && next == Some('/') {
                         break;
                     }
                 }
-                found
+                is_matched
             }
         };
-        if !found {
+        if !is_matched {
             failed.insert((part, at));
         }
-        found
+        is_matched
     }
 
     /// Whether it matches optimizer state.
@@ -295,7 +295,7 @@ as_text! { Pattern Template }
 mod tests {
     use super::*;
 
-    fn made(pattern: &str, template: &str, name: &str) -> Option<String> {
+    fn rename(pattern: &str, template: &str, name: &str) -> Option<String> {
         let captures = Pattern::parse(pattern).unwrap().captures(name)?;
         Template::parse(template).unwrap().name(&captures, Standing { count: 3, place: 1 })
     }
@@ -316,7 +316,7 @@ mod tests {
             ("kernel", "w", "kernels", None),
             ("{a}{b}", "{b}{a}", "xyz", Some("yzx")),
         ] {
-            assert_eq!(made(pattern, template, name).as_deref(), expected, "{pattern} {template} {name}");
+            assert_eq!(rename(pattern, template, name).as_deref(), expected, "{pattern} {template} {name}");
         }
     }
 
@@ -331,7 +331,7 @@ mod tests {
     fn stars_without_end_are_one_or_refused() {
         let stars = Pattern::parse(&"*".repeat(100_000)).unwrap();
         assert!(stars.matches("a/b") && stars.matches(""));
-        assert_eq!(made("**/kernel", "w{count}", "a/b/kernel").as_deref(), Some("w3"));
+        assert_eq!(rename("**/kernel", "w{count}", "a/b/kernel").as_deref(), Some("w3"));
         let error = Pattern::parse(&"*a".repeat(65)).unwrap_err();
         assert_eq!(error, format!("{:?}… has 65 wildcards and captures, expected at most 64", "*a".repeat(20)));
         let letters = |n: usize| format!("{{*{}}}", "a".repeat(n));

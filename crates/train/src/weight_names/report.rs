@@ -25,9 +25,9 @@ impl Mapping {
     /// The counts of the mapping.
     pub fn summary(&self) -> MappingSummary {
         let weights = || self.variables.iter().filter(|it| it.wanted.role == Role::Weight);
-        let taken = |of: &dyn Fn(bool, Cast) -> bool| {
-            let is = |found: &Found| match found {
-                Found::Taken { layout, cast, .. } => of(*layout != super::Layout::default(), *cast),
+        let taken = |is_counted: &dyn Fn(bool, Cast) -> bool| {
+            let is = |source: &Found| match source {
+                Found::Taken { layout, cast, .. } => is_counted(*layout != super::Layout::default(), *cast),
                 _ => false,
             };
             weights().filter(|it| is(&it.found)).count()

@@ -311,8 +311,8 @@ fn why(source: &io::Error) -> String {
     source.to_string()
 }
 
-fn near(given: &str) -> String {
-    nearest(given, &families()).map_or(String::new(), |name| format!(": did you mean `{name}`?"))
+fn near(name: &str) -> String {
+    nearest(name, &families()).map_or(String::new(), |name| format!(": did you mean `{name}`?"))
 }
 
 /// Names of the families of this crate.
@@ -448,10 +448,10 @@ mod tests {
                 let ending = if name.ends_with(":0") { ":0" } else { "" };
                 let theirs = format!("model_weights/conv/conv/kernel{ending}");
                 let captures = rules.path_of(&theirs);
-                let of = |called: &SlotName| called.theirs.name(&captures, Standing::default());
+                let name_of = |called: &SlotName| called.theirs.name(&captures, Standing::default());
                 let expected = format!("optimizer_weights/{name}");
-                let found = rules.slots[slot].iter().find(|called| of(called).as_deref() == Some(&expected));
-                assert_eq!(found.map(|called| called.scale), Some(scale), "{slot} {name}");
+                let slot_name = rules.slots[slot].iter().find(|called| name_of(called).as_deref() == Some(&expected));
+                assert_eq!(slot_name.map(|called| called.scale), Some(scale), "{slot} {name}");
             }
         }
     }
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn rules_that_are_not_there_are_told_from_files_that_cannot_be_read() {
-        let error = |given: &str| Rules::read(Path::new(given)).unwrap_err().to_string();
+        let error = |path: &str| Rules::read(Path::new(path)).unwrap_err().to_string();
         let all = families().join(", ");
         assert_eq!(
             error("gtp2"),

@@ -31,14 +31,14 @@ impl Arrays for WeightsFile {
     fn given(&self) -> Vec<Given> {
         let places: BTreeMap<&str, usize> =
             self.order().iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
-        let given = self.entries().iter().map(|entry| Given {
+        let entries = self.entries().iter().map(|entry| Given {
             name: entry.name.clone(),
             aliases: entry.aliases.clone(),
             dtype: entry.dtype.array(),
             dims: entry.dims.iter().map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX)).collect(),
             place: places.get(entry.name.as_str()).copied(),
         });
-        given.collect()
+        entries.collect()
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
@@ -112,9 +112,9 @@ fn value((bytes, from): (&[u8], DType), layout: &Layout, shape: &ArrayShape, fac
     let Some(numbers) = floats(from, &laid) else { return Ok(laid) };
     let mut out = Vec::with_capacity(laid.len() / width * shape.dtype.n_bytes());
     for (idx, number) in numbers.enumerate() {
-        let made = write(number * factor, shape.dtype, &mut out);
-        if !made.is_finite() {
-            return Err(Problem::NotFinite { idx, value: made, is_rounded: number.is_finite() });
+        let rounded = write(number * factor, shape.dtype, &mut out);
+        if !rounded.is_finite() {
+            return Err(Problem::NotFinite { idx, value: rounded, is_rounded: number.is_finite() });
         }
     }
     Ok(out)

@@ -185,7 +185,7 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
     let x = tensor(&arguments[0])?;
     Ok(Value::Tensor(match (name, activation(name)) {
         ("square", _) => &x * &x,
-        (_, Some(activation)) => activation.of(&x),
+        (_, Some(activation)) => activation.apply(&x),
         _ => {
             let op = FUNCTIONS.iter().find(|(other, _)| *other == name).map(|(_, op)| *op);
             x.unary(op.ok_or_else(|| unknown(name, &[]))?)
@@ -193,9 +193,9 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
     }))
 }
 
-fn together(x: &Tensor, y: &Tensor, made: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Value, String> {
+fn together(x: &Tensor, y: &Tensor, combine: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Value, String> {
     let both = nn::aligned(&[x, y]).map_err(|error| error.message)?;
-    Ok(Value::Tensor(made(&both[0], &both[1])))
+    Ok(Value::Tensor(combine(&both[0], &both[1])))
 }
 
 fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, String> {

@@ -25,7 +25,7 @@ pub(super) fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64,
 pub struct DropRates(pub [f64; 2]);
 
 impl DropRates {
-    fn of(self, number: i64, n: i64) -> f64 {
+    fn at_block(self, number: i64, n: i64) -> f64 {
         let [first, last] = self.0;
         if n > 1 { first + (last - first) * number as f64 / (n - 1) as f64 } else { first }
     }
@@ -61,8 +61,8 @@ impl<'de> Deserialize<'de> for DropRates {
                 match rates[..] {
                     [first, last] => Ok(DropRates([first, last])),
                     _ => {
-                        let found = format!("{} rates", rates.len());
-                        Err(de::Error::invalid_value(de::Unexpected::Other(&found), &self))
+                        let measured = format!("{} rates", rates.len());
+                        Err(de::Error::invalid_value(de::Unexpected::Other(&measured), &self))
                     }
                 }
             }
@@ -162,7 +162,7 @@ impl MbConv {
         let inner = channels.saturating_mul(self.expand_ratio);
         let expanded = match self.expand_ratio {
             1 => x.clone(),
-            _ => self.activation.of(&norm(&pointwise(x, "expand", inner), "expand_bn")),
+            _ => self.activation.apply(&norm(&pointwise(x, "expand", inner), "expand_bn")),
         };
         let strides = if number == 0 { self.strides } else { [1, 1] };
         let config = nn::DepthwiseConv2d {
@@ -174,7 +174,7 @@ impl MbConv {
             ..nn::DepthwiseConv2d::default()
         };
         let y = nn::depthwise_conv2d(s, &expanded, "depthwise", &config);
-        let mut y = self.activation.of(&norm(&y, "depthwise_bn"));
+        let mut y = self.activation.apply(&norm(&y, "depthwise_bn"));
         if self.se_ratio > 0.0 {
             let filters = ((channels as f64 * self.se_ratio) as i64).max(1);
             let config = nn::SqueezeExcite { filters, activation: self.activation, kernel_initializer: FAN_OUT };
@@ -183,7 +183,7 @@ impl MbConv {
         let y = norm(&pointwise(&y, "project", self.filters), "project_bn");
         match self.residual && strides == [1, 1] && channels == self.filters {
             true => {
-                let rate = self.stochastic_depth.of(number, self.repeats);
+                let rate = self.stochastic_depth.at_block(number, self.repeats);
                 (x + nn::stochastic_depth(s, &y, "stochastic_depth", rate)).named("add")
             }
             false => y,
@@ -282,8 +282,13 @@ impl TransformerBlock {
             Activation::Gelu => Gelu::Erf,
             Activation::GeluTanh => Gelu::Tanh,
             other => {
-                let of = |units| nn::Dense { units, kernel_initializer, ..nn::Dense::default() };
-                return nn::dense(s, &other.of(&nn::dense(s, x, "dense1", &of(hidden))), "dense2", &of(units));
+                let with_units = |units| nn::Dense { units, kernel_initializer, ..nn::Dense::default() };
+                return nn::dense(
+                    s,
+                    &other.apply(&nn::dense(s, x, "dense1", &with_units(hidden))),
+                    "dense2",
+                    &with_units(units),
+                );
             }
         };
         nn::feed_forward(s, x, &nn::FeedForward { hidden, units, gelu, kernel_initializer, remat_hidden: false })

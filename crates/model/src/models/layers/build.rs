@@ -75,7 +75,7 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     let judged: Vec<(&String, Feature)> = losses
         .chain(metrics)
         .filter(|(name, ..)| constant(config, name).is_none())
-        .map(|(name, labels, source)| (name, label_of(name, &tensors.of(*source).dims(), labels)))
+        .map(|(name, labels, source)| (name, label_of(name, &tensors.get(*source).dims(), labels)))
         .collect();
     let weights = config.weights();
     let mut features = inputs;
@@ -94,7 +94,7 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     for (loss, source) in config.loss.iter().zip(&wiring.losses) {
         let n_labels = judged.iter().find(|(name, _)| **name == loss.options.labels);
         let n_labels = features.iter().find(|it| it.name == loss.options.labels).or(n_labels.map(|(_, it)| it));
-        let most = [n_labels.and_then(|it| it.dims.first().copied()), tensors.of(*source).dims().get(1).copied()];
+        let most = [n_labels.and_then(|it| it.dims.first().copied()), tensors.get(*source).dims().get(1).copied()];
         for ((_, name), most) in loss.lengths().into_iter().zip(most) {
             let (Some(name), Some(most)) = (name, most) else { continue };
             match features.iter_mut().find(|feature| feature.name == *name) {
@@ -166,7 +166,7 @@ pub(super) struct Tensors {
 }
 
 impl Tensors {
-    pub(super) fn of(&self, source: Source) -> Tensor {
+    pub(super) fn get(&self, source: Source) -> Tensor {
         match source {
             Source::Layer(number) => self.layers[number].clone(),
             // There are none after an error of the graph.
@@ -184,7 +184,7 @@ impl Tensors {
         if let Some((_, cast)) = casts.iter().find(|(other, _)| *other == source) {
             return cast.clone();
         }
-        let cast = self.of(source).cast(DType::F32);
+        let cast = self.get(source).cast(DType::F32);
         casts.push((source, cast.clone()));
         cast
     }
@@ -243,8 +243,8 @@ impl Build<'_> {
         let n_inputs = sources.len() - layer.initial_state.len();
         let read = sources.iter().enumerate().map(|(at, &source)| match source {
             // In the dtype of the carried state: an LSTM's c is f32.
-            Source::State(..) if at >= n_inputs => tensors.of(source),
-            _ => self.as_read(s, layer, source, tensors.of(source)),
+            Source::State(..) if at >= n_inputs => tensors.get(source),
+            _ => self.as_read(s, layer, source, tensors.get(source)),
         });
         let read: Vec<Tensor> = read.collect();
         let read: Vec<&Tensor> = read.iter().collect();
@@ -255,13 +255,13 @@ impl Build<'_> {
             Some(table) => (self.tied(number, s, read[0], table), Vec::new()),
             None => self.under_its_name(number, s, |s, name| layer.kind.build_from(s, name, inputs, states)),
         };
-        let (made, last) = match layer.dtype {
+        let (output, last) = match layer.dtype {
             Some(LayerDType::Float32) => s.in_f32(build),
             None => build(s),
         };
         let Some(error) = s.graph().emitter().error() else {
-            let term = self.regularized(number, first, s, &made)?;
-            return Ok((made, last, term));
+            let term = self.regularized(number, first, s, &output)?;
+            return Ok((output, last, term));
         };
         let reads = sources.iter().zip(&read);
         let reads = reads.map(|(&source, x)| format!("`{}` {}", self.wiring.name_of(self.config, source), example(x)));

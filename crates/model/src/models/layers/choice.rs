@@ -146,7 +146,7 @@ impl<'a> Choice<'a> {
 
 /// The error of the option `name`, which is present twice, the second time here.
 pub(super) fn twice(name: &str, mark: Mark) -> ReadError {
-    ReadError::of(ConfigProblem::DuplicateKey { key: name.to_string() }).or_at(mark)
+    ReadError::from_problem(ConfigProblem::DuplicateKey { key: name.to_string() }).or_at(mark)
 }
 
 /// A choice as the struct of its options.
@@ -168,7 +168,9 @@ impl<'de> Deserializer<'de> for Options<'de> {
         if let Some((key, _)) = choice.options.iter().find(|(key, _)| !fields.contains(&&***key)) {
             let keys = choice.main_key.iter().chain(fields).chain(common);
             let valid = keys.filter(|key| !choice.unlisted.contains(key)).map(|field| field.to_string()).collect();
-            return Err(ReadError::of(ConfigProblem::UnknownKey { key: key.to_string(), valid }).or_at(key.mark));
+            return Err(
+                ReadError::from_problem(ConfigProblem::UnknownKey { key: key.to_string(), valid }).or_at(key.mark)
+            );
         }
         let mut main = None;
         if let Some(node) = choice.main {

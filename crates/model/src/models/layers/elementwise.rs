@@ -19,7 +19,7 @@ pub(in crate::models) const RELU: Activation = Activation { activation: nn::Acti
 
 impl LayerOptions for Activation {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        s.layer(name, |_| self.activation.of(inputs[0]))
+        s.layer(name, |_| self.activation.apply(inputs[0]))
     }
 }
 

@@ -324,7 +324,7 @@ impl LayerKind {
     /// The kind with the name `written`, ours or Keras'.
     pub(super) fn known(written: &str) -> Option<&'static str> {
         let canonical = LayerKind::canonical(written);
-        NAMES.iter().find(|(own, _)| *own == canonical).map(|(own, _)| *own)
+        NAMES.iter().find(|(ours, _)| *ours == canonical).map(|(ours, _)| *ours)
     }
 
     /// Whether its main option is the list of its inputs.
@@ -374,8 +374,8 @@ impl LayerKind {
         let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
         let written_plain = plain(written);
         let is_it = |name: &str| plain(name) == written_plain;
-        let known = NAMES.iter().find(|(own, keras)| is_it(own) || is_it(keras)).map(|(own, _)| *own);
-        known.or_else(|| ALIASES.iter().find(|(_, other)| is_it(other)).map(|(own, _)| *own)).unwrap_or(written)
+        let known = NAMES.iter().find(|(ours, keras)| is_it(ours) || is_it(keras)).map(|(ours, _)| *ours);
+        known.or_else(|| ALIASES.iter().find(|(_, other)| is_it(other)).map(|(ours, _)| *ours)).unwrap_or(written)
     }
 }
 

@@ -75,7 +75,7 @@ impl LlamaBlock {
             let kernel_initializer = self.kernel_initializer;
             nn::dense(s, x, name, &nn::Dense { units, use_bias: false, kernel_initializer, ..nn::Dense::default() })
         };
-        let gate = self.activation.of(&dense(x, "gate", self.intermediate_dim));
+        let gate = self.activation.apply(&dense(x, "gate", self.intermediate_dim));
         let up = dense(x, "up", self.intermediate_dim);
         dense(&(gate * up), "down", x.dims().last().copied().unwrap_or(1))
     }

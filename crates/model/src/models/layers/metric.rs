@@ -120,26 +120,26 @@ metrics! {
     };
     /// Intersection over union of logits above 0 and labels above 1/2.
     Iou = "iou", OF_ANSWERS_NOT_MEAN_IOU, ["binary_iou"], |batch| {
-        let (said, truth) = nn::sides(batch.output, batch.labels);
-        batch.part(&said.binary(BinaryOp::And, &truth), &said.binary(BinaryOp::Or, &truth))
+        let (predicted, truth) = nn::sides(batch.output, batch.labels);
+        batch.part(&predicted.binary(BinaryOp::And, &truth), &predicted.binary(BinaryOp::Or, &truth))
     };
     /// The share of logits that are above 0 where the label is 1, and below where it is 0.
     BinaryAccuracy = "binary_accuracy", OF_ANSWERS, [],
         |batch| batch.mean(&nn::is_on_side(batch.output, batch.labels));
     /// The share of logits above 0 whose label is above 1/2: correct ones among positive predictions.
     Precision = "precision", OF_ANSWERS, [], |batch| {
-        let (said, truth) = nn::sides(batch.output, batch.labels);
-        batch.part(&truth, &said)
+        let (predicted, truth) = nn::sides(batch.output, batch.labels);
+        batch.part(&truth, &predicted)
     };
     /// The share of labels above 1/2 whose logit is above 0: detected ones among positives.
     Recall = "recall", OF_ANSWERS, [], |batch| {
-        let (said, truth) = nn::sides(batch.output, batch.labels);
-        batch.part(&said, &truth)
+        let (predicted, truth) = nn::sides(batch.output, batch.labels);
+        batch.part(&predicted, &truth)
     };
     /// The harmonic mean of precision and recall.
     F1 = "f1", OF_ANSWERS_NOT_F1, ["f1_score", "dice_coefficient"], |batch| {
-        let (said, truth) = nn::sides(batch.output, batch.labels);
-        batch.harmonic(&said, &truth)
+        let (predicted, truth) = nn::sides(batch.output, batch.labels);
+        batch.harmonic(&predicted, &truth)
     };
     /// The mean of the F1 of all classes.
     MacroF1 = "macro_f1", OF_CLASSES, ["f1_macro"], |batch| {
@@ -233,14 +233,14 @@ impl Judged<'_> {
     }
 
     /// Twice the count where both hold, over the sum of both counts: F1 for predictions and truths.
-    fn harmonic(&self, said: &Tensor, truth: &Tensor) -> task::Metric {
-        let both = said.binary(BinaryOp::And, truth);
+    fn harmonic(&self, predicted: &Tensor, truth: &Tensor) -> task::Metric {
+        let both = predicted.binary(BinaryOp::And, truth);
         let ratio = |is: &Tensor| match self.counted(is) {
             None => self.sum(is, None),
             Some(counted) => self.sum(is, Some(&counted)),
         };
         let hits = ratio(&both);
-        task::Metric::ratio(&(&hits + &hits), &(ratio(said) + ratio(truth)))
+        task::Metric::ratio(&(&hits + &hits), &(ratio(predicted) + ratio(truth)))
     }
 
     /// The number of counted truths, or the sum of their weights: `s32[]` or `f32[]`.
@@ -283,15 +283,15 @@ impl Judged<'_> {
     }
 
     /// The share of elements where `is` holds among those where `of` does.
-    fn part(&self, is: &Tensor, of: &Tensor) -> task::Metric {
-        match self.counted(of) {
-            None => task::Metric::weighted(is, of),
+    fn part(&self, is: &Tensor, among: &Tensor) -> task::Metric {
+        match self.counted(among) {
+            None => task::Metric::weighted(is, among),
             Some(counted) if counted.dtype() == DType::Pred => {
-                task::Metric::weighted(is, &of.binary(BinaryOp::And, &counted))
+                task::Metric::weighted(is, &among.binary(BinaryOp::And, &counted))
             }
             Some(weights) => {
                 let zeros = weights.graph().full(DType::F32, &weights.dims(), 0.0);
-                task::Metric::weighted(is, &of.select(&weights, &zeros))
+                task::Metric::weighted(is, &among.select(&weights, &zeros))
             }
         }
     }

@@ -28,10 +28,10 @@ pub(super) struct NameElsewhere {
 /// The error of a name that is not in `names`; it suggests one if `elsewhere` knows the meaning.
 pub(super) fn unknown_name(what: &str, names: &[&str], elsewhere: &[NameElsewhere], choice: &Choice<'_>) -> ReadError {
     let plain = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
-    let given = plain(choice.name);
-    let own = names.iter().map(|&name| (name, name));
+    let wanted = plain(choice.name);
+    let ours = names.iter().map(|&name| (name, name));
     let theirs = elsewhere.iter().map(|name| (name.theirs, name.ours));
-    let meant = theirs.chain(own).find(|(name, _)| plain(name) == given).map(|(_, own)| own);
+    let meant = theirs.chain(ours).find(|(name, _)| plain(name) == wanted).map(|(_, ours)| ours);
     choice.unknown(names, meant, |name| {
         format!("a {what} is its name, or with options `{{{name}: , labels: NAME, output: NAME}}`")
     })

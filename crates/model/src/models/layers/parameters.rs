@@ -38,7 +38,7 @@ impl Values {
             Value::Whole(value) => Ok(*value as f64),
             Value::Negative(value) => Ok(*value as f64),
             Value::Float(value) => Ok(*value),
-            _ => Err(format!("parameter `${name}` is {}, expected a number", self.get(name)?.found())),
+            _ => Err(format!("parameter `${name}` is {}, expected a number", self.get(name)?.description())),
         })
     }
 }
@@ -89,16 +89,16 @@ impl Replacer {
             let error = ReadError::new(message).or_at(mark);
             error.with_help("a block's layers have its parameters as `$name` or `$(2 * name)`; `$$` is a dollar sign")
         };
-        let (mut made, mut rest) = (String::new(), text);
+        let (mut result, mut rest) = (String::new(), text);
         while let Some(dollar) = rest.find('$') {
-            made += &rest[..dollar];
+            result += &rest[..dollar];
             let after = &rest[dollar + 1..];
             if let Some(after) = after.strip_prefix('$') {
-                made.push('$');
+                result.push('$');
                 rest = after;
                 continue;
             }
-            let is_alone = dollar == 0 && made.is_empty() && rest.len() == text.len();
+            let is_alone = dollar == 0 && result.is_empty() && rest.len() == text.len();
             if after.starts_with('(') {
                 let Some(length) = closing(after) else {
                     // In YAML's flow style a comma ends a plain text, also within parentheses.
@@ -114,7 +114,7 @@ impl Replacer {
                 if is_alone && rest.is_empty() {
                     return Ok(numeric(number, mark));
                 }
-                made += &number.to_string();
+                result += &number.to_string();
             } else {
                 let length = after.find(|c| !is_of_name(c)).unwrap_or(after.len());
                 let value = values.get(&after[..length]).map_err(at)?;
@@ -124,18 +124,21 @@ impl Replacer {
                     return Ok(value.clone());
                 }
                 match value.text() {
-                    Some(text) => made += text,
+                    Some(text) => result += text,
                     None => {
-                        return Err(at(format!("`{text}` has {} inside, expected a text or number", value.found())));
+                        return Err(at(format!(
+                            "`{text}` has {} inside, expected a text or number",
+                            value.description()
+                        )));
                     }
                 }
             }
-            if made.len() > crate::document::MAX_BYTES {
+            if result.len() > crate::document::MAX_BYTES {
                 return Err(at("a text with its parameters is longer than a document".to_string()));
             }
         }
-        made += rest;
-        Ok(Node::scalar(Value::Text(made.clone()), &made, mark))
+        result += rest;
+        Ok(Node::scalar(Value::Text(result.clone()), &result, mark))
     }
 }
 

@@ -33,7 +33,7 @@ impl Build<'_> {
                     s.variable("embeddings", low, dims, table.embeddings_initializer)
                 }
                 LayerKind::Dense(dense) => {
-                    let x = self.as_read(s, layer, source, tensors.of(source));
+                    let x = self.as_read(s, layer, source, tensors.get(source));
                     let inputs = x.dims().last().copied().unwrap_or(1);
                     s.variable("kernel", x.dtype(), [inputs, dense.units], dense.kernel_initializer)
                 }

@@ -96,10 +96,10 @@ impl Wiring {
             n_layers += n;
             n_layers > MAX_LAYERS
         }) {
-            let found = format!(
+            let measured = format!(
                 "the network has more than {MAX_LAYERS} layers, of which a block of `repeats` counts as {LAYERS_OF_A_BLOCK}"
             );
-            return Err(NodeError::new(at("layers", number), found));
+            return Err(NodeError::new(at("layers", number), measured));
         }
         if config.inputs.is_empty() {
             return Err(NodeError::new(vec![key("inputs")], "there are no inputs, expected at least one"));

@@ -152,19 +152,19 @@ impl Visible {
         Visible { is_causal: config.use_causal_mask, window: config.window, mask: mask.map(|mask| mask.id) }
     }
 
-    /// [`Visible::of`], for a tensor.
+    /// [`Visible::mask_scores`], for a tensor.
     #[track_caller]
-    pub(super) fn of_tensor(self, scores: &Tensor) -> Tensor {
+    pub(super) fn mask_tensor(self, scores: &Tensor) -> Tensor {
         let is_all = !self.is_causal && self.window.is_none() && self.mask.is_none();
         if is_all || scores.is_poison() {
             return scores.clone();
         }
-        scores.emit("select", &[], |e| self.of(e, scores.id))
+        scores.emit("select", &[], |e| self.mask_scores(e, scores.id))
     }
 
     /// Scores, minus infinity where masked by distance. A mask input gives a very low finite score, because a row
     /// without visible positions would divide by 0.
-    pub(super) fn of(self, e: &Emitter, scores: InstrId) -> InstrId {
+    pub(super) fn mask_scores(self, e: &Emitter, scores: InstrId) -> InstrId {
         let mut scores = scores;
         if let Some(is_seen) = self.by_distance(e, scores) {
             scores = e.select(is_seen, scores, e.full_like(scores, f64::NEG_INFINITY));
@@ -189,10 +189,10 @@ impl Visible {
 
     fn by_mask(self, e: &Emitter, scores: InstrId) -> Option<InstrId> {
         let (mask, dims) = (self.mask?, e.dims(scores));
-        let own = e.dims(mask);
-        Some(match own[1] == dims[2] {
+        let mask_dims = e.dims(mask);
+        Some(match mask_dims[1] == dims[2] {
             true => e.broadcast(mask, &[0, 2, 3], &dims),
-            false => e.broadcast(e.reshape(mask, &[own[0], own[2]]), &[0, 3], &dims),
+            false => e.broadcast(e.reshape(mask, &[mask_dims[0], mask_dims[2]]), &[0, 3], &dims),
         })
     }
 
@@ -230,7 +230,7 @@ pub(super) fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, con
         }
         None => scores,
     };
-    let scores = Visible::new(config, mask).of_tensor(&scores);
+    let scores = Visible::new(config, mask).mask_tensor(&scores);
     let wide = scores.cast(if scores.dtype().bits() < 32 { DType::F32 } else { scores.dtype() });
     let weights = crate::nn::softmax(&wide, -1).cast(scores.dtype());
     dropout(s, &weights, "dropout", config.dropout).dot(v, mixing())

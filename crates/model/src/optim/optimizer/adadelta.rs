@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use crate::optim::slot::Slot;
 use serde::{Deserialize, Serialize};
 
@@ -41,16 +41,16 @@ impl Rule for Adadelta {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let [squares, changes] = ["adadelta_square", "adadelta_change"].map(|name| given.slot(name));
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let [squares, changes] = ["adadelta_square", "adadelta_change"].map(|name| inputs.slot(name));
         let moved = |slot: &Slot<'_>, new: &Tensor| {
             let moved = &slot.value * self.rho + new * new * (1.0 - self.rho);
             slot.store(&moved);
             moved
         };
         let root = |mean: &Tensor| (mean + self.epsilon).sqrt();
-        let change = given.gradient * root(&changes.value) / root(&moved(&squares, given.gradient));
+        let change = inputs.gradient * root(&changes.value) / root(&moved(&squares, inputs.gradient));
         moved(&changes, &change);
-        given.learning_rate * change
+        inputs.learning_rate * change
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -103,16 +103,16 @@ impl Rule for Adafactor {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let (variable, gradient) = (given.variable, given.gradient);
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let (variable, gradient) = (inputs.variable, inputs.gradient);
         // 1 − β, which has more significant digits than β.
-        let share = given.t().power(&given.scalar(-self.decay_exponent));
-        let moved = |old: &Tensor, new: &Tensor| old * (given.scalar(1.0) - &share) + new * &share;
+        let share = inputs.t().power(&inputs.scalar(-self.decay_exponent));
+        let moved = |old: &Tensor, new: &Tensor| old * (inputs.scalar(1.0) - &share) + new * &share;
         let squares = gradient * gradient + self.epsilon1;
         let mut change = match self.factored(&variable.whole_dims()) {
             Some(Factored { largest, second }) => {
                 let slot = |name: &str, axis: usize| {
-                    let slot = given.slot_without_axis(name, axis);
+                    let slot = inputs.slot_without_axis(name, axis);
                     let moved = moved(&slot.value, &squares.mean_along(axis, variable.part));
                     slot.store(&moved);
                     (moved, slot.part)
@@ -125,22 +125,22 @@ impl Rule for Adafactor {
                 gradient * by_row * by_col
             }
             None => {
-                let slot = given.slot("adafactor_v");
+                let slot = inputs.slot("adafactor_v");
                 let v = moved(&slot.value, &squares);
                 slot.store(&v);
                 gradient * v.rsqrt()
             }
         };
         if let Some(threshold) = self.clipping_threshold {
-            change = &change / (variable.rms(&change) / threshold).maximum(&given.scalar(1.0));
+            change = &change / (variable.rms(&change) / threshold).maximum(&inputs.scalar(1.0));
         }
-        change = change * given.learning_rate;
+        change = change * inputs.learning_rate;
         if self.scale_by_parameter {
-            change = change * variable.rms(given.value()).maximum(&given.scalar(self.epsilon2));
+            change = change * variable.rms(inputs.value()).maximum(&inputs.scalar(self.epsilon2));
         }
         match self.momentum {
             Some(momentum) => {
-                let slot = given.first_moment("momentum", self.momentum_dtype);
+                let slot = inputs.first_moment("momentum", self.momentum_dtype);
                 let accumulated = &slot.value * momentum + change * (1.0 - momentum);
                 slot.store(&accumulated);
                 accumulated
@@ -153,8 +153,8 @@ impl Rule for Adafactor {
 /// `x`, which lacks dimension `axis`, repeated along it to `dims`.
 #[track_caller]
 fn spread(x: &Tensor, dims: &[i64], axis: usize) -> Tensor {
-    let kept: Vec<i64> = (0..dims.len() as i64).filter(|&kept| kept != axis as i64).collect();
-    x.broadcast_in_dim(dims, &kept)
+    let remaining: Vec<i64> = (0..dims.len() as i64).filter(|&remaining| remaining != axis as i64).collect();
+    x.broadcast_in_dim(dims, &remaining)
 }
 
 #[cfg(test)]

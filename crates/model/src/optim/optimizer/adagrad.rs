@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use serde::{Deserialize, Serialize};
 
 /// The settings of Adagrad, whose steps shrink as squared gradients add up. `w` is the variable, `g` its gradient, `lr` the
@@ -42,11 +42,11 @@ impl Rule for Adagrad {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let slot = given.filled_slot("adagrad", self.initial_accumulator_value);
-        let sum = &slot.value + given.gradient * given.gradient;
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let slot = inputs.filled_slot("adagrad", self.initial_accumulator_value);
+        let sum = &slot.value + inputs.gradient * inputs.gradient;
         slot.store(&sum);
         let root = if self.epsilon == 0.0 { sum.sqrt() } else { (sum + self.epsilon).sqrt() };
-        given.learning_rate * given.gradient / root
+        inputs.learning_rate * inputs.gradient / root
     }
 }

@@ -3,7 +3,7 @@
 use super::adamw::AdamW;
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
@@ -66,8 +66,8 @@ impl Rule for Adam {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
         let Adam { beta1, beta2, epsilon, epsilon_hat, momentum_dtype } = *self;
-        AdamW { beta1, beta2, epsilon, bias_correction: true, epsilon_hat, momentum_dtype }.emit(given)
+        AdamW { beta1, beta2, epsilon, bias_correction: true, epsilon_hat, momentum_dtype }.emit(inputs)
     }
 }

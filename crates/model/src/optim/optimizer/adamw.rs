@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
+use crate::optim::rule::{DecayForm, FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use bf16scope_hlo::ops::UnaryOp;
 use serde::{Deserialize, Serialize};
@@ -75,17 +75,17 @@ impl Rule for AdamW {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        given.learning_rate * self.direction(given)
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        inputs.learning_rate * self.direction(inputs)
     }
 }
 
 impl AdamW {
     /// Declares and updates the slots of the variable; returns `u`.
     #[track_caller]
-    pub(super) fn direction(&self, given: &Given<'_>) -> Tensor {
-        let gradient = given.gradient;
-        let (slot_m, slot_v) = (given.first_moment("adam_m", self.momentum_dtype), given.slot("adam_v"));
+    pub(super) fn direction(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let gradient = inputs.gradient;
+        let (slot_m, slot_v) = (inputs.first_moment("adam_m", self.momentum_dtype), inputs.slot("adam_v"));
         let m = &slot_m.value * self.beta1 + gradient * (1.0 - self.beta1);
         let v = &slot_v.value * self.beta2 + gradient * gradient * (1.0 - self.beta2);
         slot_m.store(&m);
@@ -93,7 +93,7 @@ impl AdamW {
         if !self.bias_correction {
             return m / (v.sqrt() + self.epsilon);
         }
-        let t = given.t();
+        let t = inputs.t();
         let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
         if self.epsilon_hat {
             let root = one_minus_power(self.beta2, &t).sqrt();

@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use bf16scope_hlo::ops::BinaryOp;
 use serde::{Deserialize, Serialize};
 
@@ -64,13 +64,13 @@ impl Rule for Ftrl {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let (value, gradient, learning_rate) = (given.value(), given.gradient, given.learning_rate);
-        let squares = given.filled_slot("ftrl_square", self.initial_accumulator_value);
-        let linear = given.slot("ftrl_linear");
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let (value, gradient, learning_rate) = (inputs.value(), inputs.gradient, inputs.learning_rate);
+        let squares = inputs.filled_slot("ftrl_square", self.initial_accumulator_value);
+        let linear = inputs.slot("ftrl_linear");
         let power = |x: &Tensor| match self.learning_rate_power {
             -0.5 => x.sqrt(),
-            other => x.power(&given.scalar(-other)),
+            other => x.power(&inputs.scalar(-other)),
         };
         let sum = &squares.value + gradient * gradient;
         squares.store(&sum);
@@ -81,7 +81,7 @@ impl Rule for Ftrl {
         let (old, new) = (power(&squares.value), power(&sum));
         let z = &linear.value + shrinking - (&new - old) / learning_rate * value;
         linear.store(&z);
-        let l2 = given.scalar(self.beta) / learning_rate + 2.0 * self.l2_regularization_strength;
+        let l2 = inputs.scalar(self.beta) / learning_rate + 2.0 * self.l2_regularization_strength;
         let l1 = self.l1_regularization_strength;
         let clamped = z.binary_scalar(BinaryOp::Maximum, -l1).binary_scalar(BinaryOp::Minimum, l1);
         value - (clamped - z) / (new / learning_rate + l2)

@@ -4,7 +4,7 @@ use super::adamw::AdamW;
 use super::trust::trusted;
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
+use crate::optim::rule::{DecayForm, FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
@@ -58,17 +58,17 @@ impl Rule for Lamb {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
         let Lamb { beta1, beta2, epsilon, bias_correction } = *self;
         let adam =
             AdamW { beta1, beta2, epsilon, bias_correction, epsilon_hat: false, momentum_dtype: MomentumDtype::F32 };
-        let direction = adam.direction(given);
-        match given.decay {
-            None => given.learning_rate * direction,
+        let direction = adam.direction(inputs);
+        match inputs.decay {
+            None => inputs.learning_rate * direction,
             Some(decay) => {
-                let direction = if decay == 0.0 { direction } else { direction + given.value() * decay };
-                let (size, of_step) = (given.variable.norm(given.value()), given.variable.norm(&direction));
-                given.learning_rate * &trusted(&(&size / &of_step), &size, &of_step) * direction
+                let direction = if decay == 0.0 { direction } else { direction + inputs.value() * decay };
+                let (size, of_step) = (inputs.variable.norm(inputs.value()), inputs.variable.norm(&direction));
+                inputs.learning_rate * &trusted(&(&size / &of_step), &size, &of_step) * direction
             }
         }
     }

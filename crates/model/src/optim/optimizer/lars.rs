@@ -3,7 +3,7 @@
 use super::trust::trusted;
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
+use crate::optim::rule::{DecayForm, FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
@@ -49,13 +49,13 @@ impl Rule for Lars {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let (value, gradient, learning_rate) = (given.value(), given.gradient, given.learning_rate);
-        let slot = given.first_moment("momentum", MomentumDtype::F32);
-        let change = match given.decay {
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let (value, gradient, learning_rate) = (inputs.value(), inputs.gradient, inputs.learning_rate);
+        let slot = inputs.first_moment("momentum", MomentumDtype::F32);
+        let change = match inputs.decay {
             None => learning_rate * gradient,
             Some(decay) => {
-                let (size, of_step) = (given.variable.norm(value), given.variable.norm(gradient));
+                let (size, of_step) = (inputs.variable.norm(value), inputs.variable.norm(gradient));
                 let below = match decay {
                     0.0 => of_step.clone(),
                     decay => &of_step + &size * decay,

@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
+use crate::optim::rule::{DecayForm, FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use bf16scope_hlo::ops::UnaryOp;
 use serde::{Deserialize, Serialize};
@@ -47,11 +47,11 @@ impl Rule for Lion {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let slot = given.first_moment("lion_m", self.momentum_dtype);
-        let blend = |beta: f64| &slot.value * beta + given.gradient * (1.0 - beta);
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let slot = inputs.first_moment("lion_m", self.momentum_dtype);
+        let blend = |beta: f64| &slot.value * beta + inputs.gradient * (1.0 - beta);
         let direction = blend(self.beta1).unary(UnaryOp::Sign);
         slot.store(&blend(self.beta2));
-        given.learning_rate * direction
+        inputs.learning_rate * direction
     }
 }

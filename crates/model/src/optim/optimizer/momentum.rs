@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
 
@@ -40,13 +40,13 @@ impl Rule for Momentum {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let slot = given.first_moment("momentum", self.momentum_dtype);
-        let accumulated = &slot.value * self.momentum + given.gradient;
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let slot = inputs.first_moment("momentum", self.momentum_dtype);
+        let accumulated = &slot.value * self.momentum + inputs.gradient;
         slot.store(&accumulated);
         match self.nesterov {
-            true => given.learning_rate * (given.gradient + &accumulated * self.momentum),
-            false => given.learning_rate * accumulated,
+            true => inputs.learning_rate * (inputs.gradient + &accumulated * self.momentum),
+            false => inputs.learning_rate * accumulated,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
 use bf16scope_hlo::ops::UnaryOp;
 use serde::{Deserialize, Serialize};
@@ -61,11 +61,11 @@ impl Rule for Nadam {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let (gradient, t) = (given.gradient, given.t());
-        let (slot_m, slot_v) = (given.first_moment("nadam_m", self.momentum_dtype), given.slot("nadam_v"));
-        let slot_p = given.scalar_slot("nadam_p", 1.0);
-        let share = |t: &Tensor| (given.scalar(DECAY).power(t) * -0.5 + 1.0) * self.beta1;
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let (gradient, t) = (inputs.gradient, inputs.t());
+        let (slot_m, slot_v) = (inputs.first_moment("nadam_m", self.momentum_dtype), inputs.slot("nadam_v"));
+        let slot_p = inputs.scalar_slot("nadam_p", 1.0);
+        let share = |t: &Tensor| (inputs.scalar(DECAY).power(t) * -0.5 + 1.0) * self.beta1;
         let (now, next) = (share(&t), share(&(&t + 1.0)));
         let product = &slot_p.value * &now;
         let m = &slot_m.value * self.beta1 + gradient * (1.0 - self.beta1);
@@ -73,10 +73,10 @@ impl Rule for Nadam {
         slot_p.store(&product);
         slot_m.store(&m);
         slot_v.store(&v);
-        let rest = |x: &Tensor| given.scalar(1.0) - x;
+        let rest = |x: &Tensor| inputs.scalar(1.0) - x;
         let ahead = m * (&next / rest(&(&product * &next)));
         let direction = ahead + gradient * (rest(&now) / rest(&product));
         let corrected = v / (&t * self.beta2.ln()).unary(UnaryOp::Expm1).negate();
-        given.learning_rate * direction / (corrected.sqrt() + self.epsilon)
+        inputs.learning_rate * direction / (corrected.sqrt() + self.epsilon)
     }
 }

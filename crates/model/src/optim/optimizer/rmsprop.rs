@@ -2,7 +2,7 @@
 
 use crate::graph::Tensor;
 use crate::optim::number;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use crate::optim::slot::Slot;
 use crate::optim::slot_storage::MomentumDtype;
 use serde::{Deserialize, Serialize};
@@ -67,24 +67,24 @@ impl Rule for RmsProp {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        let gradient = given.gradient;
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        let gradient = inputs.gradient;
         let moved = |slot: &Slot<'_>, new: &Tensor| {
             let moved = &slot.value * self.decay + new * (1.0 - self.decay);
             slot.store(&moved);
             moved
         };
-        let slot = given.filled_slot("rms", self.initial_accumulator_value);
+        let slot = inputs.filled_slot("rms", self.initial_accumulator_value);
         let mut square = moved(&slot, &(gradient * gradient));
         if self.centered {
-            let mean = moved(&given.slot("rms_mean"), gradient);
-            square = (square - &mean * &mean).maximum(&given.scalar(0.0));
+            let mean = moved(&inputs.slot("rms_mean"), gradient);
+            square = (square - &mean * &mean).maximum(&inputs.scalar(0.0));
         }
-        let change = given.learning_rate * gradient / (square + self.epsilon).sqrt();
+        let change = inputs.learning_rate * gradient / (square + self.epsilon).sqrt();
         if self.momentum == 0.0 {
             return change;
         }
-        let slot = given.first_moment("momentum", MomentumDtype::F32);
+        let slot = inputs.first_moment("momentum", MomentumDtype::F32);
         let accumulated = &slot.value * self.momentum + change;
         slot.store(&accumulated);
         accumulated

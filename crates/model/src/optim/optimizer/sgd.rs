@@ -1,7 +1,7 @@
 //! Gradient descent.
 
 use crate::graph::Tensor;
-use crate::optim::rule::{FirstMoments, Given, Rule};
+use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use serde::{Deserialize, Serialize};
 
 /// `w ← w − lr·g`: gradient descent, which has no settings and no slots.
@@ -17,7 +17,7 @@ impl Rule for Sgd {
     }
 
     #[track_caller]
-    fn emit(&self, given: &Given<'_>) -> Tensor {
-        given.learning_rate * given.gradient
+    fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
+        inputs.learning_rate * inputs.gradient
     }
 }

@@ -214,8 +214,8 @@ impl ClassNames {
             };
             let of_label = match list {
                 NameList::Names(names) => names.clone(),
-                NameList::File(file) => read_names(&reading.folder.join(file)).map_err(|found| {
-                    TrainError::of_file(crate::TrainErrorKind::Data, &reading.folder.join(file), found)
+                NameList::File(file) => read_names(&reading.folder.join(file)).map_err(|message| {
+                    TrainError::of_file(crate::TrainErrorKind::Data, &reading.folder.join(file), message)
                 })?,
             };
             let n = feature.n_values.unwrap_or_default();

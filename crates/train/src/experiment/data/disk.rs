@@ -65,7 +65,8 @@ pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, Trai
     }
     let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]) && !feature.is_label;
     let is_labelled = features.iter().any(|feature| feature.is_label);
-    let has_folders = || std::fs::read_dir(file).is_ok_and(|found| found.flatten().any(|entry| entry.path().is_dir()));
+    let has_folders =
+        || std::fs::read_dir(file).is_ok_and(|entries| entries.flatten().any(|entry| entry.path().is_dir()));
     if Pictures::is_named_so(file) || (file.is_dir() && !is_labelled && !has_folders()) {
         if !matches!(features, [one] if is_picture(one)) {
             let read: Vec<String> =

@@ -22,8 +22,8 @@ pub(super) fn factors(reading: &Reading<'_>) -> Result<Vec<(String, f32)>, Train
     let all = |factor: f32| names.iter().map(|name| (name.clone(), factor)).collect();
     match &reading.data.scale {
         None => {
-            let own = reading.data.source.as_ref().and_then(|source| source.source_key().scale);
-            Ok(own.map(all).unwrap_or_default())
+            let factor = reading.data.source.as_ref().and_then(|source| source.source_key().scale);
+            Ok(factor.map(all).unwrap_or_default())
         }
         Some(Scale::All(factor)) => Ok(all(*factor)),
         Some(Scale::Of(factors)) => match factors.keys().find(|name| !names.contains(name)) {
@@ -42,9 +42,9 @@ fn fit(mut arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
     let without_ones = |dims: &[i64]| dims.iter().copied().filter(|&dim| dim != 1).collect::<Vec<_>>();
     for feature in features {
         let Some(info) = arrays.arrays().iter().find(|info| info.name == feature.name) else { continue };
-        let (found, wanted) = (without_ones(&info.dims), without_ones(&feature.dims));
-        let is_flat = found.len() == 1 || wanted.len() == 1;
-        let is_same = found == wanted || (is_flat && found.iter().product::<i64>() == wanted.iter().product::<i64>());
+        let (dims, wanted) = (without_ones(&info.dims), without_ones(&feature.dims));
+        let is_flat = dims.len() == 1 || wanted.len() == 1;
+        let is_same = dims == wanted || (is_flat && dims.iter().product::<i64>() == wanted.iter().product::<i64>());
         if is_same && info.dims != feature.dims {
             arrays = arrays.reshaped(&feature.name, feature.dims.clone())?;
         }

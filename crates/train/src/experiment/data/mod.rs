@@ -126,7 +126,7 @@ pub(super) fn keys() -> Vec<&'static str> {
 impl<'de> Deserialize<'de> for DataConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataConfig, D::Error> {
         Node::read(deserializer, |node| {
-            let (source, others) = DataSource::of("data", node, &KEYS)?;
+            let (source, others) = DataSource::from_keys("data", node, &KEYS)?;
             // serde reads the keys beside the source.
             let config = DataConfig::deserialize(&node.replaced(Value::Map(others)))?;
             Ok(DataConfig { source, ..config })
@@ -210,7 +210,7 @@ enum Maker {
 
 impl Maker {
     /// The maker for a source, after checking that its options fit each other.
-    fn of(reading: &Reading<'_>, source: &DataSource) -> Result<Maker, TrainError> {
+    fn for_source(reading: &Reading<'_>, source: &DataSource) -> Result<Maker, TrainError> {
         Ok(match source.source_key().family {
             Family::Memory | Family::Sets => Maker::Memory(memory::factors(reading)?),
             Family::Disk => {
@@ -256,7 +256,7 @@ impl DataConfig {
         let mut reading = Reading { data: self, path, folder, features, keys: vec!["data"] };
         let source = self.checked(&reading)?;
         reading.keys.push(source.key());
-        let maker = Maker::of(&reading, source)?;
+        let maker = Maker::for_source(&reading, source)?;
         self.check_tests(&reading, source)?;
         let examples = self.named(&reading, self.parts(&reading, source, &maker)?)?;
         let n = examples.training.n_examples();
@@ -280,10 +280,10 @@ impl DataConfig {
         let Some(source) = &self.source else {
             return wrong(&[], &format!("none of {}", source::names(|_| true)), "one of them");
         };
-        let own = source.source_key();
-        if let Some((key, _, why)) = self.options().iter().find(|(key, is_set, _)| *is_set && !own.takes(key)) {
+        let row = source.source_key();
+        if let Some((key, _, why)) = self.options().iter().find(|(key, is_set, _)| *is_set && !row.takes(key)) {
             let takers = source::names(|source| source.takes(key));
-            return wrong(&[key], &format!("`{key}` beside `{}`", own.name), &format!("it with {takers}: {why}"));
+            return wrong(&[key], &format!("`{key}` beside `{}`", row.name), &format!("it with {takers}: {why}"));
         }
         if self.n_test == Some(PartSize::Count(0)) {
             return wrong(&["n_test"], "`n_test: 0`", "at least 1: each epoch ends with an evaluation");
@@ -297,19 +297,19 @@ impl DataConfig {
     /// Checks that `data` names the test examples.
     fn check_tests(&self, reading: &Reading<'_>, source: &DataSource) -> Result<(), TrainError> {
         let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
-        let own = source.source_key();
+        let row = source.source_key();
         match (self.n_test, &self.test) {
             (Some(_), Some(_)) => wrong(&["test"], "both `n_test` and `test`", "one of them"),
-            (n_test, test) if own.family == Family::Sets && (n_test.is_some() || test.is_some()) => {
+            (n_test, test) if row.family == Family::Sets && (n_test.is_some() || test.is_some()) => {
                 let key = if test.is_some() { "test" } else { "n_test" };
-                let (name, expected) = (own.name, "neither `n_test` nor `test`: it has a test set");
+                let (name, expected) = (row.name, "neither `n_test` nor `test`: it has a test set");
                 wrong(&[key], &format!("`{name}` and what is for testing"), expected)
             }
-            (None, None) if own.family != Family::Sets && self.n_validation.is_none() && self.validation.is_none() => {
-                wrong(&[], "nothing for testing", &format!("`n_test: N`, or {}", own.tests()))
+            (None, None) if row.family != Family::Sets && self.n_validation.is_none() && self.validation.is_none() => {
+                wrong(&[], "nothing for testing", &format!("`n_test: N`, or {}", row.tests()))
             }
-            (None, Some(test)) if !own.may_be_tested_on(test.source_key()) => {
-                wrong(&["test"], "`test` of another kind", &own.tests())
+            (None, Some(test)) if !row.may_be_tested_on(test.source_key()) => {
+                wrong(&["test"], "`test` of another kind", &row.tests())
             }
             _ => self.check_cuts(reading, source),
         }
@@ -318,18 +318,18 @@ impl DataConfig {
     /// Checks the keys of validation, shuffling and classes against each other.
     fn check_cuts(&self, reading: &Reading<'_>, source: &DataSource) -> Result<(), TrainError> {
         let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
-        let own = source.source_key();
+        let row = source.source_key();
         if self.n_validation.is_some() && self.validation.is_some() {
             return wrong(&["validation"], "both `n_validation` and `validation`", "one of them");
         }
         if let Some(validation) = &self.validation
-            && !own.may_be_tested_on(validation.source_key())
-            && own.family != Family::Sets
+            && !row.may_be_tested_on(validation.source_key())
+            && row.family != Family::Sets
         {
             return wrong(
                 &["validation"],
                 "`validation` of another kind",
-                &own.tests().replace("test:", "validation:"),
+                &row.tests().replace("test:", "validation:"),
             );
         }
         let is_cut = self.n_test.is_some() || self.n_validation.is_some();

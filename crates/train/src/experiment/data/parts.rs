@@ -30,8 +30,8 @@ impl DataConfig {
         let stratified = self.stratify.as_ref().map(|stratify| self.label(reading, stratify)).transpose()?;
         let (whole, test) = match source.open(reading)? {
             Opened::Sets(training, test) => {
-                let made = |arrays| maker.make(reading, Opened::Arrays { arrays, is_scaled: false });
-                (made(training)?, Some(made(test)?))
+                let examples = |arrays| maker.make(reading, Opened::Arrays { arrays, is_scaled: false });
+                (examples(training)?, Some(examples(test)?))
             }
             opened => (maker.make(reading, opened)?, None),
         };
@@ -56,12 +56,12 @@ impl DataConfig {
         let is_class = |feature: &&Feature| feature.is_label && feature.n_values.is_some() && feature.dims.is_empty();
         let labels: Vec<&Feature> = reading.features.iter().filter(is_class).collect();
         let names: Vec<String> = labels.iter().map(|feature| format!("`{}`", feature.name)).collect();
-        let found = match (stratify, &labels[..]) {
+        let label = match (stratify, &labels[..]) {
             (Stratify::Only, [only]) => Some(*only),
             (Stratify::Only, _) => None,
             (Stratify::Label(name), _) => labels.iter().find(|feature| feature.name == *name).copied(),
         };
-        found.cloned().ok_or_else(|| {
+        label.cloned().ok_or_else(|| {
             let measured = match stratify {
                 Stratify::Only => format!("`stratify: true` and {} labels of classes", labels.len()),
                 Stratify::Label(name) => format!("`stratify: {name}`"),

@@ -76,13 +76,13 @@ impl Reading<'_> {
     }
 
     /// Adds the line that names the files to an error about missing or unfetched files.
-    pub(super) fn placed<T>(&self, found: Result<T, DataError>) -> Result<T, TrainError> {
-        self.placed_below(None, found)
+    pub(super) fn placed<T>(&self, result: Result<T, DataError>) -> Result<T, TrainError> {
+        self.placed_below(None, result)
     }
 
     /// The same for the file that the key `key` below names.
-    pub(super) fn placed_below<T>(&self, key: Option<&str>, found: Result<T, DataError>) -> Result<T, TrainError> {
-        found.map_err(|error| match *error.kind() == DataErrorKind::Read && !self.keys.is_empty() {
+    pub(super) fn placed_below<T>(&self, key: Option<&str>, result: Result<T, DataError>) -> Result<T, TrainError> {
+        result.map_err(|error| match *error.kind() == DataErrorKind::Read && !self.keys.is_empty() {
             true => {
                 let keys = self.keys.iter().copied().chain(key);
                 let way = keys.map(|key| Step::Key(key.to_string())).collect();

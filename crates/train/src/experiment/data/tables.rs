@@ -69,7 +69,7 @@ impl DataConfig {
             Some(learnt) => learnt.clone(),
             None => self.placed_column(reading, table.learn(columns, reading.features, &training))?,
         };
-        let make = |table: &Table, rows: &[u64]| self.made(reading, table, columns, &learnt, rows);
+        let make = |table: &Table, rows: &[u64]| self.source(reading, table, columns, &learnt, rows);
         let all = |table: &Table| make(table, &(0..table.n_rows()).collect::<Vec<_>>());
         let part = |rows: &[u64], beside: &Option<Table>, is_cut: bool| match (is_cut, beside) {
             (true, _) => make(&table, rows).map(Some),
@@ -91,10 +91,10 @@ impl DataConfig {
             // If nothing is learnt from rows, no checkpoint is needed.
             None => table.learn(&plain(&columns), &features_of(&plain(&columns), reading.features), &[])?,
         };
-        self.made(reading, &table, &columns, &learnt, &(0..table.n_rows()).collect::<Vec<_>>())
+        self.source(reading, &table, &columns, &learnt, &(0..table.n_rows()).collect::<Vec<_>>())
     }
 
-    fn made(
+    fn source(
         &self,
         reading: &Reading<'_>,
         table: &Table,
@@ -109,8 +109,8 @@ impl DataConfig {
     }
 
     /// Adds the advice to an error about a column that needs learnt values.
-    fn placed_column<T>(&self, _: &Reading<'_>, found: Result<T, DataError>) -> Result<T, TrainError> {
-        found.map_err(|error| {
+    fn placed_column<T>(&self, _: &Reading<'_>, result: Result<T, DataError>) -> Result<T, TrainError> {
+        result.map_err(|error| {
             let text = error.to_string();
             let is_unlearnt = text.contains("which is learnt from the rows that are trained on");
             match is_unlearnt {

@@ -32,20 +32,20 @@ pub(super) fn checked(reading: &Reading<'_>, key: &str) -> Result<Tokenizer, Tra
     }
     let read = features.iter().find(|feature| data.array_of(feature) == "tokens").map(|feature| &feature.dims[..]);
     let lengths = [("window", tokens.window), ("pack", tokens.pack), ("max_length", tokens.max_length)];
-    let made = lengths.into_iter().find_map(|(option, length)| Some((option, length?)));
-    if let (Some(&[read]), Some((option, Length(made)))) = (read, made)
-        && u64::try_from(read).is_ok_and(|read| read != made)
+    let length = lengths.into_iter().find_map(|(option, length)| Some((option, length?)));
+    if let (Some(&[read]), Some((option, Length(length)))) = (read, length)
+        && u64::try_from(read).is_ok_and(|read| read != length)
     {
-        let expected = format!("`{option}: {read}`, as many tokens as the model reads, or a model that reads {made}");
-        return Err(reading.wrong(&["tokens", option], &format!("`{option}: {made}`"), &expected));
+        let expected = format!("`{option}: {read}`, as many tokens as the model reads, or a model that reads {length}");
+        return Err(reading.wrong(&["tokens", option], &format!("`{option}: {length}`"), &expected));
     }
     let weights = features.iter().find(|feature| data.array_of(feature) == "weights");
-    if let (Some(weights), Some((_, Length(made)))) = (weights, made)
+    if let (Some(weights), Some((_, Length(length)))) = (weights, length)
         && weights.dims.is_empty()
     {
         let measured =
-            format!("`weights` of [{made}], one for each token, where `{}` is one for each example", weights.name);
-        let expected = format!("`labels: {{{}: [{made}]}}` beside the `loss` under `model`", weights.name);
+            format!("`weights` of [{length}], one for each token, where `{}` is one for each example", weights.name);
+        let expected = format!("`labels: {{{}: [{length}]}}` beside the `loss` under `model`", weights.name);
         return Err(reading.wrong(&["tokens"], &measured, &expected));
     }
     if weights.is_none() && tokens.label.is_none() {

@@ -18,10 +18,10 @@ struct Block<'a> {
 fn passed<'l>(look: &'l Look<'_>, number: usize, row: &WatchRow) -> Option<(usize, &'l WatchRow, f64)> {
     let arrived = norm(look.cotangent(row)?);
     let readers = look.layers().filter(|(_, reader)| reader.takes.contains(&(number as u32)));
-    let given = readers.map(|(at, reader)| look.cotangent(reader).map(|cotangent| (at, reader, norm(cotangent))));
+    let cotangents = readers.map(|(at, reader)| look.cotangent(reader).map(|cotangent| (at, reader, norm(cotangent))));
     // A reader without a record, such as a dropped branch, may pass it on.
-    let given: Vec<(usize, &WatchRow, f64)> = given.collect::<Option<_>>()?;
-    let (at, reader, most) = given.into_iter().max_by(|a, b| a.2.total_cmp(&b.2))?;
+    let cotangents: Vec<(usize, &WatchRow, f64)> = cotangents.collect::<Option<_>>()?;
+    let (at, reader, most) = cotangents.into_iter().max_by(|a, b| a.2.total_cmp(&b.2))?;
     (most > 0.0 && most.is_finite() && arrived.is_finite()).then(|| (at, reader, arrived / most))
 }
 
@@ -53,9 +53,9 @@ fn of_cotangent(share: f64) -> String {
 pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
     let was_zero =
         |scope: &str| look.before.is_some_and(|before| Look::alone(before).is_zero_kernel(scope)) && look.has_moved();
-    let found = look.layers().find(|(_, row)| look.is_zero_kernel(&row.layer) && was_zero(&row.layer));
+    let layer = look.layers().find(|(_, row)| look.is_zero_kernel(&row.layer) && was_zero(&row.layer));
     let what = "all that this layer multiplies by is 0, as at the look before".to_string();
-    found.map(|(number, _)| Found::new(number, what)).into_iter().collect()
+    layer.map(|(number, _)| Found::new(number, what)).into_iter().collect()
 }
 
 pub(in crate::watch) fn norm_of_one(look: &Look<'_>) -> Vec<Found> {
@@ -70,16 +70,16 @@ pub(in crate::watch) fn norm_of_one(look: &Look<'_>) -> Vec<Found> {
     if let Some((number, row)) = look.layers().find(is_shut) {
         return vec![Found::new(number, format!("all {} numbers are 0: it normalises one number", row.n))];
     }
-    let found = blocks.iter().find(|block| is_one(block.row));
+    let block = blocks.iter().find(|block| is_one(block.row));
     let what = |block: &Block<'_>| {
         format!("it passes {} of its cotangent on: it normalises one number", of_cotangent(block.share))
     };
-    found.map(|block| Found::new(block.number, what(block))).into_iter().collect()
+    block.map(|block| Found::new(block.number, what(block))).into_iter().collect()
 }
 
 pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
     let blocks = blocks(look);
-    let found = blocks.iter().find(|block| matches!(block.row.function, Some(Function::Sigmoid | Function::Tanh)));
+    let block = blocks.iter().find(|block| matches!(block.row.function, Some(Function::Sigmoid | Function::Tanh)));
     let what = |block: &Block<'_>| {
         let taken = look.taken(block.number, block.row);
         let taken = taken
@@ -87,7 +87,7 @@ pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
             .map_or(String::new(), |(_, taken)| format!(", and takes numbers of an rms of {:.1}", taken.rms));
         format!("its function passes {} of its cotangent on{taken}", of_cotangent(block.share))
     };
-    if let Some(block) = found {
+    if let Some(block) = block {
         return vec![Found::new(block.number, what(block))];
     }
     let far = look.layers().find_map(|(number, row)| far_from_slope(look, number, row));
@@ -133,14 +133,12 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
         if takes_nothing || taken.iter().any(|(_, taken)| taken.role == Some(Role::Dropped)) {
             return Vec::new();
         }
-        let found = Found::new(number, format!("all {} numbers are 0, as at the look before", row.n));
+        let dead = Found::new(number, format!("all {} numbers are 0, as at the look before", row.n));
         let is_of_no_variable = |taken: &WatchRow| look.variables(&taken.layer).is_empty() && taken.role.is_none();
         return vec![match row.function {
-            Some(Function::Relu) if taken.iter().all(|(_, taken)| is_of_no_variable(taken)) => {
-                found.with_remedy(OFFSET)
-            }
-            Some(Function::Relu) => found.with_remedy(SHUT),
-            Some(_) | None => found,
+            Some(Function::Relu) if taken.iter().all(|(_, taken)| is_of_no_variable(taken)) => dead.with_remedy(OFFSET),
+            Some(Function::Relu) => dead.with_remedy(SHUT),
+            Some(_) | None => dead,
         }];
     }
     let any_gradient = look.rows(Quantity::Gradient).any(|(_, row)| !row.is_zero());
@@ -148,8 +146,8 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
     let variable = look.rows(Quantity::Gradient).find(|(_, row)| is_unused(row) && was_dead(row));
     let Some((number, row)) = variable else { return Vec::new() };
     let is_used = look.layers().any(|(_, layer)| layer.layer == row.scope() && look.cotangent(layer).is_some());
-    let found = Found::new(number, format!("all {} gradients are 0, as at the look before", row.n));
-    vec![if is_used { found } else { found.with_remedy(UNUSED) }]
+    let unused = Found::new(number, format!("all {} gradients are 0, as at the look before", row.n));
+    vec![if is_used { unused } else { unused.with_remedy(UNUSED) }]
 }
 
 const SIGMOIDS: &str = "the slope of a sigmoid is 1/4 at most, and as many factors as layers come together: use `activation: relu` or \
@@ -167,9 +165,9 @@ pub(in crate::watch) fn vanishing(look: &Look<'_>) -> Vec<Found> {
     if let Some(block) =
         blocks(look).into_iter().find(|block| block.row.function.is_none() && !look.is_norm(&block.row.layer))
     {
-        let found = Found::new(block.number, format!("it passes {} of its cotangent on", of_cotangent(block.share)));
+        let blocked = Found::new(block.number, format!("it passes {} of its cotangent on", of_cotangent(block.share)));
         let is_multiplied = look.has_kernel(&block.row.layer);
-        return vec![if is_multiplied { found.with_remedy(SMALL) } else { found }];
+        return vec![if is_multiplied { blocked.with_remedy(SMALL) } else { blocked }];
     }
     let (Some(now), true) = (arrived(look), look.has_moved() && look.are_gradients_finite()) else { return Vec::new() };
     let before = look.before.and_then(|before| arrived(&Look::alone(before)).map(|then| then.share));
@@ -184,11 +182,11 @@ pub(in crate::watch) fn vanishing(look: &Look<'_>) -> Vec<Found> {
         "the cotangent of {} has {:.1e} of the norm of that of {}, {} layers later: its gradient's rms is {rms:.1e}",
         now.first.layer, now.share, now.last, now.n_layers
     );
-    let found = Found::new(number, what);
+    let vanished = Found::new(number, what);
     vec![match (functions(Function::Sigmoid) >= MANY, has_blocks) {
-        (true, _) => found.with_remedy(SIGMOIDS),
-        (false, true) => found.with_remedy(BLOCKS),
-        (false, false) => found,
+        (true, _) => vanished.with_remedy(SIGMOIDS),
+        (false, true) => vanished.with_remedy(BLOCKS),
+        (false, false) => vanished,
     }]
 }
 

@@ -96,7 +96,7 @@ fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
 /// A layer without variables that changes the size of its numbers.
 pub(in crate::watch) fn rescaled(look: &Look<'_>) -> Vec<Found> {
     const FACTOR: f32 = 8192.0;
-    let found = look.layers().find_map(|(number, row)| {
+    let rescaled = look.layers().find_map(|(number, row)| {
         let taken = look.taken(number, row);
         let [(_, taken)] = taken[..] else { return None };
         let is_of_it = row.role.is_none() && row.not_finite == 0.0 && taken.rms > 0.0 && row.function.is_none();
@@ -110,7 +110,7 @@ pub(in crate::watch) fn rescaled(look: &Look<'_>) -> Vec<Found> {
             format!("the rms is {:.3e}, that of {}, which it takes, {:.3e}", row.rms, taken.name(), taken.rms),
         ))
     });
-    found.into_iter().collect()
+    rescaled.into_iter().collect()
 }
 
 pub(in crate::watch) fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
@@ -119,7 +119,7 @@ pub(in crate::watch) fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
     let last_layer = last_layer.map(|(number, _)| number).max().unwrap_or(0);
     let is_costly = look.now.loss().is_none_or(|loss| loss >= 1.0);
     let rows = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Softmax));
-    let of = |(number, row): (usize, &WatchRow)| {
+    let judge = |(number, row): (usize, &WatchRow)| {
         // Numbers from 2^12 on are a mask.
         let masked = row.not_finite + row.bins[14] + row.bins[15];
         let others = 1.0 - row.zero - masked;
@@ -127,7 +127,7 @@ pub(in crate::watch) fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
         let is_bad = others > 1e-9 && far >= 0.5 && (number < last_layer || is_costly);
         is_bad.then(|| Found::new(number, format!("{} of the logits are 16 or more below the largest", percent(far))))
     };
-    rows.filter_map(of).collect()
+    rows.filter_map(judge).collect()
 }
 
 pub(in crate::watch) fn unscaled_residual(look: &Look<'_>) -> Vec<Found> {

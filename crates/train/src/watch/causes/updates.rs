@@ -16,7 +16,7 @@ pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
     if !is_of_a_quotient || rate <= 0.0 || look.now.decay >= MOST_DECAY {
         return Vec::new();
     }
-    let of = |(number, row): (usize, &WatchRow)| {
+    let judge = |(number, row): (usize, &WatchRow)| {
         let gradient = look.gradient_of(&row.layer)?;
         if row.max > LARGE * rate {
             return Some(Found::new(
@@ -28,7 +28,7 @@ pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
         let what = || format!("gradients of {:.1e} at most move it by {:.3e}", gradient.max, row.rms);
         (is_noise && row.rms >= rate / 4.0).then(|| Found::new(number, what()))
     };
-    look.rows(Quantity::Update).filter_map(of).collect()
+    look.rows(Quantity::Update).filter_map(judge).collect()
 }
 
 /// An ε that may be larger than gradients are.
@@ -55,7 +55,7 @@ pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
         return Vec::new();
     }
     let largest = look.rows(Quantity::Update).max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms));
-    let found = largest.map(|(number, row)| {
+    let damped = largest.map(|(number, row)| {
         let gradient = look.gradient_of(&row.layer).map_or(0.0, |gradient| gradient.rms);
         let what = format!(
             "it moves by {:.1e} at a learning rate of {rate:.1e}: its gradients are {gradient:.1e} beside an ε of {epsilon:.1e}",
@@ -63,7 +63,7 @@ pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
         );
         Found::new(number, what)
     });
-    found.into_iter().collect()
+    damped.into_iter().collect()
 }
 
 /// The largest plausible share of a variable that decays in a step.
@@ -90,7 +90,7 @@ pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
         let moved = 1.0 - gradient.zero;
         (moved * row.n as f64 >= 16.0).then(|| row.lost.unwrap_or(0.0) / moved)
     };
-    let of = |(number, row): (usize, &WatchRow)| {
+    let judge = |(number, row): (usize, &WatchRow)| {
         let now = share(row, look.gradient_of(&row.layer)?)?;
         let before = look.before(row)?.lost?;
         let is_stalled = now > 0.5 && before > 0.25;
@@ -99,7 +99,7 @@ pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
             (row.dtype == "f32").then_some("raise the learning rate, or the norm that gradients are clipped to");
         is_stalled.then(|| Found { remedy, ..Found::new(number, what()) })
     };
-    look.rows(Quantity::Update).filter_map(of).collect()
+    look.rows(Quantity::Update).filter_map(judge).collect()
 }
 
 pub(in crate::watch) fn zero_rate(look: &Look<'_>) -> Vec<Found> {
@@ -143,8 +143,8 @@ pub(in crate::watch) fn rate_jump(look: &Look<'_>) -> Vec<Found> {
 
 pub(in crate::watch) fn slow_statistics(look: &Look<'_>) -> Vec<Found> {
     let steps = look.now.step.saturating_sub(1) as f64;
-    let left = |kept: f64| kept.powf(steps);
-    let slow = look.now.slow_statistics.iter().find(|(_, kept)| look.before.is_some() && left(*kept) > 0.5);
+    let left = |share: f64| share.powf(steps);
+    let slow = look.now.slow_statistics.iter().find(|(_, share)| look.before.is_some() && left(*share) > 0.5);
     let Some((name, kept)) = slow else { return Vec::new() };
     let scope = name.rsplit_once('/').map_or("", |(scope, _)| scope);
     let number = look.rows(Quantity::Activation).find(|(_, row)| row.layer == scope).map_or(0, |(number, _)| number);

@@ -55,7 +55,7 @@ impl Expander<'_> {
         for (from, node) in from {
             let to = renamed(&from).expect("it is the shared one, or inside of it");
             let Value::Map(map) = &node.value else { continue };
-            let mut made = Vec::new();
+            let mut copies = Vec::new();
             let mut is_shared = false;
             for (number, (key, value)) in map.iter().enumerate() {
                 let value = match &**key {
@@ -72,18 +72,18 @@ impl Expander<'_> {
                     }
                     _ => value.clone(),
                 };
-                made.push((key.clone(), value));
+                copies.push((key.clone(), value));
             }
             if own_reads.is_none()
                 && let Some(reads) = &reads
             {
-                made.push((Key::new("inputs", mark), Node::new(Value::List(reads.clone()), mark)));
+                copies.push((Key::new("inputs", mark), Node::new(Value::List(reads.clone()), mark)));
             }
             if !is_shared && !is_result(&node) {
-                made.push((Key::new("share", mark), text(&from, mark)));
+                copies.push((Key::new("share", mark), text(&from, mark)));
             }
-            made.push((Key::new("name", mark), text(&to, mark)));
-            self.push(&to, Node::new(Value::Map(made), mark))?;
+            copies.push((Key::new("name", mark), text(&to, mark)));
+            self.push(&to, Node::new(Value::Map(copies), mark))?;
         }
         if let Some(own_reads) = own_reads {
             let reads = own_reads.iter().filter_map(|read| external.iter().find(|(old, _)| old == read));

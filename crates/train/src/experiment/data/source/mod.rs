@@ -151,9 +151,13 @@ impl DataSource {
     }
 
     /// The source that the keys of `block` name, and the other keys, which must be among `known`.
-    pub(super) fn of(block: &str, node: &Node, known: &[&str]) -> Result<(Option<DataSource>, OtherKeys), ReadError> {
+    pub(super) fn from_keys(
+        block: &str,
+        node: &Node,
+        known: &[&str],
+    ) -> Result<(Option<DataSource>, OtherKeys), ReadError> {
         let Value::Map(map) = &node.value else { return Err(node.wrong("keys and values")) };
-        let (mut found, mut others) = (None::<DataSource>, Vec::new());
+        let (mut source, mut others) = (None::<DataSource>, Vec::new());
         for (key, value) in map {
             let is_source = SOURCES.iter().any(|source| source.name == &**key);
             if known.contains(&&**key) {
@@ -162,17 +166,17 @@ impl DataSource {
                 let valid = SOURCES.iter().map(|source| source.name).chain(known.iter().copied());
                 let valid = valid.map(str::to_string).collect();
                 let written = key.as_written().to_string();
-                return Err(ReadError::of(ConfigProblem::UnknownKey { key: written, valid }).or_at(key.mark));
+                return Err(ReadError::from_problem(ConfigProblem::UnknownKey { key: written, valid }).or_at(key.mark));
             } else if value.value != Value::Null {
-                if let Some(other) = &found {
+                if let Some(other) = &source {
                     let (other, own) = (other.key(), &key.name);
                     let message = format!("`{block}` has `{own}` beside `{other}`, expected one of them");
                     return Err(ReadError::new(message).or_at(key.mark));
                 }
-                found = DataSource::read(key, value).map_err(|error| error.or_at(value.mark))?;
+                source = DataSource::read(key, value).map_err(|error| error.or_at(value.mark))?;
             }
         }
-        Ok((found, others))
+        Ok((source, others))
     }
 }
 
@@ -180,7 +184,7 @@ impl DataSource {
 impl<'de> Deserialize<'de> for DataSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataSource, D::Error> {
         Node::read(deserializer, |node| {
-            let (source, _) = DataSource::of("test", node, &[])?;
+            let (source, _) = DataSource::from_keys("test", node, &[])?;
             source.ok_or_else(|| {
                 let help = "write them as `data` has its own: `test: {csv: FILE}`";
                 node.wrong("files for testing").with_help(help)
