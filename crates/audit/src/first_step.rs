@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     /// A search in a run whose steps from `first` on have 10 times the error of those before.
-    fn found(last: u64, first: u64) -> FirstBeyond {
+    fn search(last: u64, first: u64) -> FirstBeyond {
         let error_of = |step| Ok::<f64, Infallible>(if step >= first { 10.0 } else { 1.0 });
         first_step_beyond(last, 2.0, error_of).unwrap()
     }
@@ -103,9 +103,9 @@ mod tests {
     fn the_first_step_beyond_is_found_in_as_many_audits_as_are_said() {
         for last in 2..300u64 {
             let n = |first: u64| {
-                let found = found(last, first);
-                assert_eq!(found.step, Some(first), "of {last}");
-                found.measured.len() as u64
+                let result = search(last, first);
+                assert_eq!(result.step, Some(first), "of {last}");
+                result.measured.len() as u64
             };
             assert_eq!((2..=last).map(n).max(), Some(most_audits(last)), "{last}");
         }
@@ -113,20 +113,20 @@ mod tests {
 
     #[test]
     fn where_no_step_is_beyond_there_is_none() {
-        let none = found(44, 45);
+        let none = search(44, 45);
         assert_eq!((none.step, none.measured.len()), (None, 7));
         assert_eq!(none.error_at(44), Some(1.0));
         assert_eq!(none.error_at(43), None);
         // A run of one step has nothing to compare.
-        assert_eq!((found(1, 2).step, found(1, 2).measured.len()), (None, 1));
+        assert_eq!((search(1, 2).step, search(1, 2).measured.len()), (None, 1));
     }
 
     #[test]
     fn what_is_not_a_number_is_beyond_everything() {
         let error_of = |step| Ok::<f64, Infallible>(if step == 5 { f64::NAN } else { 0.0 });
-        let found = first_step_beyond(8, 1e9, error_of).unwrap();
+        let result = first_step_beyond(8, 1e9, error_of).unwrap();
         // Step 8 does not exceed the limit, so 5 is not measured, although it would.
-        assert_eq!(found.step, None);
+        assert_eq!(result.step, None);
         let error_of = |step| Ok::<f64, Infallible>(if step >= 5 { f64::NAN } else { 0.0 });
         assert_eq!(first_step_beyond(8, 1e9, error_of).unwrap().step, Some(5));
     }

@@ -34,7 +34,7 @@ pub(super) fn everywhere(module: &mut Module) {
 
 /// Appends instructions that replace subnormal elements of `x` by zeros.
 fn flushed(written: &mut Vec<Instruction>, prefix: &str, next: &mut usize, x: InstrId, array: &ArrayShape) -> InstrId {
-    let of = |dtype: DType| Shape::Array(ArrayShape { dtype, ..array.clone() });
+    let of_dtype = |dtype: DType| Shape::Array(ArrayShape { dtype, ..array.clone() });
     let mut push = |op: Op, shape: Shape, operands: Vec<InstrId>| {
         let id = InstrId(written.len() as u32);
         written.push(plain(format!("{prefix}.{next}"), op, shape, operands));
@@ -43,14 +43,14 @@ fn flushed(written: &mut Vec<Instruction>, prefix: &str, next: &mut usize, x: In
     };
     let mut full = |value: f32| {
         let scalar = push(Op::Constant(Literal::scalar(value)), Shape::scalar(DType::F32), Vec::new());
-        push(Op::Broadcast { dimensions: Vec::new() }, of(DType::F32), vec![scalar])
+        push(Op::Broadcast { dimensions: Vec::new() }, of_dtype(DType::F32), vec![scalar])
     };
     let (zero, least) = (full(0.0), full(f32::MIN_POSITIVE));
-    let magnitude = push(Op::Unary(UnaryOp::Abs), of(DType::F32), vec![x]);
+    let magnitude = push(Op::Unary(UnaryOp::Abs), of_dtype(DType::F32), vec![x]);
     let compare = Op::Compare { direction: Comparison::Lt, kind: None };
-    let is_small = push(compare, of(DType::Pred), vec![magnitude, least]);
-    let signed_zero = push(Op::Binary(BinaryOp::Multiply), of(DType::F32), vec![x, zero]);
-    push(Op::Select, of(DType::F32), vec![is_small, signed_zero, x])
+    let is_small = push(compare, of_dtype(DType::Pred), vec![magnitude, least]);
+    let signed_zero = push(Op::Binary(BinaryOp::Multiply), of_dtype(DType::F32), vec![x, zero]);
+    push(Op::Select, of_dtype(DType::F32), vec![is_small, signed_zero, x])
 }
 
 #[cfg(test)]

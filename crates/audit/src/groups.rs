@@ -18,7 +18,7 @@ pub(super) struct Group {
     /// In the entry's order; a parameter is alone in its group.
     pub ids: Vec<InstrId>,
     /// The values from outside that they read, each once, in the order of reading.
-    pub given: Vec<InstrId>,
+    pub inputs: Vec<InstrId>,
 }
 
 /// Whether a value of this shape can leave a program: whether it consists of plain arrays.
@@ -45,8 +45,8 @@ pub(super) fn groups(module: &Module) -> Vec<Group> {
     for id in entry.ids() {
         let instr = entry.instr(id);
         for &operand in &instr.operands {
-            let made = entry.instr(operand);
-            let is_tied = is_bound(&instr.op) || is_bound(&made.op) || !can_leave(&made.shape);
+            let producer = entry.instr(operand);
+            let is_tied = is_bound(&instr.op) || is_bound(&producer.op) || !can_leave(&producer.shape);
             if is_tied && !is_parameter(operand) {
                 last[operand.idx()] = last[operand.idx()].max(id.idx());
             }
@@ -65,12 +65,12 @@ pub(super) fn groups(module: &Module) -> Vec<Group> {
         }
         end = end.max(Some(last[id.idx()]));
     }
-    let given = |ids: &[InstrId]| {
+    let inputs_of = |ids: &[InstrId]| {
         let mut seen: BTreeSet<InstrId> = ids.iter().copied().collect();
         let operands = ids.iter().flat_map(|&id| &entry.instr(id).operands).copied();
         operands.filter(|&operand| seen.insert(operand)).collect()
     };
-    groups.into_iter().map(|ids| Group { given: given(&ids), ids }).collect()
+    groups.into_iter().map(|ids| Group { inputs: inputs_of(&ids), ids }).collect()
 }
 
 /// A group as a module: its parameters are the arrays of the group's inputs, its results those of `gives`, each depth
@@ -78,24 +78,24 @@ pub(super) fn groups(module: &Module) -> Vec<Group> {
 pub(super) fn alone(module: &Module, group: &Group, gives: &[InstrId], flush_subnormals: bool) -> Option<Module> {
     let entry = module.entry();
     let mut writer = Writer { module: Module::new("alone"), number: 0, imported: BTreeMap::new() };
-    let mut own: BTreeMap<InstrId, InstrId> = BTreeMap::new();
-    for &id in &group.given {
-        own.insert(id, writer.given(&entry.instr(id).shape)?);
+    let mut copies: BTreeMap<InstrId, InstrId> = BTreeMap::new();
+    for &id in &group.inputs {
+        copies.insert(id, writer.value(&entry.instr(id).shape)?);
     }
     for &id in &group.ids {
         let instr = entry.instr(id);
         let mut op = instr.op.clone();
         op.for_each_called_mut(&mut |callee| *callee = writer.import(module, *callee));
-        let operands = instr.operands.iter().map(|operand| own[operand]).collect();
-        let before = instr.control_predecessors.iter().filter_map(|id| own.get(id)).copied().collect();
+        let operands = instr.operands.iter().map(|operand| copies[operand]).collect();
+        let before = instr.control_predecessors.iter().filter_map(|id| copies.get(id)).copied().collect();
         let (metadata, sharding) = (Metadata::default(), None);
         let copy = Instruction { op, operands, control_predecessors: before, metadata, sharding, ..instr.clone() };
         let main = writer.module.entry;
-        own.insert(id, writer.module.append_copy(main, copy));
+        copies.insert(id, writer.module.append_copy(main, copy));
     }
     let mut results = Vec::new();
     for id in gives {
-        writer.arrays(own[id], &mut results)?;
+        writer.arrays(copies[id], &mut results)?;
     }
     writer.tuple(results);
     let mut module = writer.module;
@@ -145,10 +145,10 @@ impl Writer {
     }
 
     /// A value of this shape, made of parameters.
-    fn given(&mut self, shape: &Shape) -> Option<InstrId> {
+    fn value(&mut self, shape: &Shape) -> Option<InstrId> {
         match shape {
             Shape::Tuple(parts) => {
-                let elements = parts.iter().map(|part| self.given(part)).collect::<Option<_>>()?;
+                let elements = parts.iter().map(|part| self.value(part)).collect::<Option<_>>()?;
                 Some(self.tuple(elements))
             }
             leaf => leaf_can_leave(leaf).then(|| self.parameter(leaf)),
@@ -243,7 +243,7 @@ mod tests {
         );
         assert_eq!(names(&module), [&["x"][..], &["y"], &["a"], &["t", "b", "u"], &["c", "d", "e"], &["f"]]);
         let groups = groups(&module);
-        assert_eq!(groups[4].given.iter().map(|id| id.0).collect::<Vec<u32>>(), [3, 4]);
+        assert_eq!(groups[4].inputs.iter().map(|id| id.0).collect::<Vec<u32>>(), [3, 4]);
         let products = alone(&module, &groups[4], &groups[4].ids[..2], false).unwrap();
         verify(&products).unwrap();
         assert_eq!(products.entry().result_shape().to_string(), "(f32[4], f32[2,2])");

@@ -53,13 +53,13 @@ pub(super) fn measure(module: &Module, updates: &BTreeSet<String>, rows: &mut [A
         let id = row.position;
         let instr = &entry.instructions[id];
         let handed: f64 = instr.operands.iter().map(|operand| errors[operand.idx()]).sum();
-        let kept = match read[id] {
+        let seen_error = match read[id] {
             Some(read) if !is_result[id] => errors[id].min(read),
             _ => errors[id],
         };
         let is_noise = handed > 0.0 && row.errors.scaled > NOISE_FACTOR * handed;
         let is_none = is_noise || updates.contains(&row.instruction) || jumps(module, &instr.op);
-        row.grown = if is_none { 0.0 } else { (kept - handed - row.born.scaled).max(0.0) };
+        row.grown = if is_none { 0.0 } else { (seen_error - handed - row.born.scaled).max(0.0) };
     }
 }
 

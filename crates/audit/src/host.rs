@@ -73,15 +73,15 @@ mod tests {
     #[test]
     fn memory_is_used_again() {
         let spare = Arc::new(Spare::default());
-        let of = |n| Bytes { dtype: DType::F32, n, memory: spare.take(n), spare: Arc::clone(&spare) };
+        let with_size = |n| Bytes { dtype: DType::F32, n, memory: spare.take(n), spare: Arc::clone(&spare) };
         let lengths = || spare.pieces().iter().map(|piece| piece.len()).collect::<Vec<usize>>();
-        drop((of(4), of(8)));
+        drop((with_size(4), with_size(8)));
         assert_eq!(lengths(), [4, 8]);
-        let (small, large) = (of(3), of(5));
+        let (small, large) = (with_size(3), with_size(5));
         assert_eq!((small.bytes().len(), large.bytes().len(), lengths().len()), (3, 5, 0));
         drop((small, large));
         assert_eq!(lengths(), [4, 8]);
-        drop(of(16));
+        drop(with_size(16));
         assert_eq!(lengths(), [4, 16], "the largest made room");
     }
 }

@@ -137,8 +137,8 @@ impl Judge {
         let op_name =
             |maker: &String| by_name.get(maker.as_str()).map_or(String::new(), |instr| instr.metadata.op_name.clone());
         let op_names: Vec<String> = makers.iter().map(op_name).collect();
-        let given = |index: usize| choice.names.get(index).cloned().unwrap_or_default();
-        let names: Vec<String> = (0..makers.len()).map(given).collect();
+        let name_of = |index: usize| choice.names.get(index).cloned().unwrap_or_default();
+        let names: Vec<String> = (0..makers.len()).map(name_of).collect();
         let matches = |pattern: &String, index: usize| {
             let out = format!("out{index}");
             let named = [&names[index], &op_names[index], &out].iter().any(|name| name_pattern::matches(pattern, name));

@@ -100,7 +100,7 @@ use host::{Bytes, Spare};
 use judge::Judge;
 use machine::Machine;
 use pairs::{Pair, Pairs};
-use walk::{Found, Walk};
+use walk::{RowValues, Walk};
 
 /// How an audit runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -513,15 +513,15 @@ impl<'m> Auditor<'m> {
             };
             for slice in slices(self.module, rows, self.config.slice_bytes) {
                 for (place, &row) in slice.iter().enumerate() {
-                    let found = walk.row(row)?;
+                    let values = walk.row(row)?;
                     progress.n_rows_done += 1;
-                    progress.work_done = progress.work_done.saturating_add(found.work);
+                    progress.work_done = progress.work_done.saturating_add(values.work);
                     says(progress);
                     let n_waiting = if place == 0 { 0 } else { n_threads };
                     while compared.len() > n_waiting {
                         compared.drain(..1).for_each(|first| take(first, audit));
                     }
-                    match triples(self.module, row, &found, &spare)? {
+                    match triples(self.module, row, &values, &spare)? {
                         Some(triples) => compared.push_back((row, scope.spawn(move || compare(&triples)))),
                         None => audit.skipped.push(Skipped {
                             instruction: self.module.entry().instr(row.reference).name.clone(),
@@ -621,10 +621,15 @@ fn add(comparison: &mut Comparison, reference: &Literal, measured: &Literal) {
 type Triple = [Arc<Bytes>; 3];
 
 /// The comparable arrays of a row, on the host; empty if there is no born value.
-fn triples(module: &Module, row: Pair, found: &Found, spare: &Arc<Spare>) -> Result<Option<Vec<Triple>>, AuditError> {
+fn triples(
+    module: &Module,
+    row: Pair,
+    row_values: &RowValues,
+    spare: &Arc<Spare>,
+) -> Result<Option<Vec<Triple>>, AuditError> {
     let fetch = |array| Bytes::fetch(array, spare).map(Arc::new);
-    let Some(born) = &found.born else { return Ok(None) };
-    let values = [found.reference.arrays(), found.lowered.arrays(), born.arrays()];
+    let Some(born) = &row_values.born else { return Ok(None) };
+    let values = [row_values.reference.arrays(), row_values.lowered.arrays(), born.arrays()];
     let places = taps::floating_places(&module.entry().instr(row.reference).shape);
     let mut triples = Vec::with_capacity(places.len());
     for place in places {
@@ -643,7 +648,7 @@ fn triples(module: &Module, row: Pair, found: &Found, spare: &Arc<Spare>) -> Res
 
 /// The total error, and the born error.
 fn compare(triples: &[Triple]) -> [Errors; 2] {
-    let of = |which: usize| {
+    let errors_of = |which: usize| {
         let mut comparison = Comparison::default();
         for triple in triples {
             let (reference, measured) = (&triple[0], &triple[which]);
@@ -651,9 +656,9 @@ fn compare(triples: &[Triple]) -> [Errors; 2] {
         }
         comparison.errors()
     };
-    let errors = of(1);
+    let errors = errors_of(1);
     let is_all_born = triples.iter().all(|[_, lowered, born]| Arc::ptr_eq(lowered, born));
-    [errors, if is_all_born { errors } else { of(2) }]
+    [errors, if is_all_born { errors } else { errors_of(2) }]
 }
 
 /// Bytes needed to compare a row: the reference, and up to as much each for the lowered and the born value.

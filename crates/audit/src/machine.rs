@@ -31,9 +31,9 @@ impl Value {
     }
 
     /// The value of this shape made of the next arrays.
-    pub(super) fn of(shape: &Shape, arrays: &mut impl Iterator<Item = Arc<Held>>) -> Value {
+    pub(super) fn from_arrays(shape: &Shape, arrays: &mut impl Iterator<Item = Arc<Held>>) -> Value {
         match shape {
-            Shape::Tuple(parts) => Value::Tuple(parts.iter().map(|part| Value::of(part, arrays)).collect()),
+            Shape::Tuple(parts) => Value::Tuple(parts.iter().map(|part| Value::from_arrays(part, arrays)).collect()),
             _ => Value::Array(arrays.next().expect("a program gives the arrays that its shape has")),
         }
     }
@@ -139,7 +139,7 @@ impl<'c> Machine<'c> {
                 Some(_) | None => Arc::clone(array),
             });
         }
-        Ok(Value::of(wanted, &mut arrays.into_iter()))
+        Ok(Value::from_arrays(wanted, &mut arrays.into_iter()))
     }
 
     fn convert(&mut self, array: &Arc<Held>, to: DType) -> Result<Arc<Held>, AuditError> {

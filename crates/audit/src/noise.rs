@@ -43,7 +43,7 @@ fn largest(values: &[f64]) -> f64 {
 /// Compares an array with f64; `noisy` are elements that are noise for another reason.
 pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]>) -> Measured {
     let (scale, size) = (largest(exact), largest(x));
-    let (mut n_noise, mut n_finite, mut error, mut own, mut is_any_known) = (0, 0, 0.0, 0.0, false);
+    let (mut n_noise, mut n_finite, mut error, mut f32_distance, mut is_any_known) = (0, 0, 0.0, 0.0, false);
     for (at, ((&r, &x), &y)) in exact.iter().zip(x).zip(y).enumerate() {
         if !x.is_finite() || !y.is_finite() {
             if x != y && !(x.is_nan() && y.is_nan()) {
@@ -53,7 +53,7 @@ pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]
         }
         n_finite += 1;
         if r.is_finite() {
-            own = f64::max(own, (x - r).abs());
+            f32_distance = f64::max(f32_distance, (x - r).abs());
         }
         // Values that f64 cannot hold either tell nothing about f32.
         let is_noise = r.is_finite() && (x - r).abs() > NOISE * scale;
@@ -66,7 +66,7 @@ pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]
         is_any_known |= x.abs() > NOISE * size && !is_of_noise;
         error = f64::max(error, (y - x).abs());
     }
-    let f32_error = Some(if own > 0.0 { own / scale } else { 0.0 });
+    let f32_error = Some(if f32_distance > 0.0 { f32_distance / scale } else { 0.0 });
     let error = match error {
         error if error.is_infinite() => Ok(error),
         _ if n_noise > 0 && !is_any_known => {

@@ -247,11 +247,11 @@ fn over_devices(
                 (outputs.iter()).map(|outputs| fetch(&outputs[index])).collect::<Result<Vec<_>, _>>()?;
             let mut all = Vec::new();
             for replica in 0..placement.devices.replicas {
-                let given = |device: usize| match std::mem::replace(&mut of_devices[device], Literal::Token) {
+                let take_output = |device: usize| match std::mem::replace(&mut of_devices[device], Literal::Token) {
                     Literal::Array { shape, bytes } => (shape.dims, bytes),
                     Literal::Tuple(_) | Literal::Token => (Vec::new(), Vec::new()),
                 };
-                all.extend(shards.whole((index, array), array.dtype.n_bytes(), replica, given)?);
+                all.extend(shards.whole((index, array), array.dtype.n_bytes(), replica, take_output)?);
             }
             let mut dims = array.dims.clone();
             if placement.devices.replicas > 1 {

@@ -30,8 +30,8 @@ pub fn after_steps(client: &Client, module: &Module, inputs: &[Literal], n: u32)
     }
     let program = taps::results(module);
     for _ in 0..n {
-        let given = device::upload(client, module, &inputs, false, &[])?;
-        let outputs = device::run(client, &program, &device::buffers(&given))?;
+        let arrays = device::upload(client, module, &inputs, false, &[])?;
+        let outputs = device::run(client, &program, &device::buffers(&arrays))?;
         for &(output, parameter) in &state {
             inputs[parameter] = device::fetch(&outputs[output])?;
         }

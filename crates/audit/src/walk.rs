@@ -57,13 +57,14 @@ impl<'m> Side<'m> {
         machine: &mut Machine<'_>,
     ) -> Result<Side<'m>, AuditError> {
         let entry = module.entry();
-        let mut given = inputs.iter().cloned();
-        let inputs = entry.parameters().into_iter().map(|id| Value::of(&entry.instr(id).shape, &mut given)).collect();
+        let mut arrays = inputs.iter().cloned();
+        let inputs =
+            entry.parameters().into_iter().map(|id| Value::from_arrays(&entry.instr(id).shape, &mut arrays)).collect();
         let mut planned = Vec::new();
         for group in groups(module).into_iter().rev() {
             let gives: Vec<InstrId> = group.ids.iter().copied().filter(|id| n_readers[id.idx()] > 0).collect();
             if !gives.is_empty() {
-                group.given.iter().for_each(|id| n_readers[id.idx()] += 1);
+                group.inputs.iter().for_each(|id| n_readers[id.idx()] += 1);
             }
             planned.push(Planned { is_needed: !gives.is_empty(), group, gives, program: None, work: 0 });
         }
@@ -82,7 +83,7 @@ impl<'m> Side<'m> {
             let program = program.ok_or_else(|| AuditError::Apart { instruction: first.name.clone() })?;
             let n_runs = 1 + planned.group.ids.iter().map(|id| n_more_runs[id.idx()]).sum::<usize>();
             let (id, is_new) = machine.plan(&program, n_runs)?;
-            let moved = planned.group.given.iter().chain(&planned.gives).map(|id| entry.instr(*id).shape.n_bytes());
+            let moved = planned.group.inputs.iter().chain(&planned.gives).map(|id| entry.instr(*id).shape.n_bytes());
             let moved = moved.fold(CALL_BYTES, |sum, n_bytes| sum.saturating_add(n_bytes.unsigned_abs()));
             planned.program = Some(id);
             planned.work = moved.saturating_mul(n_runs as u64).saturating_add(u64::from(is_new) * COMPILE_BYTES);
@@ -123,10 +124,10 @@ impl<'m> Side<'m> {
         match (planned.program, &self.module.entry().instr(first).op) {
             (Some(program), _) => {
                 let args: Vec<&Arc<Held>> =
-                    planned.group.given.iter().flat_map(|&id| self.value(id).arrays()).collect();
+                    planned.group.inputs.iter().flat_map(|&id| self.value(id).arrays()).collect();
                 let mut arrays = machine.run(program, &args)?.into_iter();
                 for &id in &planned.gives {
-                    self.values[id.idx()] = Some(Value::of(shape(id), &mut arrays));
+                    self.values[id.idx()] = Some(Value::from_arrays(shape(id), &mut arrays));
                 }
             }
             (None, op) => {
@@ -139,7 +140,7 @@ impl<'m> Side<'m> {
                 self.values[first.idx()] = Some(value);
             }
         }
-        for id in self.groups[place].group.given.clone() {
+        for id in self.groups[place].group.inputs.clone() {
             self.has_read(id);
         }
         Ok(())
@@ -147,7 +148,7 @@ impl<'m> Side<'m> {
 }
 
 /// The values of a row.
-pub(super) struct Found {
+pub(super) struct RowValues {
     pub reference: Value,
     pub lowered: Value,
     /// `None` if the lowered instruction cannot be a program of its own.
@@ -196,11 +197,11 @@ impl<'m, 'c> Walk<'m, 'c> {
     }
 
     /// Computes the next row.
-    pub(super) fn row(&mut self, row: Pair) -> Result<Found, AuditError> {
+    pub(super) fn row(&mut self, row: Pair) -> Result<RowValues, AuditError> {
         let mut work = self.reference.go_to(row.reference, &mut self.machine)?;
         work += self.lowered.go_to(row.lowered, &mut self.machine)?;
         let born = self.born(row)?;
-        let found = Found {
+        let values = RowValues {
             reference: self.reference.value(row.reference).clone(),
             lowered: self.lowered.value(row.lowered).clone(),
             born,
@@ -211,7 +212,7 @@ impl<'m, 'c> Walk<'m, 'c> {
         let mut read = Vec::new();
         born_reads(self.lowered.module, self.pairs, row, &mut |id| read.push(id));
         read.into_iter().for_each(|id| self.reference.has_read(id));
-        Ok(found)
+        Ok(values)
     }
 
     /// The lowered form of a row on the f32 module's values.
@@ -229,13 +230,13 @@ impl<'m, 'c> Walk<'m, 'c> {
         let planned = &self.lowered.groups[self.lowered.group_of[id.idx()]];
         let (Some(program), [_]) = (planned.program, &planned.group.ids[..]) else { return Ok(None) };
         let mut operands = Vec::new();
-        for operand in planned.group.given.clone() {
+        for operand in planned.group.inputs.clone() {
             let Some(wide) = self.wide(operand, known)? else { return Ok(None) };
             operands.push(self.machine.in_dtypes(&wide, &self.lowered.module.entry().instr(operand).shape)?);
         }
         let args: Vec<&Arc<Held>> = operands.iter().flat_map(Value::arrays).collect();
         let mut arrays = self.machine.run(program, &args)?.into_iter();
-        Ok(Some(Value::of(&self.lowered.module.entry().instr(id).shape, &mut arrays)))
+        Ok(Some(Value::from_arrays(&self.lowered.module.entry().instr(id).shape, &mut arrays)))
     }
 
     /// The f32 module's value for an instruction of the lowered entry.
