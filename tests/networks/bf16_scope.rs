@@ -13,14 +13,14 @@ fn scope_name_is_empty_by_default() {
     assert_eq!(g.bf16_scope(Scope::path), "");
 }
 
-/// (b) A scope's name is kept.
+/// (b) A scope's name becomes a level.
 #[test]
 fn scope_name_is_kept() {
     let g = Graph::new("test");
     assert_eq!(g.bf16_scope_named("bf16", Scope::path), "bf16");
 }
 
-/// (c) Names of operations: a named scope is a level, an unnamed one is none.
+/// (c) Names of operations: a named scope adds a level, an unnamed one does not.
 #[test]
 fn operations_are_named_under_their_scopes() {
     let names = |s: &Scope| {
@@ -64,7 +64,7 @@ fn other_requests_pass_and_outside_nothing_changes() {
     g.low_precision_scope(Precision::F16, |s| assert_eq!(stored(s, "in_f16", DType::F16), DType::F32));
 }
 
-/// A small network; what turns it bf16 is its input.
+/// A small network, which is bf16 if its input is.
 fn network(s: &Scope, x: &Tensor) -> Tensor {
     let conv = Conv2d { filters: 4, kernel_size: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
     let x = relu(&batch_norm(s, &conv2d(s, x, "conv", &conv), "bn", &BatchNorm::RESNET));
@@ -90,7 +90,7 @@ fn network_is_bf16_and_its_batch_norm_f32() {
     assert!(program.variables.iter().all(|variable| variable.dtype == DType::F32));
 }
 
-/// A scope that ends up f32 because its input is says so, and where that input was made.
+/// A warning for a scope that stays f32 because its input is f32, with the place of that input.
 #[test]
 fn scope_that_stays_f32_warns() {
     let g = Graph::new("test");
@@ -101,7 +101,7 @@ fn scope_that_stays_f32_warns() {
     expect!["bf16 scope net at tests/networks/bf16_scope.rs:98 has no bf16 variable: its network stays f32; its input images at tests/networks/bf16_scope.rs:97 is f32: cast it with .cast(DType::BF16)"].assert_eq(&program.warnings.join("\n"));
 }
 
-/// Operands of two dtypes are an error of ours, before any compiler sees them.
+/// Operands of two dtypes are our error, before any compiler sees them.
 #[test]
 fn mixed_dtypes_name_both_tensors_and_the_layer() {
     let g = Graph::new("test");

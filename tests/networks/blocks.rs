@@ -1,4 +1,4 @@
-//! Layers that are several: the same programs as the layers that they are made of, and what is dropped whole.
+//! Layers that consist of several: the same programs as their parts, and what is dropped whole.
 
 use crate::run;
 use bf16scope::document;
@@ -16,7 +16,7 @@ fn model(inputs: &str, layers: &str) -> Model {
     document::from_str("model.yaml", &text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Both predict by the same instructions, in the same order, and the first one trains in every precision.
+/// Both predict with the same instructions in the same order, and the first trains in every precision.
 #[track_caller]
 fn same(inputs: &str, block: &str, layers: &str) {
     let (block, layers) = (model(inputs, block), model(inputs, layers));

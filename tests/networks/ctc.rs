@@ -1,4 +1,5 @@
-//! The CTC loss and its gradient beside TensorFlow's (`tests/data/ctc_tf/make.py`), and through an experiment's words for it.
+//! The CTC loss and its gradient compared with TensorFlow's (`tests/data/ctc_tf/make.py`), directly and through an
+//! experiment.
 //!
 //! Both sum logarithms over 7 steps of at most 9 states each: 3 exponentials and a logarithm of at most 4 half ulps a state, of numbers
 //! below 32, `7 · 16 · 32 · 2^-24 = 2.1e-4` if all pulled the same way. The gradient is a softmax, 1 at most, times a weight of 1.5
@@ -61,7 +62,7 @@ fn ctc_is_tensorflows_with_its_gradient() {
     }
 }
 
-/// `tests/data/ctc_tf/make_lengths.py`. Behind a length nothing counts, and the gradient is exactly 0.
+/// `tests/data/ctc_tf/make_lengths.py`. Steps and labels beyond a length are ignored, and their gradient is exactly 0.
 #[test]
 fn ctc_with_lengths_is_tensorflows_with_its_gradient() {
     let g = Graph::training("ctc");

@@ -1,4 +1,4 @@
-//! The models of `examples/models` have the parameters that their originals have.
+//! The models of `examples/models` have as many parameters as their originals.
 
 use bf16scope::document;
 use bf16scope::graph::Graph;
@@ -36,7 +36,7 @@ const MODELS: &[(&str, i64, i64)] = &[
     ("wavenet.yaml", 512_256, 0),
 ];
 
-/// EfficientNets by the parameters of their file, without those 7.
+/// EfficientNets, with the parameters of their file, without those 7.
 const EFFICIENTNETS: &[(&str, i64, i64)] = &[
     ("1.0 1.1 240", 7_794_184, 62_048),
     ("1.1 1.2 260", 9_109_994, 67_568),
@@ -47,7 +47,7 @@ const EFFICIENTNETS: &[(&str, i64, i64)] = &[
     ("2.0 3.1 600", 66_347_960, 310_720),
 ];
 
-/// Parameters that train, and the others.
+/// The trainable parameters, and the others.
 fn count(file: &str, model: &str) -> (i64, i64) {
     let model: Model = document::from_str(file, model).unwrap_or_else(|error| panic!("{error}"));
     let task = model.task(0.0);
@@ -57,7 +57,7 @@ fn count(file: &str, model: &str) -> (i64, i64) {
     task.call(&graph.scope(), &features, Mode::Train);
     let variables = graph.variables();
     let count = |trains: bool| -> i64 {
-        // The states of random numbers are no parameters.
+        // The states of random number generators are not parameters.
         let all = variables.iter().filter(|it| it.dtype != DType::U64 && it.trainable == trains);
         all.map(|variable| variable.dims.iter().product::<i64>()).sum()
     };
@@ -87,7 +87,7 @@ fn models_have_the_parameters_of_their_originals() {
     assert_eq!(files, MODELS.iter().map(|(file, _, _)| *file).collect::<Vec<_>>(), "each model has a row");
     for (file, trained, others) in MODELS {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        // The model alone: what stands under `model:`.
+        // The model alone: the block under `model:`.
         let model = text.split_once("model:\n").unwrap().1;
         assert_eq!(count(file, model), (*trained, *others), "{file}");
     }

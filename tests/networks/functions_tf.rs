@@ -31,10 +31,10 @@ const FUNCTION: f64 = 8.0;
 /// A function of a scope and of its arguments.
 type Build = Box<dyn Fn(&Scope, &[Tensor]) -> Tensor>;
 
-/// A function with the recording's name.
+/// A function with its name in the recording.
 struct Case {
     name: String,
-    /// Inputs that are no variables, in the order in which `build` takes them.
+    /// Inputs that are not variables, in the order in which `build` takes them.
     inputs: &'static [&'static str],
     roundings: f64,
     build: Build,
@@ -243,7 +243,7 @@ impl Recording {
 /// A result by the recording's name without the dtype: `CASE/value`, `CASE/gradient/NAME`.
 type Results = Vec<(String, Vec<f64>)>;
 
-/// Values of all cases, and gradients by all inputs that TensorFlow has some for: one program.
+/// Values of all cases, and gradients by all inputs for which TensorFlow has one: one program.
 fn ours(dtype: DType, cases: &[Case]) -> Results {
     let mut recording = Recording::open();
     let names = recording.names();
@@ -306,7 +306,7 @@ fn largest(values: &[f64]) -> f64 {
     values.iter().fold(0.0, |largest, value| largest.max(value.abs()))
 }
 
-/// What is further apart than [the bound](self), a line each.
+/// The differences larger than [the bound](self), one per line.
 fn compare(cases: &[Case]) -> Vec<String> {
     let [narrow, wide] = [DType::F32, DType::F64].map(|dtype| ours(dtype, cases));
     let mut recording = Recording::open();
@@ -369,7 +369,7 @@ fn layers_and_losses_are_tensorflows() {
     check(&layers_and_losses());
 }
 
-/// What the script records is compared: none of it is left over.
+/// Everything that the script recorded is compared.
 #[test]
 fn nothing_recorded_is_left_out() {
     let cases = [activations(""), activations("_edges"), layers_and_losses()].into_iter().flatten();
@@ -379,7 +379,7 @@ fn nothing_recorded_is_left_out() {
     assert_eq!(compared.iter().map(String::as_str).collect::<BTreeSet<_>>(), recorded);
 }
 
-/// The bound is worth what it notices: a constant that is off by a millionth.
+/// The bound is tight enough to detect a constant that is off by a millionth.
 #[test]
 fn a_slope_that_is_a_little_wrong_is_noticed() {
     let build = |_: &Scope, x: &[Tensor]| leaky_relu(&x[0], 0.2 + 2e-7);

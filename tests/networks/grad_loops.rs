@@ -43,7 +43,7 @@ fn dot(x: &Tensor, w: &Tensor) -> Tensor {
     x.dot(w, DotDims { lhs_contracting: vec![1], rhs_contracting: vec![0], ..DotDims::default() })
 }
 
-/// An operand of a loop: how it is given, its name, dtype and dims.
+/// An operand of a loop: its kind, name, dtype and dims.
 #[derive(Clone, Copy)]
 enum Kind {
     Carried,

@@ -45,9 +45,9 @@ struct Oracle {
     n_terms: f64,
 }
 
-/// Of `mlp`: sums of 64 and 128, 10 in the softmax and 16 in the mean, forward and backward. Of `resnet_block`:
-/// convolutions of 147, 16, 72, 8 and 16 terms, normalizations over batch and places (4096, 1024, and three of 256), a
-/// mean of 16, a dense layer of 32, a softmax of 10 and a mean of 16, forward and backward.
+/// Lengths of sums. For `mlp`: sums of 64 and 128, 10 in the softmax and 16 in the mean, forward and backward. For
+/// `resnet_block`: convolutions of 147, 16, 72, 8 and 16 terms, normalizations over batch and places (4096, 1024, and
+/// three of 256), a mean of 16, a dense layer of 32, a softmax of 10 and a mean of 16, forward and backward.
 const CASES: [Oracle; 2] = [
     Oracle { name: "mlp", variables: MLP, n_terms: 2.0 * (64.0 + 128.0 + 10.0 + 16.0) },
     Oracle {

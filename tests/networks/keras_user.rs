@@ -1,5 +1,5 @@
-//! What someone reaches for who comes from Keras: blocks that count, layers of them that are not used, words of Keras, parameters
-//! that are written without their dollar sign, dropout of whole channels.
+//! Features that Keras users expect: blocks that count repetitions, unused layers in blocks, Keras' names, parameters
+//! without their dollar sign, dropout of whole channels.
 
 use crate::run;
 use bf16scope::document;
@@ -46,7 +46,7 @@ fn each_repetition_has_its_own_parameters() {
     assert_eq!(sizes, [1, 2, 4]);
 }
 
-/// The last residual of a WaveNet is not used, and its first and only kernels are.
+/// The last residual of a WaveNet is not used, but its first kernels are.
 #[test]
 fn what_a_block_makes_beside_what_is_used_is_left_out() {
     let layers = "layers: [{wave: 2, name: w1}, {wave: 2, name: w2}, {add: [w1/skip, w2/skip]}, {dense: 1}]\n";
@@ -56,7 +56,7 @@ fn what_a_block_makes_beside_what_is_used_is_left_out() {
         names,
         ["w1/z/kernel", "w1/skip/kernel", "w1/r/kernel", "w2/z/kernel", "w2/skip/kernel", "dense/kernel"]
     );
-    // A use of which nothing is read was not meant so.
+    // A use whose layers are all unread is a mistake.
     let layers = "layers: [{wave: 2, name: w1}, {wave: 2, name: w2}, {dense: 1, inputs: w1}]\n";
     let error = read(&format!("{WAVES}{layers}loss: mean_squared_error\n")).unwrap_err();
     assert!(error.starts_with("m.yaml:7:9: unused layer `w2/z` (conv1d)"), "{error}");

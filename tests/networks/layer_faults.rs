@@ -191,13 +191,13 @@ const ALONE: &[&str] = &[
     "group_norm",
 ];
 
-/// The error of a network of one layer, or nothing.
+/// The error of a network of one layer, if there is one.
 fn read(inputs: &str, layer: &str) -> Option<String> {
     let text = format!("kind: layers\ninputs: {{{inputs}}}\nlayers:\n  - {layer}\nloss: mean_squared_error\n");
     document::from_str::<Model>("m.yaml", &text).err().map(|error| error.to_string())
 }
 
-/// With one key more, whatever form it has.
+/// The layer with one more key, in any of its forms.
 fn with_unknown_key(kind: &str, layer: &str) -> String {
     match layer.strip_suffix('}') {
         Some(rest) => format!("{rest}, wrong_key: 1}}"),
@@ -236,7 +236,7 @@ fn every_kind_written_wrong_in_five_ways_says_where_and_how() {
             };
             let first = error.lines().next().unwrap();
             let is_placed = first.starts_with("m.yaml:4:");
-            // What was expected, or what to write.
+            // The expected value, or the text to write.
             let has_words = words.iter().all(|word| match *word {
                 "expected" => first.contains(word) || error.contains("help: "),
                 word => first.contains(word),

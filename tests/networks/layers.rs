@@ -41,7 +41,7 @@ fn programs(model: &Model, precision: Precision) -> [Program; 3] {
     .map(|program| program.unwrap_or_else(|error| panic!("{error}")).program)
 }
 
-/// What is computed, without where it was written.
+/// The computation without source locations.
 fn text(module: &Module) -> String {
     let mut module = module.clone();
     for computation in &mut module.computations {
@@ -178,7 +178,7 @@ fn every_kind_of_layer_is_built_and_trained() {
     }
 }
 
-/// What a model is written as; JSON is YAML.
+/// A model as YAML; JSON is YAML.
 fn as_yaml(model: &Model) -> String {
     serde_json::to_string(model).unwrap()
 }
@@ -644,7 +644,7 @@ fn places_are_those_in_the_whole_file() {
           help: put `flatten` or `global_avg_pool` before it, or write a dense layer for each pixel as `{conv: UNITS, kernel_size: 1}`"#]].assert_eq(&error.to_string());
 }
 
-/// Described by its dims alone, a label was rounded to what the network computes in, and multiplied by the pictures' scale;
+/// A label described only by its dims used to be rounded to the compute dtype and multiplied by the images' scale, and
 /// a class was not checked.
 #[test]
 fn a_label_that_is_described_is_what_its_loss_reads() {
@@ -663,7 +663,7 @@ fn a_label_that_is_described_is_what_its_loss_reads() {
     assert_eq!(labels(&format!("labels: {{y: []}}\n{loss}\nmetrics: {{top_k: 2, labels: y}}")), class);
     let narrower = labels(&format!("labels: {{y: {{shape: [], dtype: s32, below: 2}}}}\n{loss}"));
     assert_eq!(narrower.n_values, Some(2));
-    // Nor are weights.
+    // Weights are not rounded or scaled either.
     let text = "kind: layers\ninputs: {x: [4]}\nlayers: [{dense: 4}]\nlabels: {w: []}\n\
                 loss: {sparse_softmax_cross_entropy: , example_weights: w}\n";
     let features = model(text).task(0.0).features();
@@ -673,7 +673,7 @@ fn a_label_that_is_described_is_what_its_loss_reads() {
     );
 }
 
-/// Beyond 0 and 1 the sigmoid's cross entropy has no least value, and trains to nothing without a word.
+/// Outside of 0 and 1 the sigmoid's cross entropy has no minimum, and training silently leads nowhere.
 #[test]
 fn what_a_cross_entropy_is_judged_by_is_a_probability() {
     let features = |text: &str| {
@@ -693,12 +693,12 @@ fn what_a_cross_entropy_is_judged_by_is_a_probability() {
     assert_eq!(features(kinds), named(&[("x", false), ("tags", true)]));
     let two = "loss: {mean_squared_error: , labels: y}\nmetrics: {binary_accuracy: , labels: y}";
     assert_eq!(features(two), named(&[("x", false), ("y", true)]));
-    // What is read is said again.
+    // The input is reconstructed.
     assert_eq!(features("loss: {sigmoid_cross_entropy: , labels: x}"), named(&[("x", true)]));
 }
 
-/// Three answers yes, two of them right; four truths, two of them found. The last example is padding. Sums and weights are
-/// counts, so that batches add up.
+/// Three positive predictions, two of them right; four truths, two of them detected. The last example is padding. Sums
+/// and weights are counts, so that batches add up.
 #[test]
 fn precision_and_recall_are_exact_ratios_of_counts() {
     let model = model(
@@ -719,7 +719,7 @@ metrics: [precision, recall]
     assert_eq!(results[2..], [2, 3, 2, 4].map(|count| Literal::from_elements([], &[count])));
 }
 
-/// Of one number, or of answers that are independent, a softmax says nothing: `predict` takes it of `logits`.
+/// A softmax is meaningless for one number or independent answers: `predict` applies it to `logits` only.
 #[test]
 fn only_logits_of_classes_are_called_so() {
     let outputs = |text: &str| {

@@ -225,7 +225,7 @@ fn in_bf16_they_are_off_by_roundings_of_bf16() {
         let corners = ["relu", "max", "min", "where"];
         corners.iter().any(|corner| layer.contains(corner)) && case != "prelu"
     };
-    // What only moves elements rounds nothing.
+    // Layers that only move elements round nothing.
     let moves = ["crop", "zero_padding", "upsample_1d", "upsample_3d", "gather", "conv_transpose_1d", "add_row"];
     let is_discrete = |case: &str, layer: &str| moves.iter().any(|it| case.starts_with(it)) || is_discrete(case, layer);
     for (case, layer) in CASES.iter().filter(|(case, layer)| !is_discrete(case, layer)) {

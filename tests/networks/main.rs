@@ -1,4 +1,4 @@
-//! What is built computes what TensorFlow and JAX compute, and so do its gradients.
+//! Networks compute what TensorFlow and JAX compute, and so do their gradients.
 
 #[path = "../support/examples.rs"]
 mod examples;

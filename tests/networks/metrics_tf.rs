@@ -133,7 +133,7 @@ fn counts_are_exact_beyond_what_f32_counts() {
     }
 }
 
-/// Each class's counts by hand, with a row that does not count and one whose logits are not numbers.
+/// The counts of each class by hand, with a row that is not counted and one with NaN logits.
 #[test]
 fn class_counts_leave_out_what_does_not_count() {
     let graph = Graph::new("counts");
@@ -168,7 +168,7 @@ fn class_counts_leave_out_what_does_not_count() {
     for (literal, expected) in literals.iter().zip(expected) {
         assert_eq!(*literal, Literal::from_elements([3], expected));
     }
-    // Of two that are true, one is above 1/2 and the other no number; of two that are not, one is.
+    // Of the two truths, one is above 1/2 and the other is NaN; of the two others, one is above.
     assert_eq!(literals[4], Literal::from_elements([2, 3], &[1, 1, 0, 2, 1, 0]));
     assert_eq!(literals[5], Literal::from_elements([2], &[2, 2]));
 }

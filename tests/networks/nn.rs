@@ -1,4 +1,4 @@
-//! What layers, losses and metrics compute, run on the CPU plugin against references written here in f64.
+//! The values of layers, losses and metrics on the CPU plugin, compared with references written here in f64.
 //!
 //! Tolerances: an f32 result of `n` operations on values of magnitude up to `m` is off by at most `n · m · 2^-24` in
 //! rounding to nearest, plus 1e-6 of its magnitude for XLA's approximations of exp, log, tanh and rsqrt; `close` takes

@@ -1,4 +1,4 @@
-//! What layers say when their arguments are wrong: the whole message, with the layer and the user's line.
+//! The errors of layers with wrong arguments: the whole message, with the layer and the user's line.
 
 use bf16scope::graph::{Graph, Scope, Tensor};
 use bf16scope::hlo::DType;

@@ -164,7 +164,7 @@ fn a_sigmoid_is_not_taken_twice_by_a_metric() {
     .assert_eq(&document::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
 }
 
-/// What is written is what is read again: checkpoints keep it.
+/// A configuration is read back as it was written: checkpoints store it.
 #[test]
 fn losses_are_written_as_they_are_read() {
     for loss in [
@@ -213,7 +213,7 @@ fn weights_multiply_what_they_say() {
     assert!((measured - expected).abs() <= 64.0 * expected / f64::from(1 << 24), "{measured}, expected {expected}");
 }
 
-/// What an evaluation's program gives of a batch, by name.
+/// The results of an evaluation's program for a batch, by name.
 fn evaluated(text: &str, batch: i64, input: impl Fn(&str) -> Literal) -> impl Fn(&str) -> Vec<f32> {
     let program = evaluation(&*model(text).task(0.0), Precision::F32, batch, &Tuning::none()).unwrap().program;
     let results = run::run(&program, input);
@@ -224,8 +224,8 @@ fn evaluated(text: &str, batch: i64, input: impl Fn(&str) -> Literal) -> impl Fn
     }
 }
 
-/// Rows that weigh nothing are no part of what is reported: of masked words the perplexity is that of the masked ones. By
-/// hand: three rows of weights 1, 2 and 1/2 count, one is wrong; the last example is padding.
+/// Rows of weight 0 are not reported: the perplexity of masked words counts the masked ones only. By hand: three rows
+/// of weights 1, 2 and 1/2 count, one is wrong; the last example is padding.
 #[test]
 fn metrics_weigh_rows_as_their_loss_does() {
     let text = "kind: layers
@@ -267,7 +267,8 @@ metrics:
     // As above: fewer than 64 roundings by half an ulp.
     assert!((f64::from(sum) - expected).abs() <= 64.0 * expected / f64::from(1 << 24), "{sum}, expected {expected}");
     assert_eq!(weight, 3.5);
-    // Hits, and rows of each class; of class 1 the one row weighs nothing, but row 3, of weight 1/2, was taken for it.
+    // Hits, and rows of each class. The only row of class 1 has weight 0, but row 3, of weight 1/2, was predicted as
+    // it.
     assert_eq!(quotient("mean_per_class_accuracy"), [1.0, 0.0, 2.0, 1.5, 0.0, 2.0]);
     assert_eq!(quotient("mean_iou"), [1.0, 0.0, 2.0, 1.5, 0.5, 2.0]);
 }
@@ -297,7 +298,7 @@ metrics: [precision, recall, iou, binary_accuracy, {auc: 3}, mean_squared_error]
     assert!(of("mean_squared_error")[0].is_nan() && of("mean_squared_error/weight") == [3.0]);
 }
 
-/// What leaves the scope is f32 before a loss or a metric reads it: whatever they are, and in an auxiliary head too.
+/// Every output that leaves the scope is cast to f32 before a loss or a metric reads it, in an auxiliary head too.
 #[test]
 fn every_output_leaves_the_scope_in_f32() {
     let text = "kind: layers

@@ -41,13 +41,13 @@ struct Network {
 type Build = fn(&Scope, &Tensor, Relu) -> Tensor;
 type Relu<'a> = &'a dyn Fn(&Tensor) -> Tensor;
 
-/// An input of a relu that is so near to zero that TensorFlow's f32 sums put it on the other side than exact ones do.
+/// An input of a relu so near to zero that TensorFlow's f32 sums and exact ones have different signs.
 struct Kink {
     /// Which relu, counted from 0.
     relu: usize,
     /// The element's index.
     at: usize,
-    /// What puts it on TensorFlow's side.
+    /// The change that gives it TensorFlow's sign.
     nudge: f32,
 }
 
@@ -57,9 +57,9 @@ const MLP: Network = Network { name: "mlp", build: mlp, n_terms: 64.0 + 128.0 + 
 /// Convolutions of 147, 16, 72, 8 and 16 terms, normalizations over batch and places (4096, 1024, and three of 256), a
 /// mean of 16, a dense layer of 32, a softmax of 10 and a mean of 16.
 ///
-/// Of the 84,000 inputs of relus, one is 5e-7 in exact arithmetic, of numbers up to 8; all others, and all pairs of
-/// largest elements of a pooling window, are more than ten times as far from where they would fall otherwise. TensorFlow
-/// recorded gradients that this one takes no part in.
+/// One of the 84,000 inputs of relus is 5e-7 in exact arithmetic, with terms up to 8; all others, and all pairs of
+/// largest elements of a pooling window, have more than ten times this margin. In TensorFlow's recorded gradients this
+/// input is on the other side.
 const RESNET_BLOCK: Network = Network {
     name: "resnet_block",
     build: resnet_block,
@@ -122,7 +122,7 @@ fn literal<T: bf16scope::hlo::Element>(array: &ArrayD<T>) -> Literal {
     Literal::from_elements(dims, &array.iter().copied().collect::<Vec<T>>())
 }
 
-/// What one run gives: logits, loss, and the gradient of each variable by name.
+/// The results of one run: logits, loss, and the gradient of each variable by name.
 struct Outcome {
     logits: Vec<f64>,
     loss: f64,
@@ -232,7 +232,7 @@ fn ours_nudged(oracle: &Oracle, network: &Network, run: Run, options: &CompileOp
     Outcome { logits, loss, gradients, at_kink }
 }
 
-/// What TensorFlow recorded, in the order of ours.
+/// TensorFlow's recording, in the order of our results.
 fn recorded(oracle: &Oracle, precision: Precision, ours: &Outcome) -> Outcome {
     let values =
         |name: &str| -> Vec<f64> { oracle.f32s(&format!("{precision}/{name}")).into_iter().map(f64::from).collect() };
@@ -371,7 +371,7 @@ fn resnet_block_in_f32() {
     check_f32(&RESNET_BLOCK);
 }
 
-/// Bounds are worth what they notice.
+/// The bounds must detect wrong constants.
 fn check_notices(build: Build, check: fn(&Network), expected: &str) {
     let wrong = Network { build, ..RESNET_BLOCK };
     let panic = std::panic::catch_unwind(|| check(&wrong)).expect_err(expected);
@@ -390,7 +390,7 @@ fn an_epsilon_that_is_a_little_wrong_is_noticed() {
     check_notices(|s, x, relu| resnet_block_of(1.25e-5, s, x, relu), check_bf16_beside_its_module, "this many differ");
 }
 
-/// What another processor recorded in bf16 cannot tell as much.
+/// Within the bounds for another processor's bf16, only a larger error can be detected.
 #[test]
 fn an_epsilon_of_a_tenth_is_not_what_tensorflow_recorded() {
     check_notices(|s, x, relu| resnet_block_of(0.1, s, x, relu), check_bf16_recorded, "expected at most 3 times");

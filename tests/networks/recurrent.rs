@@ -113,7 +113,7 @@ fn recurrent_layers_compute_what_keras_does() {
         for form in ["", "_sequences", "_masked", "_bidirectional", "_bidirectional_last"] {
             let case = format!("{kind}{form}");
             let plain = as_keras(&case, StepRemat::Nothing);
-            // Of five steps two segments, and one step that is left.
+            // Five steps give two segments, and one step that is left.
             let remats: &[StepRemat] = match form {
                 "_masked" | "_bidirectional" => &[StepRemat::Steps, StepRemat::Segments],
                 _ => &[],

@@ -36,7 +36,7 @@ fn upload(client: &Client, values: &[f64], dtype: DType, dims: &[i64]) -> Buffer
 
 type Conv = fn(&Scope, &Tensor, &str, &Conv2d) -> Tensor;
 
-/// Of the plain and another form: the result, and the gradients of its sum weighted by `weights` with respect to image and
+/// The plain form and another: the result, and the gradients of its sum weighted by `weights` with respect to image and
 /// kernel.
 fn both_forms(other: Conv, dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> [Vec<Vec<u8>>; 2] {
     let client = run::client();

@@ -420,8 +420,8 @@ fn pre_and_post_norm_differ() {
     assert_ne!(pre, post);
 }
 
-/// What JAX recorded of an encoder of two pre-norm blocks, each attention with a norm of its own for queries and one for
-/// keys and values; then a norm, the mean over positions and a dense layer.
+/// JAX's recording of an encoder of two pre-norm blocks, whose attention has separate norms for queries and for keys
+/// and values; then follow a norm, the mean over positions and a dense layer.
 struct Encoder {
     npz: std::cell::RefCell<NpzReader<File>>,
 }

@@ -117,7 +117,7 @@ fn nothing_else_is_in_the_folder() {
     assert_eq!(found, expected, "files in hlo/ that no test reads, or goldens that are missing");
 }
 
-/// Who uses each instruction of the entry.
+/// The users of each instruction of the entry.
 fn users(entry: &Computation) -> Vec<Vec<InstrId>> {
     let mut users = vec![Vec::new(); entry.instructions.len()];
     for (at, instr) in entry.instructions.iter().enumerate() {

@@ -189,7 +189,7 @@ fn the_gradients_are_those_of_the_whole_batch_but_for_the_order_of_sums() {
         let start = start.unwrap().state().unwrap();
         let read = |end: &str| -> Vec<f64> {
             let (_, array) = start.iter().find(|(name, _)| name.ends_with(end)).unwrap();
-            // What a bf16 network reads of a variable.
+            // The value of a variable as a bf16 network reads it.
             let read = |x: f32| f64::from(if low { bf16::from_f32(x).to_f32() } else { x });
             f32s(array).into_iter().map(read).collect()
         };

@@ -150,7 +150,7 @@ fn bound(values: &[Vec<f32>], optimizer: Adafactor, before: f64) -> f64 {
     let [old, new] = [&values[values.len() - 2], &values[values.len() - 1]];
     let rms = (old.iter().map(|&w| f64::from(w).powi(2)).sum::<f64>() / n).sqrt().max(optimizer.epsilon2);
     let scale = if optimizer.scale_by_parameter { before / rms + (0.5 * n + 16.0) * U } else { 0.0 };
-    // What was subtracted: with momentum, sums of at most all earlier updates, each off by as much.
+    // The subtracted changes: with momentum, sums of at most all earlier updates, each off by as much.
     let mut of_steps = values.windows(2).map(|w| largest(w[0].iter().zip(&w[1]).map(|(a, b)| f64::from(a - b))));
     let moved = match optimizer.momentum {
         Some(_) => of_steps.sum::<f64>() / (1.0 - 0.9),
@@ -180,7 +180,8 @@ fn steps_with_momentum_are_optaxs() {
     follow("momentum", Adafactor { momentum: Some(0.9), ..of_fixture() });
 }
 
-/// Who guesses among ten is right with 36 of the 360 images, with a standard deviation of 5.7: this many is no guess.
+/// Guessing among ten classes is right for 36 of the 360 images, with a standard deviation of 5.7: this many is not
+/// guessing.
 #[test]
 fn the_digits_are_learnt() {
     learns_the_digits(digits::SHORT, 0.9);

@@ -350,7 +350,7 @@ fn averaging_begins_ends_and_changes_where_a_run_goes_on() {
         ["train.average.decay was 0.75, is 0.5 now", "train.average.moving_statistics was true, is false now"];
     assert_eq!(said, expected);
     assert!(state.iter().all(|(name, array)| with.variables[name] == *array));
-    // What is no average of the checkpoint's own is another model's, as ever.
+    // An array that is not an average of the checkpoint's own variable belongs to another model.
     let mut foreign = without;
     foreign.variables.insert("logits/kernel/average".to_string(), foreign.variables["logits/kernel"].clone());
     let error = plain.restore(path, &foreign, Resumption::default()).unwrap_err().to_string();

@@ -1,5 +1,5 @@
 //! Early stopping, a learning rate that falls on a plateau and the best checkpoint: across a stop and a resumption to the bit.
-//! What they decide is compared with Keras' own callbacks in `bf16scope-train` (`tests/data/callbacks`).
+//! `bf16scope-train` compares their decisions with Keras' own callbacks (`tests/data/callbacks`).
 
 use crate::digits;
 use crate::run::client;
@@ -107,7 +107,7 @@ fn a_run_that_is_resumed_decides_as_one_that_never_stopped() {
     assert_eq!(best[0].callbacks.as_ref().unwrap().keep_best.as_ref().unwrap().best_step, best[0].position.step);
 }
 
-/// What lowers a rate is an epoch's report, which is left out where steps are made again.
+/// A rate is lowered by an epoch's report, and replays skip evaluations.
 #[test]
 fn a_rate_that_cannot_be_lowered_or_followed_is_said() {
     let plain = Spec { objective: Objective::default(), ..spec() };

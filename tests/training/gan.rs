@@ -36,7 +36,7 @@ fn keeps_gradients(accumulate: u32, loss_scale: LossScale) -> Objective {
     Objective { update, accumulate, loss_scale, ..Objective::default() }
 }
 
-/// What a step gives, by name; `argument` gives what it is given.
+/// The results of a step by name; `argument` returns its arguments.
 fn step(
     task: &dyn Task,
     batch: i64,
@@ -130,7 +130,7 @@ fn a_step_of_a_dcgan_is_tensorflows_with_two_tapes() {
             let largest = expected.iter().fold(0f32, |most, value| most.max(value.abs()));
             assert_eq!(ours.len(), expected.len(), "{name}");
             for (ours, theirs) in ours.iter().zip(expected) {
-                // Of vectors Keras' variance is over 6 examples, and ours over 5, as that of pictures is in both.
+                // For vectors Keras' variance is over 6 examples, and ours over 5; for images both are over 5.
                 let is_of_vectors = name == "after/generator/batch_norm/moving_variance";
                 let theirs = if is_of_vectors { 0.99 + (theirs - 0.99) * 6.0 / 5.0 } else { *theirs };
                 let off = (ours - theirs).abs();

@@ -128,7 +128,7 @@ fn an_npz_by_names_and_another_number_of_classes() {
     }
 }
 
-/// What is frozen keeps its bits, has no slot and no average, and the program is smaller.
+/// Frozen variables keep their bits, have no slot and no average, and the program is smaller.
 #[test]
 fn what_is_frozen_has_no_gradient_and_no_slots() {
     let objective = |trainable: &[&str], average| {

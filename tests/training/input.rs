@@ -92,7 +92,7 @@ fn records_are_the_bytes_that_tensorflow_wrote() {
     }
 }
 
-/// What other programs wrote of the same drawings: TensorFlow with compression, webdataset.
+/// Other programs' files of the same drawings: TensorFlow with compression, webdataset.
 #[test]
 fn compressed_files_and_tars_hold_what_the_records_do() {
     let plain = records();
@@ -155,7 +155,7 @@ fn a_feature_says_how_its_jpegs_are_decoded() {
     assert_eq!(pixels(Some(DctMethod::IntegerFast)), fast);
     assert_eq!(pixels(Some(DctMethod::IntegerAccurate)), pixels(None));
     assert_ne!(pixels(None), fast);
-    // What is the default is not recorded: a run that began before it could be said is the same run.
+    // The default is not recorded: a run that began before the setting existed is the same run.
     let recorded = |dct_method| serde_json::to_value(FeatureSpec { dct_method, ..FeatureSpec::default() }).unwrap();
     assert_eq!(recorded(Some(DctMethod::IntegerAccurate)), recorded(None));
     assert_eq!(recorded(Some(DctMethod::IntegerFast))["dct_method"], "integer_fast");
@@ -174,7 +174,7 @@ fn images_of_every_kind_are_decoded_as_tensorflow_decodes_them() {
     for (channels, kind) in compared {
         let (_, bytes) = array("kinds.npz", &format!("bytes/{kind}"));
         for (dct, file) in [DCT_METHODS[0], (DctMethod::IntegerAccurate, "kinds.npz")] {
-            // Of PNG there is one way.
+            // PNG has only one decoding.
             let file = if kind.starts_with("png") { "kinds.npz" } else { file };
             let (dims, expected) = array(file, &format!("pixels/{channels}/{kind}"));
             let n_channels: usize = channels.parse().unwrap();
@@ -332,7 +332,7 @@ fn workers_change_no_bit() {
     for n_workers in [1, 2, 7] {
         assert!(batches(n_workers) == *ONE, "{n_workers} workers");
     }
-    // Whoever stops taking batches ends the workers.
+    // Dropping the batches ends the workers.
     let pipeline = pipeline(3);
     let loader = Loader::new(&pipeline, &features(), DType::BF16, 5, 9).unwrap();
     let endless = (0..u64::MAX).map(|epoch| Ask::Steps { epoch, step: 0, n: 1 });

@@ -1,4 +1,4 @@
-//! What a transformer's layers compute again: the same training step to the last bit, with updates that do not wait.
+//! Rematerialisation in a transformer's layers: the same training step to the last bit, with updates that do not wait.
 
 use crate::run;
 
@@ -21,13 +21,13 @@ fn model(text: &str) -> Model {
     document::from_str("small", &text).unwrap()
 }
 
-/// Tuned as for a TPU, but for what is rematerialised: attention's weights in all layers, and what `keys` say.
+/// Tuned as for a TPU, except for rematerialisation: attention's weights in all layers, and the choices in `keys`.
 fn tuning(keys: &str) -> Tuning {
     let tune: Tune = document::from_str("tune", &format!("layer_remat: {{{keys}}}")).unwrap();
     tune.tuning(&Tuning::tpu().with(|tuning| tuning.softmax = Softmax::TwoPasses))
 }
 
-/// With a rate of 1 and no momentum the new value is the old one less the gradient.
+/// With a rate of 1 and no momentum the new value is the old one minus the gradient.
 fn step(model: &Model, precision: Precision, tuning: Tuning) -> Program {
     let update =
         Update { optimizer: Optimizer::SGD, learning_rate: LearningRate::Constant { value: 1.0 }, ..Update::default() };
@@ -38,7 +38,7 @@ fn step(model: &Model, precision: Precision, tuning: Tuning) -> Program {
     program
 }
 
-/// Results of a step from values that depend on names alone, by name.
+/// Named results of a step whose inputs depend on names alone.
 fn results(program: &Program) -> Vec<(String, Literal)> {
     let value = |name: &str| match program.variables.iter().find(|variable| variable.name == name) {
         Some(variable) => {
@@ -57,7 +57,7 @@ fn results(program: &Program) -> Vec<(String, Literal)> {
 const FORMS: [(Precision, &str); 2] =
     [(Precision::F32, "causal: false, norm: pre"), (Precision::Bf16, "causal: true, norm: post")];
 
-/// With the layers that `keys` name, with all attention's weights, and with nothing rematerialised: the same results.
+/// The same results with the rematerialisation of `keys`, with all attention's weights, and with none.
 fn keeps_bits((precision, form): (Precision, &str), n_layers: u32, keys: &str) {
     let model = model(&format!("{form}, layers: {n_layers}"));
     let expected = results(&step(&model, precision, tuning("")));
@@ -70,14 +70,16 @@ fn keeps_bits((precision, form): (Precision, &str), n_layers: u32, keys: &str) {
     }
 }
 
-/// Of two layers, all in the first and weights in both; or attention in both, values and hidden layers in the first.
+/// Two layers: everything in the first and weights in both; or attention in both, values and hidden layers in the
+/// first.
 #[test]
 fn gradients_keep_their_bits() {
     keeps_bits(FORMS[0], 2, "values: 1, attention: 1, weights: 2, hidden: 1");
     keeps_bits(FORMS[1], 2, "values: 1, attention: 2, weights: 0, hidden: 1");
 }
 
-/// The gradients of a post-norm transformer in bf16 before and after [`cotangent_remat::run`], which `program::training` calls where the tuning says so.
+/// The gradients of a post-norm transformer in bf16 before and after [`cotangent_remat::run`], which
+/// `program::training` calls if the tuning says so.
 #[test]
 fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
     let g = Graph::training("transformer").tuned(&tuning(""));
@@ -145,7 +147,7 @@ fn what_is_computed_again_waits_for_the_updates_of_later_layers() {
         let variable = program.variables.iter().position(|variable| variable.name == name).unwrap();
         entry.instr(entry.root).operands[variable]
     };
-    // The result is what its barrier hands on; what the optimizer gave is what the barrier takes.
+    // The result comes out of its barrier; the optimizer's value goes into it.
     let given = |name: &str| match entry.instr(update(name)).op {
         Op::GetTupleElement { index } => {
             let barrier = entry.instr(entry.instr(update(name)).operands[0]);

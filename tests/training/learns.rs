@@ -1,5 +1,5 @@
-//! Networks of layers that learn real data in f32, bf16 and f16: an LSTM digits row by row, a U-Net to see digits through noise, a small
-//! Llama this project's documents, byte by byte, a DCGAN to draw digits.
+//! Networks of layers that learn real data in f32, bf16 and f16: an LSTM classifies digits row by row, a U-Net denoises
+//! digits, a small Llama learns this project's documents byte by byte, a DCGAN draws digits.
 
 #[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
@@ -68,7 +68,7 @@ data:
 train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
 ";
 
-    /// What the last epoch reports on the test data.
+    /// The last epoch's value of a metric on the test data.
     fn learnt(text: &str, metric: &str, precision: Precision, seed: u64) -> f64 {
         let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
         std::fs::write(file.path(), text.replace("ROOT", env!("CARGO_MANIFEST_DIR"))).unwrap();
@@ -112,8 +112,8 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         (0..source.n_examples()).map(example).collect()
     }
 
-    /// The squared distance of each picture to the nearest of `digits`, in the mean; and the share of pictures of which that is
-    /// of their class.
+    /// The mean squared distance of images to their nearest neighbour in `digits`; and the share of images whose
+    /// neighbour has their class.
     fn nearest(pictures: &[([f32; 64], i32)], digits: &[([f32; 64], i32)]) -> (f32, f32) {
         let (mut sum, mut n_right) = (0.0, 0);
         for (picture, wanted) in pictures {
@@ -126,7 +126,7 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         (sum / pictures.len() as f32, n_right as f32 / pictures.len() as f32)
     }
 
-    /// The squared distance of pictures to the mean of their class.
+    /// The squared distance of images to the mean of their class.
     fn spread(pictures: &[([f32; 64], i32)]) -> f32 {
         let of_class = |class: i32| pictures.iter().filter(move |(_, of_picture)| *of_picture == class);
         let from_mean = |class: i32| -> f32 {
@@ -137,8 +137,8 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         (0..10).map(from_mean).sum::<f32>() / pictures.len() as f32
     }
 
-    /// Of drawn digits, beside others that were written: the distance to the nearest of training; the share that is of the class
-    /// that was asked for; and how different those of a class are.
+    /// Three values for generated digits: the distance to the nearest training digit; the share with the requested
+    /// class; and the spread within a class.
     fn drawn(precision: Precision, seed: u64) -> (f32, f32, f32) {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/dcgan_digits.yaml");
         let mut experiment = Experiment::read(path).unwrap_or_else(|error| panic!("{error}"));
@@ -158,8 +158,8 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         (distance, right, spread)
     }
 
-    /// Noise is 9 times as far from digits as digits are: 3 is as many times more than digits as less than noise. A class's mean,
-    /// drawn again and again, has no spread.
+    /// Noise is 9 times as far from digits as digits are from each other: 3 is the geometric mean. The mean of a class,
+    /// drawn repeatedly, has no spread.
     #[cfg_attr(feature = "long-tests", test)]
     fn a_dcgan_draws_the_digits_that_it_is_asked_for() {
         let mut precisions = vec![Precision::F32, Precision::Bf16];
@@ -179,7 +179,7 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         check(LSTM, "accuracy", |accuracy| accuracy > 0.7);
     }
 
-    /// Of the pixels 29 % are above a half, so marking all of them gives an intersection over union of 0.29.
+    /// 29 % of the pixels are above a half, so marking all of them gives an intersection over union of 0.29.
     #[cfg_attr(feature = "long-tests", test)]
     fn a_u_net_sees_digits_through_noise() {
         check(UNET, "iou", |iou| iou > 0.75);

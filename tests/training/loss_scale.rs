@@ -54,8 +54,8 @@ fn an_overflow_skips_the_step_to_the_bit_and_the_scale_recovers_and_grows() {
     if !run::has_f16() {
         return;
     }
-    // The cotangent of a logit is at most 1 / 8 in size: f16 (largest 65504) overflows for sure where the scale is
-    // above 2^20 and the probability is not within 2^-3 of its label.
+    // The cotangent of a logit is at most 1 / 8 in size: f16 (largest 65504) always overflows if the scale is above
+    // 2^20 and the probability is not within 2^-3 of its label.
     let initial = 2f64.powi(30);
     let period = 4;
     let rule = LossScale::Dynamic { initial, period, factor: 2.0, minimum: 1.0 };
@@ -100,7 +100,8 @@ fn skipped_steps_do_not_count_for_adam() {
     if !run::has_f16() {
         return;
     }
-    // After k skipped steps and one update, the weights are those of one update from the start with the scale it had.
+    // After k skipped steps and one update, the weights equal those after one update from the start with the same
+    // scale.
     let rule = |initial| LossScale::Dynamic { initial, period: 2000, factor: 2.0, minimum: 1.0 };
     let mut late = session(Precision::F16, Optimizer::ADAM, rule(2f64.powi(30)));
     let batch = batch(&late);

@@ -1,4 +1,4 @@
-//! Training programs: optimizers, what a step keeps and makes again, and what a run remembers.
+//! Training programs: optimizers, rematerialisation, checkpoints and resumption.
 
 #[path = "../support/first.rs"]
 mod first;

@@ -1,4 +1,4 @@
-//! Metrics that are arrays of sums, through whatever a step may be: they add up over micro-batches, and come back step by step.
+//! Metrics with arrays of sums: they add up over micro-batches, and are reported step by step.
 
 use crate::{examples, run};
 
@@ -39,7 +39,7 @@ fn sums_that_are_arrays_add_up_over_micro_batches_and_steps() {
     let names: Vec<&str> = steps[0].values().map(|(name, _)| name).collect();
     assert_eq!(names, ["loss", "accuracy", "mean_per_class_accuracy", "mean_iou", "perplexity"]);
     assert!(steps[0].values().all(|(_, value)| value.is_finite()), "{:?}", steps[0].to_values());
-    // Means of the micro-batches' means would be others: they differ in their classes.
+    // Means of the micro-batches' means would differ, because their classes differ.
     let parts = session(4, StepsPerCall::default()).train(&loader.steps(0, 0, 1).unwrap()).unwrap();
     for name in ["accuracy", "mean_per_class_accuracy", "mean_iou"] {
         assert_eq!(parts.value(name), steps[0].value(name), "{name}");

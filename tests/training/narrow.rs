@@ -1,4 +1,5 @@
-//! The steps between two looks, made again one by one: the first that is wrong, and the setting that changed there.
+//! Narrowing: the interval between two records is replayed step by step, to find the first anomaly and the setting that
+//! changed.
 
 use crate::{examples, run};
 
@@ -14,7 +15,7 @@ use half::bf16;
 use std::num::NonZeroU32;
 use std::sync::atomic::AtomicBool;
 
-/// Steps from a look to the next; an epoch has 32.
+/// The interval between records in steps; an epoch has 32.
 const EVERY: u32 = 10;
 const BATCH: u32 = 8;
 const N: usize = 256;
@@ -41,7 +42,7 @@ fn dataset(larger: usize, scale: f32) -> Arrays {
     examples::images(features, &[4, 4, 1], labels)
 }
 
-/// An epoch, with a look every ten steps; and what the steps between show.
+/// Trains an epoch with a record every ten steps, and narrows the anomaly.
 fn narrowed(spec: &Spec, data: &Arrays) -> (Vec<WatchRecord>, Option<Narrowed>) {
     let data = Data { training: data, test: data };
     let mut session = Session::new(run::client(), spec.clone()).unwrap();
@@ -63,7 +64,7 @@ fn narrowed(spec: &Spec, data: &Arrays) -> (Vec<WatchRecord>, Option<Narrowed>) 
     if let Some(narrowed) = &narrowed {
         assert_eq!(interval_of(&records), Some(narrowed.steps[0]));
         assert!(n_made >= narrowed.records.len());
-        // Made again, a step has the numbers that it had.
+        // A replayed step has its original numbers.
         for look in narrowed.records.iter().filter(|look| look.step % u64::from(EVERY) == 1) {
             let first = records.iter().find(|record| record.step == look.step).unwrap();
             assert_eq!(first.rows, look.rows);
@@ -81,7 +82,7 @@ fn the_setting_that_changed_is_named_where_the_look_saw_what_followed() {
     let coarse = anomalies(&records);
     assert!(coarse[0].step == 21 && coarse[0].rule != "rate_jump", "{coarse:?}");
     let narrowed = narrowed.unwrap();
-    // What the second-largest rate or the largest does to a step is in the next one's numbers.
+    // The effect of the largest or second-largest rate shows in the next step's numbers.
     let first = &narrowed.anomalies[0];
     assert!((17..=19).contains(&first.step), "{:?}", narrowed.anomalies);
     assert_eq!(narrowed.steps, [1, first.step]);
@@ -94,7 +95,7 @@ fn the_setting_that_changed_is_named_where_the_look_saw_what_followed() {
     assert_eq!(narrowed.settings.len(), 4);
 }
 
-/// One example of thousands, at a step between two looks: that step is named, and no setting changed.
+/// One example of thousands, between two records: its step is named, and no setting changed.
 #[test]
 fn a_batch_that_did_it_is_named_by_its_step() {
     const STEP: u64 = 15;

@@ -1,9 +1,9 @@
 //! Optimizers beside TensorFlow's and optax's, each for 20 steps.
 //!
-//! `tests/data/optim_tf` holds gradients and what the variables were after each step, in f32. A reference computes the
-//! same in f64 and carries a bound of f32's roundings along ([`bounded`](super::bounded)); ours and the recording must
-//! both be within it. They are not compared bit for bit: whether a product and a sum become one fused operation, which
-//! rounds once less, is the compiler's and the processor's choice.
+//! `tests/data/optim_tf` holds gradients and the variables after each step, in f32. A reference computes the same in
+//! f64 with a bound for f32's roundings ([`bounded`](super::bounded)); ours and the recording must both be within it.
+//! They are not compared bit for bit: the compiler and the processor decide whether a product and a sum become one
+//! fused operation, which rounds once less.
 
 use super::bounded::{Bounded, FUNCTION, U, check};
 use crate::run;
@@ -89,7 +89,7 @@ fn ours(update: &Update) -> Vec<BTreeMap<String, Vec<f32>>> {
 }
 
 /// Runs `update` and compares all variables with the reference at each step, and the reference with the recordings
-/// `cases`. `slots` are what each slot is called and holds at first.
+/// `cases`. `slots` are the name and the initial value of each slot.
 fn follow(
     cases: &[&str],
     update: &Update,
@@ -114,7 +114,7 @@ fn follow(
             let named =
                 slots.iter().zip(&state.slots).map(|((slot, _), values)| (format!("{}/{slot}", state.name), values));
             for (name, expected) in [(state.name.to_string(), &state.w)].into_iter().chain(named) {
-                // A slot may be one number for the whole variable.
+                // A slot may be a scalar for the whole variable.
                 for (at, expected) in expected.iter().enumerate().take(ours[&name].len()) {
                     check(&format!("step {step}, {name}[{at}]"), ours[&name][at], *expected);
                 }
@@ -127,8 +127,8 @@ fn follow(
             }
         }
     }
-    // The bound must mean something: a wrong rule is off by the order of what was moved, and the bound stays below a
-    // hundredth of it. Most of that is optax's, whose `1 − 0.999^t` in f32 has lost 15 of 24 bits at the first step.
+    // The bound must be tight: a wrong rule is off by the order of the change, and the bound stays below a hundredth of
+    // it. Most of that is optax's, whose `1 − 0.999^t` in f32 has lost 15 of 24 bits at the first step.
     for state in &states {
         let start = recorded(&format!("start/{}", state.name));
         let moved =
@@ -178,7 +178,7 @@ fn momentum() {
     }
 }
 
-/// Where a sign is near its edge nothing could be compared: the recording has no such step.
+/// A sign near its edge could not be compared: the recording has no such step.
 #[test]
 fn lion() {
     let update = with(Optimizer::Lion(Lion::default()));
@@ -206,14 +206,14 @@ fn nadam() {
         slots[1] = Bounded::moved(slots[1], g * g, it.beta2);
         slots[2] = slots[2] * now;
         let ahead = next * slots[0] / (one - slots[2] * next) + (one - now) * g / (one - slots[2]);
-        // Keras' 1 − 0.999^t cancels: a power that was rounded.
+        // Keras' 1 − 0.999^t cancels: the power was rounded.
         let power = (0..=step).fold(one, |power, _| power * Bounded::constant(it.beta2));
         let corrected = slots[1] / (one - power.rounded(FUNCTION));
         w - rate() * ahead / (corrected.sqrt() + Bounded::constant(it.epsilon))
     });
 }
 
-/// The kernel by Lion and the bias by gradient descent at twice the rate: each as where it is alone.
+/// The kernel by Lion and the bias by gradient descent at twice the rate: each as it is alone.
 #[test]
 fn variables_by_their_names_change_by_other_rules() {
     let group = |pattern: &str, optimizer, rate: f64| VariableGroup {
@@ -276,7 +276,7 @@ fn rmsprop() {
 #[test]
 fn adagrad() {
     let (keras, v1) = (Adagrad::default(), Adagrad { initial_accumulator_value: 0.5, epsilon: 0.0 });
-    // Nobody recorded it, but an `epsilon` of the sum's own size is told from none.
+    // There is no recording, but an `epsilon` as large as the sum must differ from none.
     let large = Adagrad { epsilon: 0.25, ..keras };
     for (cases, it) in [(&["adagrad"][..], keras), (&["adagrad_v1"], v1), (&[], large)] {
         let slots = [("adagrad", it.initial_accumulator_value)];
@@ -328,7 +328,7 @@ fn ftrl() {
             let l2 = Bounded::exact(2.0 * it.l2_regularization_strength + it.beta / RATE);
             let l1 = it.l1_regularization_strength;
             let new = (slots[1].clamp(-l1, l1) - slots[1]) / (power(sum) / rate() + l2);
-            // Ours subtracts a change from w, which rounds twice what is as large as both.
+            // Ours subtracts a change from w, which rounds twice relative to the larger of both.
             let roundings = 2.0 * super::bounded::U * (w.value.abs() + new.value.abs());
             Bounded { error: new.error + roundings, ..new }
         });
@@ -346,7 +346,7 @@ fn a_schedule_from_zero_is_no_schedule_for_ftrl() {
     assert!(error.contains("ftrl divides by the learning rate, which is 0 at step 0"), "{error}");
 }
 
-/// A term of the gradient, of every variable.
+/// Weight decay as a term of the gradient, for every variable.
 #[test]
 fn coupled_weight_decay() {
     let weight_decay = WeightDecay { value: 0.125, ..WeightDecay::default() };
@@ -359,7 +359,7 @@ fn decay() -> WeightDecay {
     WeightDecay { value: 0.125, except: vec!["bias".to_string()], decoupled: true }
 }
 
-/// What [`decay`] adds to a direction.
+/// Adds the term of [`decay`] to a direction.
 fn with_decay(name: &str, direction: Bounded, w: Bounded) -> Bounded {
     if name == "bias" { direction } else { direction + Bounded::exact(0.125) * w }
 }
@@ -370,7 +370,7 @@ fn decoupled_weight_decay() {
     follow_elements(&["sgd_decoupled"], &update, &[], |_, name, w, g, _| w - rate() * with_decay(name, g, w));
 }
 
-/// Adam's direction, corrected as we do or as optax does: `1 − β^t` from a power that was rounded.
+/// Adam's direction, corrected as we do or as optax does: `1 − β^t` from a rounded power.
 fn adam_direction(it: &AdamW, step: usize, g: Bounded, slots: &mut [Bounded]) -> Bounded {
     slots[0] = Bounded::moved(slots[0], g, it.beta1);
     slots[1] = Bounded::moved(slots[1], g * g, it.beta2);
@@ -421,7 +421,7 @@ fn adam_corrects_its_bias_without_cancellation() {
     });
 }
 
-/// All of a variable at once: `direction` for each element, and of those and w what is subtracted.
+/// A whole variable at once: `direction` for each element, and the change computed from all directions and w.
 fn by_ratio(state: &mut State, directions: &[Bounded], decay: f64) {
     let decay = Bounded::exact(decay);
     let directions: Vec<_> = directions.iter().zip(&state.w).map(|(u, w)| *u + decay * *w).collect();

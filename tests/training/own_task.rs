@@ -1,4 +1,4 @@
-//! Tasks of a user's own: weights that two towers share, and a task without an identity.
+//! A user's own tasks: two towers with shared weights, and a task without an identity.
 
 use crate::run::client;
 
@@ -19,7 +19,7 @@ fn pairs() -> (Arrays, Arrays) {
     Arrays::from_arrays(arrays).unwrap().split_tail(16).unwrap()
 }
 
-/// Two towers under one set of variables, which [`Scope::shared`] or the task itself sees to.
+/// Two towers with one set of variables, shared by [`Scope::shared`] or by the task itself.
 #[derive(Clone, Copy, Debug)]
 struct Siamese {
     is_explicit: bool,
@@ -94,7 +94,7 @@ fn shared_weights_train_to_the_bits_of_explicit_variables() {
     }
 }
 
-/// The task as it was written before an identity had a default.
+/// The task with an explicit identity, as before there was a default.
 #[derive(Debug)]
 struct Identified(Siamese);
 

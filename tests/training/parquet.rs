@@ -61,7 +61,7 @@ fn a_column_of_text_becomes_word_vectors_or_numbers_of_words() {
     let before = examples.test.fingerprint();
     let examples = read("{kind: ids, length: 3, vocabulary: 4}", "words", "words.txt").unwrap();
     assert_eq!(bytes(&examples, 1, "words"), [2i64, 3, 0].map(i64::to_le_bytes).concat());
-    // Another table is other data, wherever it lies.
+    // Another table is other data, whatever its path.
     std::fs::write(place.path().join("more.txt"), "a 0 0 1\ndrawing 0.5 -1 2\n7 1 2 4\n").unwrap();
     let examples = read("{kind: vectors, dims: [3]}", "word_vectors", "more.txt").unwrap();
     assert_ne!(examples.test.fingerprint().arrays["word_vectors"], before.arrays["word_vectors"]);

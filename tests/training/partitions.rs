@@ -1,6 +1,6 @@
-//! The model axis on CPU devices: XLA's partitioner splits a training step as `passes::partition` says, and what runs is the
-//! step. All numbers here are small multiples of powers of two, so every sum is exact in f32 whatever its order: the split
-//! program gives the bits of the whole one.
+//! The model axis on CPU devices: XLA's partitioner splits a training step as `passes::partition` annotates it. All
+//! numbers here are small multiples of powers of two, so every sum is exact in f32 in any order: the split program
+//! gives the bits of the whole one.
 
 use super::replicas::{client, mesh};
 
@@ -46,10 +46,10 @@ fn floats(at: usize, n: usize) -> Vec<u8> {
     (0..n).flat_map(|i| value(at, i).to_le_bytes()).collect()
 }
 
-/// A parameter of the step: its name, its dims, and what it holds.
+/// A parameter of the step: its name, its dims, and its bytes.
 type Argument = (String, Vec<i64>, Vec<u8>);
 
-/// The parameters of the step: name, dims, and what they hold.
+/// The step's module and parameters.
 fn arguments() -> (Module, Vec<Argument>) {
     let spec = spec();
     let step = program::training(&*spec.task, spec.numbers(), BATCH, &spec.objective).unwrap().program;
@@ -75,7 +75,7 @@ fn half(bytes: &[u8], dims: &[i64], axis: usize, number: usize) -> Vec<u8> {
     bytes.chunks(block).flat_map(|block| block[number * block.len() / 2..][..block.len() / 2].to_vec()).collect()
 }
 
-/// The results of each device, of two replicas of one or two partitions each; `split` says which parameters are split.
+/// The results of each device, for two replicas of one or two partitions each; `split` lists the split parameters.
 fn run(module: &Module, arguments: &[Argument], split: &[(String, usize)]) -> Vec<Vec<Vec<u8>>> {
     verify(module).unwrap();
     let placement = Placement::from_module(module).unwrap();
@@ -122,8 +122,8 @@ fn a_step_over_two_partitions_of_each_replica_gives_the_bits_of_the_whole_one() 
     }
 }
 
-/// The same through a session, as `mesh: {data: 2, model: 2, split: {…}}`: it gives each device its part, puts checkpoints
-/// together, and goes on with as many devices or with fewer.
+/// The same through a session, as `mesh: {data: 2, model: 2, split: {…}}`: it gives each device its part, assembles
+/// checkpoints, and resumes with as many devices or with fewer.
 #[test]
 fn a_session_over_partitions_trains_to_the_bits_of_one_without_and_its_checkpoints_are_whole() {
     let batch = {

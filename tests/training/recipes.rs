@@ -1,4 +1,4 @@
-//! The recipes of `examples/recipes`: each builds, and its small twin learns.
+//! The recipes of `examples/recipes`: each one builds, and its small twin learns.
 
 use crate::{examples, run};
 
@@ -79,8 +79,8 @@ fn rates_are_those_of_their_sources() {
         let update = experiment.train.update().unwrap();
         let n_steps = experiment.train.steps_per_epoch().unwrap() * experiment.train.epochs;
         let found = (0..n_steps).map(|step| update.rate_at(step)).fold(0.0, f64::max);
-        // Where a decay begins with the warm-up, it has begun when that ends: the highest rate is the warm-up's last, a step
-        // before.
+        // If a decay begins with the warm-up, it has begun when that ends: the highest rate is the warm-up's last, one
+        // step before.
         let overlapping = update.warm_up.filter(|warm_up| warm_up.overlap);
         let least = overlapping.map_or(1.0, |warm_up| 1.0 - 1.0 / f64::from(warm_up.steps.get()));
         let share = found / of_source;
@@ -88,7 +88,7 @@ fn rates_are_those_of_their_sources() {
     }
 }
 
-/// The small twins keep the rates at which they were seen to learn: ten times more or less may still learn something.
+/// The small twins keep the rates at which they were seen to learn: with a rate ten times off, some would still learn.
 #[test]
 fn rates_of_small_twins_are_those_that_were_tried() {
     let tried = [
@@ -118,9 +118,8 @@ fn norm(x: &[f64]) -> f64 {
     x.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// The variables that train, before a step and after it, and that they have moved as far as its rate says, by the moments that
-/// AdamW keeps of them: `rate · (m / (√v + ε) + λw)` without the correction of bias. A rate ten times off moves them ten times as
-/// far.
+/// The trainable variables before and after a step: checks that they moved as far as the rate says, by AdamW's moments:
+/// `rate · (m / (√v + ε) + λw)` without bias correction. A rate ten times off moves them ten times as far.
 fn moved_as_its_rate_says(
     update: &Update,
     rate: f64,
@@ -143,7 +142,7 @@ fn moved_as_its_rate_says(
     }
 }
 
-/// State before and after step `idx`, the first whose rate is not 0: until then the variables are those of the beginning.
+/// State before and after step `idx`, the first whose rate is not 0: until then variables keep their initial values.
 fn first_step(spec: Spec, batches: &[bf16scope::data::Batch]) -> [BTreeMap<String, Array>; 2] {
     let mut session = Session::new(run::client(), spec).unwrap();
     let (last, before) = batches.split_last().unwrap();
@@ -153,8 +152,8 @@ fn first_step(spec: Spec, batches: &[bf16scope::data::Batch]) -> [BTreeMap<Strin
     [state, session.state().unwrap()]
 }
 
-/// What one step takes from a variable at this rate by the rule of `update`, as its documentation has it, of the gradient `g`
-/// that contains the decay of the loss, and the state around the step.
+/// The change of a variable in one step at this rate by the documented rule of `update`, from the gradient `g`, which
+/// contains the loss's weight decay, and the state around the step.
 fn taken(update: &Update, rate: f64, name: &str, g: &[f64], state: &[BTreeMap<String, Array>; 2]) -> Vec<f64> {
     let [before, after] = state;
     let slot = |state: &BTreeMap<String, Array>, slot: &str| floats(&state[&format!("{name}/{slot}")]);
@@ -175,7 +174,7 @@ fn taken(update: &Update, rate: f64, name: &str, g: &[f64], state: &[BTreeMap<St
             let step: Vec<f64> = match update.weight_decay.applies_to(name) {
                 true => {
                     let ratio = it.trust_coefficient * norm(&w) / (norm(g) + decay * norm(&w) + it.epsilon);
-                    // Of a branch whose last gamma is 0 no gradient comes yet.
+                    // A branch whose last gamma is 0 has no gradient yet.
                     let trust = if norm(&w) == 0.0 || norm(g) == 0.0 { 1.0 } else { ratio };
                     (0..g.len()).map(|i| rate * trust * (g[i] + decay * w[i])).collect()
                 }
@@ -187,8 +186,8 @@ fn taken(update: &Update, rate: f64, name: &str, g: &[f64], state: &[BTreeMap<St
     }
 }
 
-/// How far the first step of a small twin is from what its rule takes at `times` its rate, over the size of that: the gradients
-/// are those that a run of the same network, from the same values, finds in the slot of a momentum of 0.
+/// The distance of a small twin's first step from its rule's step at `times` its rate, relative to that step. The
+/// gradients come from a run of the same network with the same values: a momentum of 0 leaves them in its slot.
 fn distances(name: &str, times: &[f64]) -> Vec<f64> {
     let path = recipes().join("small").join(name);
     let mut experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -225,7 +224,7 @@ fn distances(name: &str, times: &[f64]) -> Vec<f64> {
     times.iter().map(|times| distance(*times)).collect()
 }
 
-/// The rate of the first step that moves anything is the recipe's, and is neither ten times as large nor a tenth.
+/// The rate of the first step with a change is the recipe's, not ten times as large nor a tenth.
 ///
 /// In f32 two programs of one network differ by the order of sums: of a gradient of n terms by at most n · 2^-24 of the sum of
 /// their sizes, and here n is at most 64 · 8 · 8. That is 2^-12, and 2^-6 leaves room for terms that cancel: their sizes may add
@@ -243,8 +242,9 @@ fn tells_rates_apart(names: &[&str]) {
     }
 }
 
-/// Whether the loss of the last batches is less than that of the first, in `n_steps`; and where the rule is AdamW's without its
-/// correction of bias, whether the last step is as large as its rate says; of other rules `a_rate_ten_times_off_is_told_apart` asks the first.
+/// Checks that the loss of the last batches is less than that of the first, in `n_steps`; if the rule is AdamW's
+/// without bias correction, also that the last step has the size of its rate; for other rules
+/// `a_rate_ten_times_off_is_told_apart` checks the first step.
 fn learns(name: &str, n_steps: usize) {
     let path = recipes().join("small").join(name);
     let mut experiment = Experiment::read(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -282,7 +282,7 @@ fn a_small_twin_learns() {
     learns("bert_finetune.yaml", 30);
 }
 
-/// What `rates` says is what the training program's own instructions give: the same, compiled among all others.
+/// `rates` gives the values of the training program's own instructions, which are compiled among all others.
 #[test]
 fn rates_are_those_of_the_training_program() {
     use bf16scope::graph::{Graph, Init};

@@ -1,5 +1,5 @@
-//! Rematerialisation: the same gradients to the last bit, less kept on a TPU, and what is said of patterns that match
-//! nothing.
+//! Rematerialisation: the same gradients to the last bit, fewer residuals on a TPU, and the errors of patterns that
+//! match nothing.
 
 use crate::{examples, run};
 
@@ -33,7 +33,7 @@ fn resnet() -> Model {
     model("kind: resnet\ndepth: 18\nwidth: 4\ninput: [8, 8, 1]\nn_classes: 10\n")
 }
 
-/// The same on larger images: no activation is so much smaller than its kernel that it is kept as a matter of course.
+/// The same on larger images: no activation is so much smaller than its kernel that it is always kept.
 fn larger_resnet() -> Model {
     model("kind: resnet\ndepth: 18\nwidth: 4\ninput: [64, 64, 3]\nn_classes: 10\n")
 }
@@ -101,7 +101,7 @@ fn convolutions_run_again_in_matched_scopes_only() {
     // One in each of eight blocks.
     assert_eq!(counts(&scopes(&["conv2"])).0, n_convolutions + 8);
     assert_eq!(counts(&scopes(&["stage1/block1/conv2"])).0, n_convolutions + 1);
-    // All of a block, its shortcut too.
+    // A whole block, with its shortcut.
     assert_eq!(counts(&scopes(&["stage2/block1"])).0, n_convolutions + 3);
 }
 
@@ -120,8 +120,8 @@ fn every_copy_leads_back_to_a_barrier_and_to_no_value_that_was_to_be_dropped() {
     }
 }
 
-/// A kernel is large or not beside the image that its convolution gives; the variable is there anyway, so the backward
-/// pass casts the large ones again, and the forward pass's casts need not live until then.
+/// A kernel is large or small relative to the output of its convolution; the variable is there anyway, so the backward
+/// pass repeats the casts of large ones, and those of the forward pass need not stay alive.
 #[test]
 fn large_kernels_are_cast_again() {
     let program = |remat: &Remat| {
@@ -146,11 +146,11 @@ fn large_kernels_are_cast_again() {
         forward.map(of).collect()
     };
     let (kept, again) = (kernels(&Remat::None), kernels(&Remat::Convolutional));
-    // The stem's kernel goes into no gradient: images have none.
+    // The stem's kernel is in no gradient: images have none.
     assert!(kept[1..].iter().all(|(_, is_read)| *is_read), "{kept:?}");
     assert!(again[1..].iter().all(|(is_large, is_read)| is_large != is_read), "{again:?}");
     assert!(again.iter().any(|(is_large, _)| *is_large) && again[1..].iter().any(|(is_large, _)| !is_large));
-    // Each is the variable behind a barrier, cast as it was.
+    // Each is the variable behind a barrier, with the same cast.
     let program = program(&Remat::Convolutional);
     let entry = program.module.entry();
     let is_again = |name: &str| name.starts_with("remat/") && name.ends_with("conv2/Cast");
@@ -197,8 +197,8 @@ fn an_earlier_failure_of_the_emitter_comes_back() {
     assert_eq!(error.to_string(), e.error().unwrap().to_string());
 }
 
-/// What the TPU compiler says of a training step of a network, in a batch large enough that activations are most of what
-/// is kept.
+/// The TPU compiler's reports of a network's training step, with a batch so large that activations are most of the
+/// memory.
 fn reports<const N: usize>(network: &str, remats: [Remat; N]) -> [CompileReport; N] {
     let model = model(network);
     let target: Target = "tpu-v2".parse().unwrap();

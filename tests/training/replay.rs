@@ -1,4 +1,4 @@
-//! Any step of a run is made again to the bit: its loss, the state before it, its batch.
+//! Any step of a run can be replayed to the bit: its loss, the state before it, its batch.
 
 use crate::run::client;
 use crate::{examples, replicas};
@@ -75,7 +75,8 @@ fn n(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).unwrap()
 }
 
-/// All that carries something from step to step: batch norms, dropout, slots, averages, a rate of its step; shifted images.
+/// Everything that carries state from step to step: batch norms, dropout, slots, averages, a changing rate; and shifted
+/// images.
 fn spec(precision: Precision) -> Spec {
     let model = cnn::Config { filters: vec![4], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
     let learning_rate = LearningRate::WarmUpStep { value: 0.01, warm_up: 12, drops: Vec::new() };
@@ -84,14 +85,14 @@ fn spec(precision: Precision) -> Spec {
     Spec { precision, batch: 8, seed: 5, shift: 1, objective, ..Spec::new(Model::Cnn(model).task(0.1)) }
 }
 
-/// What a run was: the loss of each step, and the state before it where calls are of one step.
+/// A recorded run: the loss of each step, and the state before it if calls have one step.
 struct Recorded {
     losses: Vec<u64>,
     states: Vec<State>,
 }
 
-/// Trains two epochs, with checkpoints after every fifth step and at ends of epochs, all of which stay; is stopped once in
-/// the second epoch, and goes on in another session.
+/// Trains two epochs, with checkpoints after every fifth step and at ends of epochs, all of which are kept; stops once
+/// in the second epoch, and resumes in another session.
 fn record(client: &Client, spec: &Spec, data: Data<'_>, place: &Path) -> Recorded {
     let mut recorded = Recorded { losses: Vec::new(), states: Vec::new() };
     for is_second in [false, true] {
@@ -126,7 +127,7 @@ fn record(client: &Client, spec: &Spec, data: Data<'_>, place: &Path) -> Recorde
     recorded
 }
 
-/// Makes these steps again, from the newest checkpoint before each and from the beginning, in one session.
+/// Replays these steps, from the newest checkpoint before each and from the start, in one session.
 fn check(client: &Client, spec: &Spec, data: Data<'_>, steps: &[u64]) {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("run.safetensors");
@@ -151,7 +152,7 @@ fn check(client: &Client, spec: &Spec, data: Data<'_>, steps: &[u64]) {
             assert!(made.is_exact);
             let in_f32 = step_in_f32(&session, data).unwrap();
             if spec.precision == Precision::F32 {
-                // One program on the same numbers.
+                // The same program on the same numbers.
                 assert_eq!(
                     loss_of(client, &in_f32).to_bits(),
                     recorded.losses[step as usize - 1],
@@ -165,7 +166,7 @@ fn check(client: &Client, spec: &Spec, data: Data<'_>, steps: &[u64]) {
     }
 }
 
-/// The loss that the module of a step gives.
+/// The loss of a step's module.
 fn loss_of(client: &Client, step: &StepInF32) -> f64 {
     let executable = bf16scope::train::compile(client, &step.module).unwrap();
     let buffer = |input: &Literal| {
@@ -196,7 +197,8 @@ fn so_are_those_that_workers_read_and_replicas_share() {
     check(replicas::client(), &spec, Data { training: &ByWorkers, test: images() }, &[1, 8, 12, 19]);
 }
 
-/// A loop's steps are those of its calls; the state within one is of single steps, and is said to be.
+/// Steps of a loop have the bits of its calls; the state within one comes from single steps, and is reported as not
+/// exact.
 #[test]
 fn the_state_in_the_middle_of_a_loop_is_said_not_to_be_exact() {
     let spec = Spec { steps_per_call: StepsPerCall::While(n(3)), ..spec(Precision::F32) };

@@ -1,5 +1,5 @@
-//! Replicas that share a step: to the bit what one device computes that goes through the parts and sums their gradients in
-//! rank order; and runs that go on with the same number of devices and with others.
+//! Replicas that share a step: the same bits as one device that computes the parts in turn and sums their gradients in
+//! rank order; and runs that resume with the same number of devices and with others.
 
 use crate::run;
 
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-/// Devices of the client that all tests share.
+/// The number of devices of the client that all tests share.
 const N_DEVICES: u32 = 8;
 
 pub fn client() -> &'static Client {
@@ -46,7 +46,7 @@ pub fn spec(model: &str, precision: Precision, batch: u32, n: u32) -> Spec {
 
 pub const CNN: &str = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4], dropout: 0.25}";
 
-/// Noise for images, in so many batches of eight.
+/// Noise images in `n` batches of eight.
 pub fn noise(dims: &[i64], n_classes: i32, n: usize) -> Arrays {
     let n_pixels: i64 = dims.iter().product();
     let pixel = |i: usize| ((i * 37 + i / 7 * 11) % 64) as f32 / 32.0 - 1.0;
@@ -57,7 +57,7 @@ pub fn noise(dims: &[i64], n_classes: i32, n: usize) -> Arrays {
     Arrays::new(Path::new("noise"), arrays).unwrap()
 }
 
-/// Sequences of tokens, and which of each are to be named.
+/// Sequences of tokens, with the positions to predict.
 pub fn tokens(length: usize, vocabulary: i32, n: usize) -> Arrays {
     let token = |i: usize| ((i * 31 + i / 5) as i32 % vocabulary).to_le_bytes();
     let tokens = (0..n * length).flat_map(token).collect::<Vec<u8>>();
@@ -75,8 +75,8 @@ pub fn batches(source: &Arrays, spec: &Spec, n: usize) -> Vec<Batch> {
     (0..).flat_map(|epoch| loader.epoch(epoch).map(Result::unwrap).collect::<Vec<_>>()).take(n).collect()
 }
 
-/// The program of one replica, `n` times in a program of one device: what replicas sum over devices is summed from zero in
-/// the order of their ranks. Parameters and results are those of the first replica, then those of the second, and so on.
+/// The program of one replica, `n` times in a program of one device: sums over devices become sums from zero in rank
+/// order. Parameters and results are those of the first replica, then those of the second, and so on.
 fn unrolled(module: &Module, n: usize) -> Module {
     let entry = module.entry();
     let n_parameters = entry.parameters().len() as i64;
@@ -93,7 +93,8 @@ fn unrolled(module: &Module, n: usize) -> Module {
                 new_ids.iter().map(|ids: &Vec<InstrId>| ids[instr.operands[0].idx()]).collect();
             computations.push(sum_from_zero(instr, n, computations.len()));
             let to_apply = CompId(computations.len() as u32 - 1);
-            // What is not inlined is not fused either, with what makes the operands or reads the sum.
+            // Calls that are not inlined are not fused either, neither with producers of operands nor with readers of
+            // the sum.
             let apart = vec![("inlineable".to_string(), "false".to_string())];
             let sum =
                 push(Instruction { op: Op::Call { to_apply }, operands, frontend_attributes: apart, ..instr.clone() });
@@ -150,7 +151,7 @@ fn sum_from_zero(like: &Instruction, n: usize, number: usize) -> Computation {
     Computation { name: format!("sum.{number}"), instructions: all, root: sum, unmodelled: Default::default() }
 }
 
-/// The state of every replica after each batch, by a program of one device.
+/// The state of every replica after each batch, from a program of one device.
 fn on_one_device(spec: &Spec, initial: &BTreeMap<String, Array>, batches: &[Batch]) -> Vec<Vec<u8>> {
     let n = spec.objective.mesh.data.get() as usize;
     let program = program::training(&*spec.task, spec.numbers(), spec.batch.into(), &spec.objective).unwrap().program;
@@ -163,7 +164,8 @@ fn on_one_device(spec: &Spec, initial: &BTreeMap<String, Array>, batches: &[Batc
             let value = |name: &String, dtype, dims: &[i64]| {
                 let mut bytes = initial[name].bytes.clone();
                 if name.ends_with("dropout/state") {
-                    // A replica's key, the first of two words: that of the first replica, with a multiple of the golden ratio.
+                    // A replica's key, the first of two words: that of the first replica, xor a multiple of the golden
+                    // ratio.
                     let key = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                     let key = key ^ replica.wrapping_mul(0x9E37_79B9_7F4A_7C15);
                     bytes[..8].copy_from_slice(&key.to_le_bytes());
@@ -202,7 +204,7 @@ fn on_one_device(spec: &Spec, initial: &BTreeMap<String, Array>, batches: &[Batc
     state[0].iter().map(|buffer| buffer.to_host().unwrap()).collect()
 }
 
-/// Trains both ways and compares every bit of the state, slots, running statistics and random states included.
+/// Trains both ways and compares every bit of the state, including slots, running statistics and random states.
 fn are_the_same(spec: Spec, source: &Arrays, n_steps: usize) {
     let batches = batches(source, &spec, n_steps);
     let mut session = Session::new(client(), spec.clone()).unwrap();
@@ -225,11 +227,11 @@ fn replicas_compute_what_one_device_does_that_sums_in_rank_order() {
     for precision in precisions() {
         are_the_same(spec(CNN, precision, 8, 4), &source, 10);
     }
-    // Updates that are rounded stochastically are rounded by the same noise on all.
+    // All replicas round updates stochastically with the same noise.
     are_the_same(Spec { variables: Storage::Bf16Stochastic, ..spec(CNN, Precision::Bf16, 8, 4) }, &source, 10);
 }
 
-/// The state after training on, from a checkpoint, with so many replicas; and what is said to have changed.
+/// The state after resuming from a checkpoint with `n` replicas; and the reported changes.
 fn goes_on(checkpoint: &Checkpoint, spec: Spec, batches: &[Batch]) -> (BTreeMap<String, Array>, Vec<String>) {
     let mut session = Session::new(client(), spec).unwrap();
     let changes = session.restore(Path::new("run"), checkpoint, Resumption::default()).unwrap();
@@ -252,12 +254,12 @@ fn a_run_goes_on_with_as_many_replicas_to_the_bit_and_with_others_on_the_same_ba
     for (n, change) in [(2, "mesh.data was 4, is 2 now"), (1, "mesh was {data: 4}, is not set now")] {
         let (state, changes) = goes_on(&checkpoint, of(n), &batches[3..]);
         assert_eq!(changes, [change]);
-        // Statistics of larger parts and other masks: another run from here on, with the same variables.
+        // Larger parts give other statistics and other masks: the run differs from here on, with the same variables.
         assert!(state.keys().eq(whole.state().unwrap().keys()) && state != whole.state().unwrap());
     }
 }
 
-/// One overflowing part is enough: what all replicas sum is not finite, so all leave the step out.
+/// One overflowing part is enough: the sum over replicas is not finite, so all replicas skip the step.
 #[test]
 fn a_gradient_that_overflows_on_one_replica_skips_the_step_of_all() {
     if !run::has_f16() {
@@ -305,7 +307,7 @@ fn a_loss_that_is_not_finite_is_reported_with_its_replica() {
     let error = train(&mut session, data, &RunPlan::new(1, None), &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with("step 1 (epoch 1): the loss ("), "{message}");
-    // Of that replica's forward pass, not of the first's, where only the summed gradient shows it.
+    // In that replica's forward pass; the first replica would only show the summed gradient.
     let began = format!(", on replica {replica} of 0 to 3, which began in mlp/");
     assert!(message.contains(&began) && message.contains(", forward: "), "{message}");
 }
@@ -333,7 +335,7 @@ fn a_mesh_that_cannot_be_is_refused() {
 mod long {
     use super::*;
 
-    /// What README and docs say replicas do, on what is larger than a test has time for.
+    /// The claims about replicas in README and docs, on networks too large for a test.
     ///
     /// 50 steps of the digits' network, a ResNet and a transformer, on 8 devices and on one.
     #[cfg_attr(feature = "long-tests", test)]

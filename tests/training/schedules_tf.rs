@@ -1,7 +1,7 @@
 //! Learning rates beside Keras' and TensorFlow's, at every step of 1,000, alone and warmed up.
 //!
-//! `tests/data/optim_tf/schedules.npz` holds Keras' in f32. A reference in f64 carries a bound of f32's roundings along;
-//! ours and Keras' must both be within it. Rates that are constants in pieces are compared bit for bit.
+//! `tests/data/optim_tf/schedules.npz` holds Keras' in f32. A reference in f64 carries a bound for f32's roundings;
+//! ours and Keras' must both be within it. Rates that are piecewise constant are compared bit for bit.
 
 use super::bounded::{Bounded, FUNCTION, U, check};
 use crate::run;
@@ -45,7 +45,7 @@ fn of(learning_rate: LearningRate, warm_up: Option<WarmUp>) -> Update {
     Update { learning_rate, warm_up, ..Update::default() }
 }
 
-/// Ours and Keras' are both what `reference` says, and so is what the host computes.
+/// Ours, Keras' and the host's rates all agree with `reference`.
 fn follow(name: &str, update: &Update, reference: impl Fn(u32) -> Bounded) {
     for (step, (ours, theirs)) in (0..).zip(ours(update).into_iter().zip(recorded(name))) {
         let expected = reference(step);
@@ -53,7 +53,7 @@ fn follow(name: &str, update: &Update, reference: impl Fn(u32) -> Bounded) {
         check(&format!("Keras' {name}, step {step}"), theirs, expected);
         let host = update.rate_at(step);
         assert!((host - expected.value).abs() < 1e-14, "{name}, step {step}: {host} on the host, {}", expected.value);
-        // The bound must mean something.
+        // The bound must be tight.
         assert!(expected.error < 1e-4 * VALUE, "{name}, step {step}: the bound is {expected:?}");
     }
 }
@@ -79,8 +79,8 @@ fn exponential(exponent: Bounded) -> Bounded {
     Bounded { error: power.error + exponent.value * U, ..power } * value()
 }
 
-/// [`follow`] of a schedule alone and after a warm-up, as far as `warmed` says: `NAME_warm_up`, which begins the schedule
-/// after it, and `NAME_overlapped`, in which the schedule counts its steps too.
+/// [`follow`] for a schedule alone and after a warm-up, as `warmed` says: `NAME_warm_up` starts the schedule after it,
+/// and in `NAME_overlapped` the schedule counts its steps too.
 fn follow_warmed(name: &str, schedule: &LearningRate, warmed: [bool; 2], reference: impl Fn(u32) -> Bounded) {
     follow(name, &of(schedule.clone(), None), &reference);
     let composed = [("warm_up", false), ("overlapped", true)].into_iter().zip(warmed);

@@ -1,6 +1,6 @@
-//! State that is sharded over the replicas: to the bit what whole state is under every optimizer that goes element by
-//! element, and within the rounding of one sum in another order under those that take norms; and checkpoints that whole state
-//! goes on from, with any number of replicas.
+//! State sharded over the replicas: the same bits as whole state under every elementwise optimizer, and within the
+//! rounding of one reordered sum under those that take norms; and checkpoints that any number of replicas can resume
+//! from, with whole or sharded state.
 
 use super::bounded::U;
 use super::replicas::{CNN, batches, client, noise, precisions, spec, tokens};
@@ -19,7 +19,7 @@ use std::path::Path;
 
 type State = BTreeMap<String, Array>;
 
-/// Kernels of 64 × 22 and 22 × 10: of the second four parts have two rows of padding. Biases stay whole.
+/// Kernels of 64 × 22 and 22 × 10: four shards of the second have two rows of padding. Biases stay whole.
 const MLP: &str = "{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [22]}";
 
 fn sharded(mut spec: Spec) -> Spec {
@@ -69,7 +69,7 @@ fn a_network_with_norms_and_dropout_learns_the_same_bits() {
 fn every_optimizer_that_goes_element_by_element_makes_the_same_bits() {
     let source = noise(&[8, 8, 1], 10, 24);
     are_the_same(optimized("!rmsprop {momentum: 0.9}"), &source, 2);
-    // What else is kept of a variable, or rounded by the number of an element.
+    // Everything else that is stored for a variable, or depends on an element's index.
     let mut spec = Spec { variables: Storage::Bf16Stochastic, ..optimized("!adamw {}") };
     spec.objective.update.slots = SlotStorage::Bf16Stochastic;
     spec.objective.average = Some(Average::new(0.9));
@@ -77,7 +77,7 @@ fn every_optimizer_that_goes_element_by_element_makes_the_same_bits() {
     are_the_same(spec, &source, 2);
 }
 
-/// Tables are read row by row, so that their gradients add up in f32; rows are no multiple of the replicas.
+/// Tables are read row by row, so their gradients add up in f32; the number of rows is not a multiple of the replicas.
 #[test]
 fn an_embedding_learns_the_same_bits() {
     let model = "{kind: layers, inputs: {tokens: {shape: [6], dtype: int32, below: 43}}, \
@@ -91,7 +91,7 @@ fn an_embedding_learns_the_same_bits() {
     are_the_same(spec, &source.unwrap(), 2);
 }
 
-/// Casts are gathered, not masters, and no replica has a whole slot of what is sharded.
+/// Casts are gathered, not masters, and no replica has a whole slot of a sharded variable.
 #[test]
 fn casts_are_gathered_and_slots_are_parts() {
     let spec = sharded(spec(MLP, Precision::Bf16, 8, 4));
@@ -112,7 +112,7 @@ fn an_optimizer_that_takes_norms_is_within_the_rounding_of_one_sum() {
     is_within_one_sum(with_optimizer(spec(MLP, Precision::F32, 8, 4), "!lamb {}"));
 }
 
-/// Kernels are sharded and biases whole, so the norm is of sums of both kinds.
+/// Kernels are sharded and biases whole, so the norm sums both kinds.
 #[test]
 fn a_global_norm_is_that_of_sharded_and_whole_variables_together() {
     let mut clipped = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
@@ -120,8 +120,9 @@ fn a_global_norm_is_that_of_sharded_and_whole_variables_together() {
     is_within_one_sum(clipped);
 }
 
-/// A norm over parts is one sum in another order: of `n` squares it is within `n u` of itself, u half an ulp; its root within
-/// half of that. What is made of such norms differs by as much, relatively, and each of its operations rounds once.
+/// A norm over shards is one sum in another order: for `n` squares it is within `n u` of itself, u half an ulp; its
+/// root within half of that. Values computed from such norms differ by as much, relatively, and each operation rounds
+/// once.
 fn is_within_one_sum(mut spec: Spec) {
     let source = noise(&[8, 8, 1], 10, 8);
     let n = 64.0 * 22.0;
@@ -170,7 +171,7 @@ fn a_checkpoint_is_that_of_whole_state_and_goes_on_with_any_number_of_replicas()
         batches[2..].iter().for_each(|batch| drop(session.train(batch).unwrap()));
         (checkpoint, session.state().unwrap())
     });
-    // But for the key of the mesh the same file.
+    // The same file except for the key of the mesh.
     assert!(whole.variables == parts.variables && last == last_of_whole);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.safetensors");
@@ -181,7 +182,7 @@ fn a_checkpoint_is_that_of_whole_state_and_goes_on_with_any_number_of_replicas()
     assert_eq!(changes, ["mesh.state was sharded, is not set now"]);
     assert!(state == last);
     assert!(goes_on(&whole, sharded(of(8)), &batches[2..]).0 == last);
-    // On four and on one, whole or in parts: the same bits as each other.
+    // On four and on one, whole or sharded: the same bits.
     let fewer = [4, 1].map(|n| {
         let [whole, parts] = [of(n), sharded(of(n))].map(|spec| goes_on(&read, spec, &batches[2..]).0);
         assert!(whole == parts, "{n}");
@@ -190,7 +191,7 @@ fn a_checkpoint_is_that_of_whole_state_and_goes_on_with_any_number_of_replicas()
     assert!(fewer.iter().all(|state| state.keys().eq(last.keys())));
 }
 
-/// An evaluation reads the whole, put together.
+/// An evaluation reads whole variables, assembled from their shards.
 #[test]
 fn evaluations_read_what_lies_in_parts() {
     let source = noise(&[8, 8, 1], 10, 24);
@@ -256,8 +257,8 @@ mod long {
     }
 }
 
-/// Two replicas with the same examples: each has half of the gradient, and clips that, so that clipping to `c` before the sum is
-/// clipping the sum to `2c`.
+/// Two replicas with the same examples: each has half of the gradient, and clips that, so that clipping to `c` before
+/// the sum equals clipping the sum to `2c`.
 #[test]
 fn a_norm_is_clipped_before_the_sum_where_that_is_asked() {
     let source = noise(&[8, 8, 1], 10, 24);
@@ -283,7 +284,7 @@ fn a_norm_is_clipped_before_the_sum_where_that_is_asked() {
     };
     let (c, each, of_sum, of_half) = (1e-2, moved(1e-2, true), moved(2e-2, false), moved(1e-2, false));
     let norm = |moved: &[(f64, f64)]| moved.iter().map(|(_, step)| step * step).sum::<f64>().sqrt();
-    // The kernel has a part of the gradient, and the sum of what is clipped is twice what clipping the sum leaves.
+    // The kernel has a part of the gradient, and the sum of clipped gradients is twice the clipped sum.
     assert!(norm(&each) > 0.1 * c && norm(&each) <= 2.0 * c * 1.001, "{}", norm(&each));
     assert!((norm(&each) / norm(&of_half) - 2.0).abs() < 1e-3, "{} and {}", norm(&each), norm(&of_half));
     for ((old, one), (_, other)) in each.iter().zip(&of_sum) {

@@ -1,5 +1,5 @@
-//! First moments stored in bf16: the stored bits against an emulation on the host, what is and is not changed, what a
-//! second moment would lose, a run that stops and goes on, and the memory a TPU program takes.
+//! First moments stored in bf16: the stored bits against an emulation on the host, the unchanged rest, the loss of a
+//! second moment in bf16, a resumed run, and the memory of a TPU program.
 
 use crate::{digits, examples, run};
 
@@ -95,7 +95,7 @@ fn momentum_in_bf16_is_the_f32_update_rounded_once_to_the_bit() {
     follow(momentum(MomentumDtype::Bf16), |step, gradient, state| {
         for lane in 0..N {
             let accumulated = slot[lane].to_f32() * BETA + gradient[lane];
-            // The weights move by what was not rounded; the rate is a power of two, so the product is exact.
+            // The weights move by the unrounded value; the rate is a power of two, so the product is exact.
             w[lane] -= RATE * accumulated;
             slot[lane] = bf16::from_f32(accumulated);
             n_rounded += usize::from(slot[lane].to_f32() != accumulated);
@@ -128,7 +128,7 @@ fn adams_first_moment_in_bf16_is_rounded_once_and_the_second_is_not_touched() {
     });
 }
 
-/// What a second moment would do in bf16: `v ← bf16(0.999·v + 0.001·g²)`.
+/// A second moment in bf16: `v ← bf16(0.999·v + 0.001·g²)`.
 fn second_moment(mut v: f32, g2: f32, n_steps: usize) -> f32 {
     for _ in 0..n_steps {
         v = bf16::from_f32(0.999f32 * v + 0.001f32 * g2).to_f32();
@@ -140,16 +140,16 @@ fn second_moment(mut v: f32, g2: f32, n_steps: usize) -> f32 {
 fn a_second_moment_in_bf16_would_stall_which_is_why_there_is_none() {
     for binade in 0..256u32 {
         let g2 = 1.0 + binade as f32 / 256.0;
-        // From zero it stops at 0.20 to 0.34 of where it should go, and has long stopped after 5,000 steps.
+        // From zero it stops at 0.20 to 0.34 of its limit, well before 5,000 steps.
         let stalled = second_moment(0.0, g2, 5_000);
         assert_eq!(second_moment(stalled, g2, 1), stalled);
         assert!((0.2..=0.34).contains(&(stalled / g2)), "{stalled} of {g2}");
-        // Once it is large it never falls: gradients of zero leave it as it is.
+        // A large one never falls: gradients of zero leave it unchanged.
         let large = bf16::from_f32(g2).to_f32();
         assert_eq!(second_moment(large, 0.0, 5_000), large);
     }
     // A first moment does neither. It rises until 0.1·(1 − m) is below half an ulp, 2^-9, which is above 0.98; and it
-    // loses 10 % a step, to 0.9^100 = 3e-5 after a hundred, each off by at most 2^-8: below 1e-4.
+    // loses 10 % per step, down to 0.9^100 = 3e-5 after a hundred, each off by at most 2^-8: below 1e-4.
     let mut m = 0f32;
     for step in 0..200 {
         let g = if step < 100 { 1.0 } else { 0.0 };
@@ -241,7 +241,7 @@ fn a_skipped_step_leaves_bf16_slots_alone() {
 #[test]
 fn a_tpu_program_takes_two_bytes_less_for_each_element_of_a_slot() {
     let arguments = |optimizer: Optimizer| {
-        // Dims that tiles of the TPU divide, so that padding plays no part.
+        // Dims divisible by the TPU's tiles, so that there is no padding.
         let model = Model::Mlp(mlp::Config { hidden: vec![1024], ..mlp::Config::new([1024], 1024) });
         let update = Update { optimizer, ..Update::default() };
         let objective = Objective { update, ..Objective::default() };
@@ -259,7 +259,7 @@ fn a_tpu_program_takes_two_bytes_less_for_each_element_of_a_slot() {
     }
 }
 
-/// The digits, end to end: what rounding loses is nothing one would notice.
+/// The digits, end to end: the rounding does not show.
 #[test]
 fn the_digits_are_learnt_with_bf16_momentum() {
     learns_the_digits(digits::SHORT, 0.95);

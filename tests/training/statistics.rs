@@ -1,4 +1,4 @@
-//! Batch norms whose statistics are of several replicas: gradients and running statistics of a step are those of the whole
+//! Batch norms with statistics over several replicas: gradients and running statistics of a step are those of the whole
 //! batch on one device, within the rounding of both.
 
 use super::bounded::{Bounded, U, check};
@@ -37,7 +37,7 @@ fn spec(mesh: Mesh) -> Spec {
     Spec { precision: Precision::F32, batch: N as u32, seed: 3, objective, ..Spec::new(model.task(0.0)) }
 }
 
-/// Features of one sign and another spread for each, and labels.
+/// Features of one sign, each with another spread, and labels.
 fn values() -> (Vec<f32>, Vec<f32>) {
     let x = (0..N * INPUTS).map(|i| ((i * 37 + i / 5 * 11) % 64) as f32 / 16.0 + (i % INPUTS) as f32).collect();
     (x, (0..N).map(|i| (i * 7 % 5) as f32 / 2.0).collect())
@@ -67,13 +67,13 @@ fn floats(array: &Array) -> Vec<f32> {
     array.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
-/// A product or sum that may have been written with other factors first, or one rounding more.
+/// A product or sum whose factors may be in another order, or with one more rounding.
 fn loose(x: Bounded) -> Bounded {
     x.rounded(4.0 * U)
 }
 
-/// Mean and variance of each feature, by parts of so many rows: those of the parts, put together. Of a variance both formulas
-/// count, the mean of squared distances and the mean of squares less the squared mean.
+/// Mean and variance of each feature, combined from parts of `size` rows. For a variance both formulas are allowed: the
+/// mean of squared distances, and the mean of squares minus the squared mean.
 fn statistics(rows: &[Vec<Bounded>], feature: usize, size: usize) -> [Bounded; 2] {
     let mean = |values: &[Bounded]| loose(Bounded::sum(values.iter().copied()) / Bounded::exact(values.len() as f64));
     let of_part = |rows: &[Vec<Bounded>]| {
@@ -90,7 +90,7 @@ fn statistics(rows: &[Vec<Bounded>], feature: usize, size: usize) -> [Bounded; 2
     [centre, mean(&parts.iter().map(around).collect::<Vec<_>>())]
 }
 
-/// What a step makes of every gradient and running statistic, with statistics put together from parts of so many rows.
+/// Every gradient and running statistic after a step, with statistics combined from parts of `size` rows.
 fn expected(before: &BTreeMap<String, Array>, size: usize) -> BTreeMap<&'static str, Vec<Bounded>> {
     let exact = |values: &[f32]| values.iter().map(|&value| Bounded::exact(f64::from(value))).collect::<Vec<_>>();
     let (x, y) = values();
@@ -155,7 +155,7 @@ fn expected(before: &BTreeMap<String, Array>, size: usize) -> BTreeMap<&'static 
     expected
 }
 
-/// On fewer devices than before, the first step is that of the whole batch, from where the others were.
+/// A run that resumes on fewer devices starts with a step on the whole batch, from the state of the others.
 #[test]
 fn a_run_that_goes_on_with_fewer_replicas_makes_the_step_of_the_whole_batch() {
     let mut checkpoint = {
@@ -175,14 +175,14 @@ fn a_run_that_goes_on_with_fewer_replicas_makes_the_step_of_the_whole_batch() {
                 check(&format!("{n} replicas, {name} {at}"), measured, expected);
             }
         }
-        // The next goes on from here.
+        // The next one resumes from here.
         checkpoint = session.checkpoint(4).unwrap();
     }
 }
 
 #[test]
 fn statistics_across_all_replicas_are_those_of_the_whole_batch() {
-    // Four and two parts of their own, and the whole.
+    // Four and two parts, and the whole.
     for (mesh, size) in [(across(4, 4), N / 4), (across(2, 2), N / 2), (across(1, 1), N)] {
         let [before, after] = step(mesh);
         for (name, expected) in expected(&before, size) {
@@ -193,14 +193,14 @@ fn statistics_across_all_replicas_are_those_of_the_whole_batch() {
             }
         }
     }
-    // Which the bound tells from statistics of parts.
+    // The bound distinguishes this from statistics of parts.
     let [before, after] = step(mesh(4));
     let (mean, expected) = (floats(&after["bn/moving_mean"]), &expected(&before, N)["bn/moving_mean"]);
     let is_off = |(mean, expected): (&f32, &Bounded)| (f64::from(*mean) - expected.value).abs() > expected.error;
     assert!(mean.iter().zip(expected).all(is_off));
 }
 
-/// Groups of two of four: each half of the batch is what two replicas of half the batch have.
+/// Groups of two out of four: each half of the batch has the statistics of two replicas with half the batch.
 #[test]
 fn groups_take_statistics_of_their_own() {
     let module = |mesh: Mesh| {
@@ -261,7 +261,7 @@ fn a_mesh_that_is_written_wrong_is_told_how_to_write_it() {
     );
     let message = read("{data: 4, batch_norm: {across: 0}}").unwrap_err().to_string();
     assert!(message.contains("m.yaml:2:") && message.contains("a whole number from 1 to 2048"), "{message}");
-    // Only the replicas say whether groups divide them, and a flag may say how many there are.
+    // Only the number of replicas decides whether groups divide them, and a flag may set it.
     let experiment = read("{data: 4, state: sharded, batch_norm: {across: 3}}").unwrap();
     assert_eq!(experiment.mesh.mesh.state, StateOf::Sharded);
     let error = Session::new(client(), spec(experiment.mesh.mesh)).map(drop).unwrap_err();

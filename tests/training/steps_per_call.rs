@@ -1,4 +1,4 @@
-//! Several steps in a call: unrolled, to the bit what as many calls give; in a loop, the same again and again.
+//! Several steps per call: unrolled, with the bits of as many calls; in a loop, reproducibly.
 
 use crate::run::client;
 use crate::{examples, run};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock};
 
 type State = BTreeMap<String, Array>;
-/// A step's number, what it reports, and its learning rate.
+/// A step's number, its report, and its learning rate.
 type Step = (u64, Vec<(String, f64)>, f64);
 
 fn unrolled(n: u32) -> StepsPerCall {
@@ -35,7 +35,7 @@ fn looped(n: u32) -> StepsPerCall {
     StepsPerCall::While(NonZeroU32::new(n).unwrap())
 }
 
-/// Adam with a rate that changes from step to step, so that a step counted wrong shows.
+/// Adam with a rate that changes at every step, so that a miscounted step shows.
 fn objective(precision: Precision) -> Objective {
     let learning_rate = LearningRate::WarmUpStep { value: 0.01, warm_up: 12, drops: Vec::new() };
     let update = Update { optimizer: Optimizer::ADAM, learning_rate, ..Update::default() };
@@ -43,7 +43,7 @@ fn objective(precision: Precision) -> Objective {
     Objective { update, loss_scale, ..Objective::default() }
 }
 
-/// All that carries something from step to step: batch norms, dropout, slots; and shifted images.
+/// Everything that carries state from step to step: batch norms, dropout, slots; and shifted images.
 fn spec(precision: Precision) -> Spec {
     let model = cnn::Config { filters: vec![4], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
     let task = Model::Cnn(model).task(0.1);
@@ -64,7 +64,7 @@ fn data() -> Data<'static> {
     Data { training: images(), test: images() }
 }
 
-/// What each step reports, by number; and the state after two epochs.
+/// The report of each step, by number; and the state after two epochs.
 fn trained(spec: Spec) -> (Vec<Step>, State) {
     let mut session = Session::new(client(), spec).unwrap();
     let mut steps = Vec::new();
@@ -77,7 +77,7 @@ fn trained(spec: Spec) -> (Vec<Step>, State) {
     (steps, session.state().unwrap())
 }
 
-/// In bf16, one step a call.
+/// One step per call, in bf16.
 static SINGLE: LazyLock<(Vec<Step>, State)> = LazyLock::new(|| trained(spec(Precision::Bf16)));
 
 fn assert_same((steps, state): &(Vec<Step>, State), other: &(Vec<Step>, State)) {
@@ -93,12 +93,12 @@ fn unrolled_steps_give_the_bits_of_single_ones() {
     for precision in [Precision::F32, Precision::Bf16].into_iter().chain(f16) {
         let single = if precision == Precision::Bf16 { &*SINGLE } else { &trained(spec(precision)) };
         assert_eq!(single.0.iter().map(|step| step.0).collect::<Vec<_>>(), (1..=26).collect::<Vec<_>>());
-        // 13 is no multiple of 2: the last step of an epoch is a call of its own.
+        // 13 is not a multiple of 2: the last step of an epoch is a separate call.
         assert_same(single, &trained(Spec { steps_per_call: unrolled(2), ..spec(precision) }));
     }
 }
 
-/// `y = w·x`, learnt from whole numbers by halves: all it computes has fewer than 24 bits, whatever the order.
+/// `y = w·x`, learnt from whole numbers in halves: all values have fewer than 24 bits, in any order.
 #[derive(Debug)]
 struct Exact;
 
@@ -119,7 +119,7 @@ impl Task for Exact {
     }
 }
 
-/// A loop's body is compiled in another way than an entry, so its last bits are others where it rounds: here nothing does.
+/// A loop's body is compiled differently from an entry, so its last bits may differ if it rounds: here nothing rounds.
 #[test]
 fn a_loop_makes_the_same_steps() {
     let bytes = |values: &[i32]| values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect::<Vec<u8>>();
@@ -151,14 +151,14 @@ fn a_loop_makes_the_same_steps() {
     for calls in [looped(4), unrolled(4), looped(5)] {
         let in_calls = trained(calls);
         assert_eq!((&in_calls.0, &in_calls.2), (&steps, &state), "{calls}");
-        // Of the steps of a call, the last one's scalars are there.
+        // Scalars are those of a call's last step.
         let at_end = |step: u64| calls.n().get() as u64 == step || step == 5;
         let ends = scalars.iter().zip(&in_calls.1).filter(|(single, _)| at_end(single.0));
         assert!(ends.clone().count() > 0 && ends.into_iter().all(|(single, of_call)| single == of_call), "{calls}");
     }
 }
 
-/// Stopped in the middle of a call; gives the checkpoint.
+/// Stops in the middle of a call; returns the checkpoint.
 fn stopped(spec: &Spec, folder: &Path) -> (PathBuf, Checkpoint) {
     let path = folder.join("run.safetensors");
     let mut session = Session::new(client(), spec.clone()).unwrap();
@@ -173,13 +173,13 @@ fn stopped(spec: &Spec, folder: &Path) -> (PathBuf, Checkpoint) {
         _ => {}
     });
     assert_eq!(result.unwrap_err().kind(), &TrainErrorKind::Interrupted { step: 21, epoch: 2 });
-    // A call that passes a multiple of 3; the epoch's end; where it stopped.
+    // After a call that passes a multiple of 3, at the epoch's end, and where it stopped.
     assert_eq!(saved, [4, 8, 12, 13, 17, 21]);
     let checkpoint = Checkpoint::read(&path).unwrap();
     (path, checkpoint)
 }
 
-/// The state at the end of a run that goes on from a checkpoint.
+/// The state at the end of a run that resumes from a checkpoint.
 fn resumed(spec: Spec, path: &Path, checkpoint: &Checkpoint) -> Result<State, TrainError> {
     let mut session = Session::new(client(), spec).unwrap();
     assert_eq!(session.restore(path, checkpoint, Resumption::default())?, []);
@@ -222,7 +222,7 @@ fn calls_longer_than_an_epoch_are_refused() {
 #[test]
 fn a_step_that_is_not_finite_is_named_within_its_call() {
     let mut spec = Spec { steps_per_call: unrolled(4), ..spec(Precision::F32) };
-    // The update of the second step: the third's loss shows it.
+    // The second step's update overflows: the third's loss shows it.
     spec.objective.update.optimizer = Optimizer::SGD;
     spec.objective.update.learning_rate = LearningRate::Constant { value: 1e38 };
     let mut session = Session::new(client(), spec).unwrap();
@@ -230,7 +230,7 @@ fn a_step_that_is_not_finite_is_named_within_its_call() {
         bf16scope::train::run(&mut session, data(), &RunPlan::new(1, None), &AtomicBool::new(false), &mut |_| {});
     let error = error.unwrap_err();
     let &TrainErrorKind::Diverged { step: step @ (2 | 3), epoch: 1, .. } = error.kind() else { panic!("{error}") };
-    // It was made again up to there, to see where it began.
+    // It was replayed up to there, to find the origin.
     assert_eq!(session.step(), step - 1);
 }
 
@@ -248,7 +248,7 @@ fn a_tpu_runs_several_steps_in_the_memory_of_one() {
     for calls in [unrolled(3), looped(3)] {
         let several = compiled(calls);
         let case = format!("{calls}: {several:?}\n1: {single:?}");
-        // Three steps' activations are not alive at once.
+        // The activations of three steps are not alive at the same time.
         assert!(several.hbm.temporaries < 2 * single.hbm.temporaries, "{case}");
         assert!(several.cycles > 2 * single.cycles, "{case}");
     }

@@ -1,5 +1,5 @@
-//! Variables and slots stored in bf16: stochastic rounding against the host's, bit for bit, and without bias; what each
-//! storage keeps of small updates; runs that stop and go on; checkpoints from one storage to another.
+//! Variables and slots stored in bf16: stochastic rounding bit for bit as on the host, and unbiased; small updates in
+//! each storage; resumed runs; checkpoints converted between storages.
 
 use crate::{examples, run};
 
@@ -45,7 +45,7 @@ fn program_of(storage: Storage, dims: &[i64]) -> Program {
 
 const KEY: [u32; 2] = [0x0123_4567, 0x89AB_CDEF];
 
-/// The variables after each step, of which `gradient` gives the gradients.
+/// The variables after each step with the gradients of `gradient`.
 fn follow(program: &Program, n_steps: i32, gradient: impl Fn(i32) -> Vec<f32>, mut look: impl FnMut(&[Buffer])) {
     let client = run::client();
     let bytes = encode::to_bytes(&program.module).unwrap();
@@ -72,7 +72,7 @@ fn bf16s(buffer: &Buffer) -> Vec<bf16> {
     buffer.to_host().unwrap().as_chunks::<2>().0.iter().map(|bytes| bf16::from_le_bytes(*bytes)).collect()
 }
 
-/// From zero, a step at rate 1 makes of a gradient `−x` exactly `x`, which is then stored.
+/// From zero, a step at rate 1 with the gradient `−x` gives exactly `x`, which is then stored.
 fn stored(storage: Storage, dims: &[i64], x: &[f32]) -> Vec<bf16> {
     let mut last = Vec::new();
     let gradient: Vec<f32> = x.iter().map(|x| -x).collect();
@@ -80,7 +80,7 @@ fn stored(storage: Storage, dims: &[i64], x: &[f32]) -> Vec<bf16> {
     last
 }
 
-/// A million numbers, their distance from the bf16 below counted in 2^-16 ulps, of both signs.
+/// A million numbers of both signs, with their distance from the bf16 below in 2^-16 ulps.
 fn million() -> (Vec<f32>, Vec<u32>) {
     let lower = |i: u32| i.wrapping_mul(40_503) & 0xFFFF;
     let number = |i: u32| {
@@ -142,7 +142,7 @@ fn what_is_no_number_or_has_no_finite_neighbour_is_rounded_as_on_the_host() {
             assert!(rounded.is_nan(), "element {i}: {rounded}");
             continue;
         }
-        // 0 − (−0) is +0, so a zero has lost its sign before it is rounded.
+        // 0 − (−0) is +0, so a zero loses its sign before it is rounded.
         let x = if *x == 0.0 { 0.0 } else { *x };
         assert_eq!(rounded.to_bits(), round_stochastically(x, noise.bits(i as u32)).to_bits(), "element {i}: {x}");
         assert_eq!(rounded.is_finite(), x.is_finite(), "element {i}: {x}");
@@ -228,7 +228,7 @@ fn what_is_stored_is_what_was_asked_for_and_the_network_reads_it_without_a_cast(
         assert_eq!(of("/low"), if storage == Storage::Bf16Compensated { 4 } else { 0 });
         assert_eq!(of(ROUNDING_KEY), usize::from(storage == Storage::Bf16Stochastic));
         assert_eq!(program.warnings.len(), usize::from(storage == Storage::Bf16Nearest), "{:?}", program.warnings);
-        // Nothing of it is in what evaluates and predicts, which reads the same variables.
+        // Evaluations and predictions have nothing of it, and read the same variables.
         let evaluation = program::evaluation(&*spec.task, spec.numbers(), 8, &Tuning::none()).unwrap().program;
         for variable in &evaluation.variables {
             let same = program.variables.iter().find(|v| v.name == variable.name).unwrap();
@@ -241,8 +241,8 @@ fn what_is_stored_is_what_was_asked_for_and_the_network_reads_it_without_a_cast(
     assert_eq!(["kernel", "adam_m", "adam_v"].map(dtype), [DType::F32, DType::BF16, DType::BF16]);
 }
 
-/// Of the first step's moments, which f32 slots hold as they are, each is one of its two neighbours; to nearest all of them
-/// would be the nearer one.
+/// The first step's moments, which f32 slots store exactly: each rounded one is one of the two neighbours, and not
+/// always the nearer one.
 #[test]
 fn slots_are_rounded_up_or_down_by_chance() {
     let after_one_step = |slots| {
@@ -266,7 +266,7 @@ fn slots_are_rounded_up_or_down_by_chance() {
             n_farther += usize::from(stochastic != nearest);
         }
     }
-    // By chance a quarter of those that bf16 does not hold are, on average.
+    // On average a quarter of those that bf16 does not represent are.
     assert!(
         n_farther * 20 > n_between && n_farther * 2 < n_between,
         "{n_farther} of {n_between} took the farther side"
@@ -312,7 +312,7 @@ fn the_noise_is_of_the_step_not_of_the_call() {
     assert_ne!(of_seed(3), of_seed(4));
 }
 
-/// The sums over micro-batches are f32 whatever the variables are stored in.
+/// The sums over micro-batches are f32 whatever the variables' storage.
 #[test]
 fn gradients_of_micro_batches_add_up_in_f32() {
     for precision in [Precision::F32, Precision::Bf16] {
@@ -324,7 +324,8 @@ fn gradients_of_micro_batches_add_up_in_f32() {
         let [loop_] = &entry.instructions.iter().filter(|it| it.op.opcode() == "while").collect::<Vec<_>>()[..] else {
             panic!("there is one loop")
         };
-        // Its state: variables, the batch, the loss scale, sums; the gradients' sums among them, as kernels and biases.
+        // Its state: variables, the batch, the loss scale, sums, among them those of the gradients of kernels and
+        // biases.
         let f32s = loop_.shape.leaves().iter().filter(|leaf| leaf.dtype() == Some(DType::F32)).count();
         let bf16s = loop_.shape.leaves().iter().filter(|leaf| leaf.dtype() == Some(DType::BF16)).count();
         let n_variables = program.variables.iter().filter(|variable| variable.trainable).count();
@@ -341,7 +342,7 @@ fn f32s(array: &Array) -> Vec<f32> {
     }
 }
 
-/// A NaN, or what bf16 has no finite number for, in a slot: named by the variable that it is a slot of.
+/// A NaN, or a number without a finite bf16 near it, in a slot: the error names the variable.
 #[test]
 fn what_is_not_finite_in_a_slot_is_named_by_its_variable() {
     let path = Path::new("slot.safetensors");
@@ -356,7 +357,7 @@ fn what_is_not_finite_in_a_slot_is_named_by_its_variable() {
         let error = session.restore(path, &bad, Resumption::default()).unwrap_err().to_string();
         assert!(error.contains(&format!("{slot} is not finite: element 1 is {what}")), "{error}");
     }
-    // And where a run makes one: gradients of 1e30 have squares that f32 has not.
+    // Also if a run makes one: gradients of 1e30 have squares beyond f32.
     let overflowing = Update { optimizer: Optimizer::ADAM, slots: SlotStorage::Bf16Stochastic, ..Update::default() };
     let graph = Graph::training("update");
     let w = graph.scope().variable("w", DType::F32, [2], Init::Zeros);
@@ -410,18 +411,18 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
             for (before, after) in f32s(&masters.variables[name]).iter().zip(f32s(&back.variables[name])) {
                 let expected = bf16::from_f32(*before).to_f32();
                 match storage {
-                    // Half an ulp of the high part, 2^-8 of it at most, has 8 bits more.
+                    // The remainder of at most half an ulp of the high part, 2^-8 of it, has 8 more bits.
                     Storage::Bf16Compensated => assert!((after - before).abs() <= 2f32.powi(-17) * before.abs()),
                     _ => assert_eq!(after, expected, "{name}"),
                 }
             }
         }
-        // Slots are as they were.
+        // Slots do not change.
         let slots = |of: &Checkpoint| -> Vec<Array> {
             of.variables.iter().filter(|(name, _)| name.contains("/adam_")).map(|it| it.1.clone()).collect()
         };
         assert_eq!(slots(&masters), slots(&back));
-        // What evaluates reads f32, or bf16 as the same f32.
+        // Evaluations read f32, or bf16 widened to f32.
         let evaluator = Evaluator::new(client, &f32.spec().task, Precision::F32, 8, &Tuning::none()).unwrap();
         let evaluated = |of: &Checkpoint| evaluator.evaluate(path, of, &data()).unwrap().totals.to_values();
         let read = evaluated(&low);
@@ -430,7 +431,7 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
             _ => assert_eq!(read, evaluated(&back)),
         }
     }
-    // A number that bf16 has not is named, and its variable.
+    // The error names a number without a bf16, and its variable.
     let mut large = masters.clone();
     let name = &trainable[0];
     large.variables.get_mut(name).unwrap().bytes[4..8].copy_from_slice(&f32::MAX.to_le_bytes());
@@ -447,7 +448,7 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
     assert_eq!(session.state().unwrap(), before);
 }
 
-/// A language of 24 words, the next of which follows from the last two, but for one in eight.
+/// A language of 24 words in which the last two determine the next, except for one in eight.
 fn sentences(n: usize, seed: u64) -> Arrays {
     const LENGTH: usize = 24;
     let words = Init::RandomBits.words(seed, "sentences", &[(n * (LENGTH + 1)) as i64]);
@@ -489,8 +490,8 @@ pub(super) fn learnt(spec: Spec, data: Data<'_>, n_epochs: u64) -> [f64; 2] {
     ["loss", "accuracy"].map(|name| summary.value(name).unwrap())
 }
 
-/// Trains three seeds in each storage, prints their test losses and accuracies, and sees plain bf16 lose. The seeds decide
-/// alike in each storage what a network starts from, so losses are compared seed by seed.
+/// Trains three seeds in each storage, prints their test losses and accuracies, and checks that plain bf16 loses. A
+/// seed gives the same initial values in each storage, so losses are compared seed by seed.
 pub(super) fn all_but_plain_bf16_learn(what: &str, learnt: impl Fn(Storage, u64) -> [f64; 2]) {
     let of = |storage| (storage, [0, 1, 2].map(|seed| learnt(storage, seed)));
     let found: Vec<_> = Storage::ALL.into_iter().map(of).collect();

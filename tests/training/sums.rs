@@ -1,4 +1,4 @@
-//! Gradients that replicas sum in bf16: every addition rounds, in the order that was asked for.
+//! Gradients that replicas sum in bf16: every addition rounds, in the configured order.
 
 use super::replicas::{CNN, batches, client, noise, spec};
 
@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 
 const N: u32 = 8;
 
-/// What each replica gets of a sum, of one number on each.
+/// The sum on each replica, of one number on each.
 fn sums(values: [f32; N as usize], sum: impl Fn(&Tensor) -> Tensor) -> Vec<f32> {
     let replicas = Replicas { n: NonZeroU32::new(N).unwrap(), ..Replicas::default() };
     let graph = Graph::new("sum").for_replicas(replicas);
@@ -30,7 +30,7 @@ fn sums(values: [f32; N as usize], sum: impl Fn(&Tensor) -> Tensor) -> Vec<f32> 
     results.into_iter().map(|results| f32::from_le_bytes(value(results).try_into().unwrap())).collect()
 }
 
-/// An ulp of bf16 is 2 from 256 on, and half of it is rounded to even: each 1 that is added to 256 is lost.
+/// The spacing of bf16 is 2 from 256 on, and half of it rounds to even: each 1 added to 256 is lost.
 #[test]
 fn each_addition_rounds_in_its_order() {
     let values = [256.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
@@ -39,7 +39,7 @@ fn each_addition_rounds_in_its_order() {
     assert_eq!(sums(values, |x| x.rounded_sum_over_replicas(SumOrder::Ring)), all(256.0));
     // 256 + 1, 1 + 1, 1 + 1, 1 + 1; 256 + 2, 2 + 2; 258 + 4.
     assert_eq!(sums(values, |x| x.rounded_sum_over_replicas(SumOrder::Tree)), all(262.0));
-    // Why it is written out: this plugin sums bf16 in more, and rounds 263 once.
+    // The reason for explicit additions: this plugin sums bf16 in f32, and rounds 263 once.
     let in_bf16 = |x: &Tensor| x.cast(DType::BF16).sum_over_replicas().cast(DType::F32);
     assert_eq!(sums(values, in_bf16), all(264.0));
 }
@@ -64,7 +64,7 @@ fn a_session_sums_in_what_the_mesh_says() {
     assert!(bf16 == ring && bf16 != f32 && bf16 != tree && tree != f32);
 }
 
-/// What `train` reads before the first step.
+/// The summed quantities that `train` reports before the first step.
 #[test]
 fn what_the_devices_of_a_session_add_is_read_from_their_program() {
     let session = Session::new(client(), spec(CNN, Precision::Bf16, 16, 8)).unwrap();
@@ -91,7 +91,7 @@ mod long {
         for n in [8, 16, 32, 64] {
             let gradients = |sum| {
                 let mut spec = summed(spec(network, Precision::Bf16, 64, n), sum);
-                // Of the first step the slot is the gradient.
+                // In the first step the slot is the gradient.
                 spec.objective.update.optimizer = bf16scope::optim::Optimizer::default();
                 let batches = batches(&source, &spec, 1);
                 let mut session = Session::new(&client, spec).unwrap();
@@ -112,7 +112,7 @@ mod long {
             };
             let (ring, tree) = (error(&ring), error(&tree));
             println!("{n} replicas: ring {ring:.2e}, tree {tree:.2e}");
-            // Each rounding is of half an ulp at most, 2^-9 of the sum so far; more of them cannot help.
+            // Each rounding is at most half an ulp, 2^-9 of the sum so far; more of them can only hurt.
             assert!(tree > 0.0 && tree < ring, "{n}: {tree} {ring}");
         }
     }

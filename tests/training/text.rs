@@ -119,8 +119,8 @@ fn ids_are_those_of_hugging_faces_tokenizers() {
     }
 }
 
-/// Texts are cut into pieces where the ids allow it, remembered, and shared out among threads: of 300 KB of all that is odd, the
-/// ids are those that the tokenizer itself makes of the whole.
+/// Texts are cut into pieces where the ids allow it, cached, and distributed over threads: for 300 KB of unusual text,
+/// the ids are those of the tokenizer on the whole.
 #[test]
 fn ids_of_a_long_text_are_those_of_the_whole() {
     let texts = texts();
@@ -132,7 +132,7 @@ fn ids_of_a_long_text_are_those_of_the_whole() {
         number += 1;
         let pick = (Draw::new(1, 2, number).share() * (texts.len() * 7) as f64) as usize;
         let text = &texts[pick % texts.len()];
-        // Some begin and end within a word, so that what meets is new.
+        // Some begin and end within a word, so that their joints are new.
         let cut = text.char_indices().nth(pick / texts.len()).map_or(0, |(at, _)| at);
         whole += &text[cut..];
         whole += ["", " ", "\n", "  ", "\n\n", " \n", "\t"][pick % 7];
@@ -218,7 +218,7 @@ fn packs_hold_as_many_texts_as_fit_each_with_its_segment_and_positions() {
     assert_eq!(shown(0), ["abcde.", "bc.e..", "111220", "012010", "110100"]);
     assert_eq!(shown(1), ["fghijk", "ghij..", "111112", "012340", "111100"]);
     assert_eq!(shown(2), ["012345", "12345.", "111111", "012345", "111110"]);
-    // What is left of a long text, and the next.
+    // The rest of a long text, and the next.
     assert_eq!(shown(3), ["6789lm", "789.m.", "111122", "012301", "111010"]);
     assert!(source.place(1).ends_with("a.txt:4") && source.place(3).ends_with("b.txt:1"), "{}", source.place(1));
 }

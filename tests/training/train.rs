@@ -28,8 +28,8 @@ fn data() -> Data<'static> {
 /// Steps in an epoch of the digits at batch 32.
 const STEPS_PER_EPOCH: u64 = 1437 / 32;
 
-/// A small network with all that a resumption must restore: weights, slots, running statistics, generators of dropout;
-/// and with shifted images, which it must repeat.
+/// A small network with everything that a resumption must restore: weights, slots, running statistics, generators of
+/// dropout; and with shifted images, which it must reproduce.
 fn spec(learning_rate: LearningRate) -> Spec {
     let model = cnn::Config { filters: vec![8], dropout: 0.25, ..cnn::Config::new([8, 8, 1], 10) };
     let optimizer = Optimizer::Momentum(Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() });
@@ -63,7 +63,7 @@ fn plan(n_epochs: u64, checkpoint: &Path) -> RunPlan {
     RunPlan::new(n_epochs, Some(Place::claim(checkpoint).unwrap()))
 }
 
-/// Runs without ever being asked to stop.
+/// Runs without a request to stop.
 fn finish(session: &mut Session, plan: &RunPlan) -> Result<bf16scope::train::Summary, TrainError> {
     run(session, data(), plan, &AtomicBool::new(false), &mut |_| {})
 }
@@ -85,7 +85,7 @@ fn digits_accuracy(precision: Precision, seed: u64, n_epochs: u32) -> f64 {
     accuracy
 }
 
-/// In bf16 with seed 0, which two tests want.
+/// In bf16 with seed 0, for two tests.
 static BF16_ACCURACY: LazyLock<f64> = LazyLock::new(|| digits_accuracy(Precision::Bf16, 0, digits::SHORT));
 
 #[test]
@@ -119,7 +119,7 @@ fn the_same_run_gives_the_same_weights_and_another_seed_others() {
         session.state().unwrap()
     };
     let once = state(run::optimized_client(), 3);
-    // Compiled again, too.
+    // Also if compiled again.
     assert_same_bits(&once, &state(&run::own_client(), 3));
     assert_ne!(once, state(run::optimized_client(), 4));
 }
@@ -138,7 +138,7 @@ fn a_resumed_run_ends_with_the_same_weights() {
     finish(&mut session(spec(constant())), &plan(1, &path)).unwrap();
     let checkpoint = Checkpoint::read(&path).unwrap();
     assert_eq!(checkpoint.position.step, STEPS_PER_EPOCH);
-    // The resumed session begins with other values, all of which the checkpoint must replace.
+    // The resumed session has other initial values, all of which the checkpoint must replace.
     let mut resumed = session(spec(constant()));
     resumed.restore(&path, &checkpoint, Resumption::default()).unwrap();
     let summary = finish(&mut resumed, &plan(2, &path)).unwrap();
@@ -232,7 +232,7 @@ fn a_checkpoint_is_saved_when_its_seconds_have_passed() {
 fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
-    // The update of this step overflows; the next one's loss shows it.
+    // The update of this step overflows; the loss of the next shows it.
     let bad = STEPS_PER_EPOCH + 5;
     let mut diverging = session(spec(explodes_at(bad, 1e37)));
     let mut first = None;
@@ -258,8 +258,8 @@ fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint() {
 fn a_state_that_is_not_finite_is_not_saved() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
-    // The last update of the epoch is infinite in f32: no loss has seen it when the state is to be saved.
-    // Nothing moves before it, so the scales of batch norm are 1 and their gradients, with the decay's, about 1000.
+    // The last update of the epoch is infinite in f32: no loss has shown it when the state is saved. Nothing moves
+    // before it, so the scales of batch norm are 1 and their gradients, with the decay's, about 1000.
     let drops = [(0, 0.0), (STEPS_PER_EPOCH as u32 - 1, 1.0)];
     let drops = drops.map(|(step, multiplier)| RateDrop { step, multiplier }).to_vec();
     let mut spec = spec(LearningRate::WarmUpStep { value: 3e38, warm_up: 0, drops });
@@ -358,7 +358,7 @@ fn padding_counts_for_nothing_in_an_evaluation() {
     }
 }
 
-/// The digits, each with a first pixel that is drawn.
+/// The digits, with a random first pixel.
 #[derive(Debug)]
 struct Drawn(&'static dyn Source);
 
@@ -394,8 +394,8 @@ impl Source for Drawn {
     }
 }
 
-/// Draws changed when seed and epoch were told apart: a run from before goes on as it began, to the bit, and its checkpoints
-/// say so.
+/// Draws changed when they began to depend on seed and epoch separately: an older run resumes with its own draws, to
+/// the bit, and its checkpoints record the version.
 #[test]
 fn a_run_that_began_with_other_draws_goes_on_with_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Ten thousand training steps do not grow the process, and free every handle. Alone in its process, whose
-//! both counts are.
+//! Ten thousand training steps neither grow the process nor leave handles. The test is alone in its process, because
+//! both counts are per process.
 
 use crate::alone::alone;
 use crate::{examples, run};
@@ -49,8 +49,8 @@ fn ten_thousand_steps() {
     let (bytes_after, handles_after) = steps(N_STEPS);
 
     assert_eq!(handles_after, handles_before);
-    // What a step holds: the smallest thing it could leak is the 4 bytes of the loss, for which an allocator takes 16
-    // and the plugin's buffer object hundreds. Leaking any of them in every step would show as at least this many.
+    // The smallest possible leak of a step is the 4 bytes of the loss, for which an allocator takes 16 and the plugin's
+    // buffer object hundreds. Leaking any of them in every step would show as at least this many.
     let least_leak = (N_STEPS * 256) as u64;
     let growth = bytes_after.saturating_sub(bytes_before);
     assert!(

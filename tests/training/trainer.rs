@@ -1,4 +1,4 @@
-//! `Trainer`: it trains to the bits of the session that it stands on, stops and goes on, is loaded and used.
+//! `Trainer`: it trains to the bits of its session, stops and resumes, is loaded and used.
 
 use crate::digits::digits;
 use crate::run::client;
@@ -107,7 +107,7 @@ fn a_checkpoint_that_is_loaded_evaluates_and_predicts_as_the_run_that_left_it() 
     assert_eq!((loaded.summary().steps, loaded.summary().checkpoint.as_deref()), (70, Some(path.as_path())));
     let evaluation = loaded.evaluate(data().test).unwrap();
     let mut values = evaluation.totals.to_values();
-    // L2 is of the weights, not of the examples.
+    // L2 is a function of the weights, not of the examples.
     values.extend(trained.summary().value("total_loss").map(|total| ("total_loss".to_string(), total)));
     assert_eq!((evaluation.n_examples, &values), (360, &trained.summary().test));
     assert_eq!(trained.evaluate(data().test).unwrap(), evaluation);
@@ -140,14 +140,14 @@ fn what_may_not_go_on_is_refused_before_anything_is_compiled() {
     let other = Trainer::new(Model::Cnn(cnn::Config::new([8, 8, 1], 10)).task(0.0)).load(Path::new(&path));
     let other = other.unwrap_err().to_string();
     assert!(other.contains("the checkpoint is of another function"), "{other}");
-    // Another learning rate may be: it is said.
+    // Another learning rate is allowed, and reported.
     let rate = LearningRate::Constant { value: 0.025 };
     let resumed = fit(trainer().learning_rate(rate).resume(&path)).unwrap();
     let changes: Vec<String> = resumed.changes().iter().map(ToString::to_string).collect();
     assert_eq!(changes, ["train.learning_rate.value was 0.05, is 0.025 now"]);
 }
 
-/// The test digits, the first of which cannot be read, and may be left out.
+/// The test digits, the first of which cannot be read, and may be skipped.
 #[derive(Debug)]
 struct Holes {
     n_bad: u64,
@@ -184,7 +184,7 @@ impl Source for Holes {
     }
 }
 
-/// It ended the run: "the batch has 0 valid examples".
+/// An evaluation used to fail: "the batch has 0 valid examples".
 #[test]
 fn a_whole_batch_of_an_evaluation_may_be_left_out() {
     let trained = fit(trainer().epochs(1)).unwrap();
@@ -202,7 +202,7 @@ fn a_whole_batch_of_an_evaluation_may_be_left_out() {
     assert_eq!(summary.epochs.len(), 1);
 }
 
-/// TensorFlow's total loss: what `tf.nn.l2_loss` of the kernels adds, here computed from the state that a run ends with.
+/// TensorFlow's total loss: the loss plus `tf.nn.l2_loss` of the kernels, computed here from the final state of a run.
 #[test]
 fn the_total_loss_has_what_l2_adds() {
     let decay = WeightDecay { value: 0.01, except: vec!["bias".to_string()], decoupled: false };
@@ -221,7 +221,7 @@ fn the_total_loss_has_what_l2_adds() {
     let [loss, total] = ["loss", "total_loss"].map(|name| summary.value(name).unwrap());
     // The same terms, added in two orders in f64: 53 bits, and fewer than 2^16 of them.
     assert!((total - (loss + l2)).abs() <= (loss + l2) * 2f64.powi(16 - 53), "{total}, {loss} and {l2}");
-    // Decoupled, it is no term of any loss.
+    // Decoupled weight decay is no term of the loss.
     let decoupled = fit(trainer().epochs(1).weight_decay(WeightDecay { decoupled: true, ..decay })).unwrap();
     assert_eq!(decoupled.summary().value("total_loss"), None);
 }
@@ -236,10 +236,10 @@ fn of_no_epochs_the_checkpoint_is_of_the_initial_state() {
     let checkpoint = Checkpoint::read(&path).unwrap();
     assert_eq!(checkpoint.position.step, 0);
     assert!(checkpoint.variables == trained.session().unwrap().state().unwrap());
-    // It is what a run begins with.
+    // It is the state with which a run begins.
     let resumed = fit(trainer().checkpoint(&path).resume(&path)).unwrap();
     assert!(resumed.session().unwrap().state().unwrap() == whole().session().unwrap().state().unwrap());
-    // Of a run that has been going on, no epochs more leave its checkpoint as it is.
+    // No more epochs for a run in progress leave its checkpoint as it is.
     let before = std::fs::read(&path).unwrap();
     let end = fit(trainer().epochs(0).checkpoint(&path).resume(&path)).unwrap();
     assert_eq!(end.summary().steps, 70);
@@ -261,7 +261,7 @@ fn early_stopping_ends_as_the_last_epoch_does() {
     assert!(stopped.into_session().unwrap().state().unwrap() == whole.session().unwrap().state().unwrap());
     let losses: Vec<_> = whole.summary().epochs.iter().map(|epoch| epoch.test_value("loss")).collect();
     assert_eq!(asked, [(1, losses[0], None), (2, losses[1], None)]);
-    // Its checkpoint goes on.
+    // Its checkpoint can be resumed.
     let resumed = fit(trainer().epochs(3).resume(&path)).unwrap();
     assert_eq!((resumed.summary().epochs.len(), resumed.summary().epochs[0].epoch), (1, 3));
 }

@@ -1,4 +1,5 @@
-//! `tune: {transpose_input: true}`: images go up with the examples last, and every bit stays, whatever shares a step.
+//! `tune: {transpose_input: true}`: images are uploaded with the examples last, and every bit stays the same, however a
+//! step is shared.
 
 use crate::replicas::{CNN, client, mesh, noise, spec};
 
@@ -18,12 +19,12 @@ fn transposed(spec: &Spec) -> Spec {
     spec
 }
 
-/// Images of two kinds of pixels, so that another order of anything shows.
+/// Images of two kinds of pixels, so that any other order shows.
 fn model() -> String {
     CNN.replace("[8, 8, 1]", "[6, 4, 3]")
 }
 
-/// What each step reports, the state and an evaluation, and predictions.
+/// The reports of each step, the state and an evaluation, and predictions.
 type Trained = (Vec<Vec<(String, f64)>>, String, Vec<NamedArray>);
 
 fn trained(spec: Spec) -> Trained {
@@ -86,7 +87,7 @@ fn the_parameter_is_of_one_dimension_and_says_what_it_is_made_of() {
         let image = &step.program.inputs[0];
         let parameter = &step.program.module.entry().instr(image.instr).shape;
         assert_eq!((image.name.as_str(), image.dtype), ("images", DType::BF16));
-        // Of a replica, which has four of the eight.
+        // For a replica, which has four of the eight examples.
         assert_eq!((parameter.dims(), image.dims_of_batch()), (&[n_steps * 4 * 72][..], vec![n_steps * 4, 6, 4, 3]));
     }
 }

@@ -1,4 +1,4 @@
-//! Tunings: the same variables under each, the same bits under those that say so, and a checkpoint that goes from one to
+//! Tunings: the same variables under each, the same bits under exact ones, and checkpoints that move from one to
 //! another.
 
 use crate::{examples, run};
@@ -21,7 +21,7 @@ fn transformer(n_layers: u32) -> Model {
     document::from_str("transformer", &format!("{{kind: transformer, {sizes}, layers: {n_layers}}}")).unwrap()
 }
 
-/// With a rate of 1 and no momentum the new value is the old one less the gradient.
+/// With a rate of 1 and no momentum the new value is the old one minus the gradient.
 fn objective(tuning: &Tuning) -> Objective {
     let update =
         Update { optimizer: Optimizer::SGD, learning_rate: LearningRate::Constant { value: 1.0 }, ..Update::default() };
@@ -33,7 +33,7 @@ fn variables(program: &Program) -> Vec<(String, DType, Vec<i64>)> {
     program.variables.iter().map(|v| (v.name.clone(), v.dtype, v.dims.clone())).collect()
 }
 
-/// Results of a step from values that depend on names alone, by name.
+/// Named results of a step whose inputs depend on names alone.
 fn results(program: &Program) -> Vec<(String, Literal)> {
     let value = |name: &str| {
         if let Some(variable) = program.variables.iter().find(|variable| variable.name == name) {
@@ -58,7 +58,7 @@ fn results(program: &Program) -> Vec<(String, Literal)> {
     program.outputs.iter().cloned().zip(run::run(program, value)).collect()
 }
 
-/// Each choice, made alone, as YAML has it; `BLOCK` is a pattern of the model's blocks.
+/// Each choice alone, as YAML writes it; `BLOCK` is a pattern of the model's blocks.
 const MADE: [(&str, &str); 13] = [
     ("stem", "space_to_depth"),
     ("stem", "pool_first"),
@@ -75,8 +75,8 @@ const MADE: [(&str, &str); 13] = [
     ("transpose_input", "true"),
 ];
 
-/// `pair_columns` wants a batch of 128. What a model has no use for changes nothing. [`super::remat`] compares what a
-/// network of convolutions rematerialises; here it is the transformer that runs.
+/// `pair_columns` needs a batch of 128. A choice that a model cannot use changes nothing. [`super::remat`] compares
+/// what a convolutional network rematerialises; here the transformer runs.
 #[test]
 fn choices_keep_the_variables_and_exact_ones_every_bit() {
     keep_variables_and_bits(1);
@@ -111,7 +111,7 @@ fn keep_variables_and_bits(n_layers: u32) {
         let all = step(&Tuning::tpu()).unwrap();
         assert_eq!(variables(&all), variables(&untuned), "{}", model.kind());
     }
-    // Of ResNet two stems, pairs, the norm, three remats and the input; of the transformer the softmax, both layer remats, two
+    // ResNet: two stems, pairs, the norm, three remats and the input; transformer: the softmax, both layer remats, two
     // remats and the cotangent remat. Pace has nothing to wait for where nothing large is rematerialised.
     assert_eq!(n_changed, 14);
     assert!(CHOICES.iter().all(|choice| MADE.iter().any(|(key, _)| *key == choice.key)));
@@ -147,7 +147,7 @@ fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said
             "tune.stem was plain, is pool_first now: the same function, with other last bits from here on",
         ]
     );
-    // It holds what the other held, and both go on.
+    // It holds the same state, and both continue.
     assert_eq!(tuned.state().unwrap(), none.state().unwrap());
     let reports = [&mut none, &mut tuned].map(|session| session.train(&batch).unwrap());
     assert!(reports.iter().all(|report| report.loss().unwrap().is_finite()), "{reports:?}");

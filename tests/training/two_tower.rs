@@ -1,4 +1,4 @@
-//! Two towers: pictures and words, on real ones in every precision; and padding, of words and of batches.
+//! Two towers: images and words, with real data in every precision; and padding of words and of batches.
 
 use super::storage::{all_but_plain_bf16_learn, learnt as learnt_of};
 use crate::{examples, run};
@@ -33,7 +33,7 @@ fn drawings() -> &'static Examples {
 /// Drawings for testing.
 const N_TEST: usize = 391;
 
-/// The example with a smaller tower of pictures, to learn `loss`, as a model's YAML has it.
+/// The example with a smaller image tower and the objective `loss`, as in a model's YAML.
 fn experiment(loss: &str) -> Experiment {
     let mut experiment = Experiment::read(example()).unwrap();
     let words = "{kind: ids, length: 8, vocabulary: 459}";
@@ -58,8 +58,8 @@ fn learnt(loss: &str, precision: Precision, n_epochs: u64, metric: &str) -> f64 
     summary.value(metric).unwrap()
 }
 
-/// The largest class has 60 of the 391 test drawings, 15.3 %. Who always names it is right so often, and who guesses has a
-/// standard deviation of √(0.153 · 0.847 / 391), 1.8 points: five of them above is 24.5 %.
+/// The largest class has 60 of the 391 test drawings, 15.3 %: always naming it is right so often, with a standard
+/// deviation of √(0.153 · 0.847 / 391), 1.8 points: five of them above is 24.5 %.
 #[test]
 fn classes_of_drawings_are_learnt() {
     learns_classes(Precision::Bf16);
@@ -70,8 +70,8 @@ fn learns_classes(precision: Precision) {
     assert!(accuracy > 0.245, "{precision}: {accuracy}");
 }
 
-/// Which of the words of a batch of 32 are a drawing's is guessed once in a batch, of which the training drawings make 50.
-/// Five standard deviations, of √50, above is 86 of them. (Of the test drawings many have no words that are known.)
+/// Guessing which words of a batch of 32 belong to a drawing is right once per batch; the training drawings give 50
+/// batches. Five standard deviations, of √50, above is 86. (Many test drawings have no known words.)
 #[test]
 fn words_of_drawings_are_found_among_those_of_a_batch() {
     let spec = spec(MATCHING, Precision::Bf16);
@@ -119,7 +119,7 @@ fn padding_of_a_batch_counts_for_nothing_in_an_evaluation() {
     assert!((loss - expected).abs() <= bound(expected), "{loss}, expected {expected}");
 }
 
-/// Predictions for blank pictures with these words, the bytes of each example's.
+/// Predictions for blank images with these words, given as the bytes of each example.
 fn predictions(words: &str, array: ArrayInfo, bytes: Vec<u8>, n: usize) -> Vec<Vec<u8>> {
     let text = format!("kind: two_tower\npictures: [4, 4, 1]\nwords: {words}\nfilters: [4]\nloss: {MATCHING}\n");
     let model: Model = document::from_str("small", &text).unwrap();

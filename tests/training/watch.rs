@@ -1,4 +1,4 @@
-//! The black box: what it says of runs with a planted fault, that it is silent of clean ones, and that it changes no bit.
+//! The flight recorder: it names planted faults, is silent on clean runs, and changes no bit.
 
 use crate::{examples, run};
 
@@ -46,22 +46,22 @@ fn small_cnn() -> Model {
     Model::Cnn(cnn::Config { filters: vec![8], dropout: 0.25, ..cnn::Config::new([4, 4, 1], 2) })
 }
 
-/// Trains on `data`; gives the session, what was seen, and how it ended.
+/// Trains on `data`; returns the session, the records, and how the run ended.
 fn watched(spec: Spec, data: &Arrays, watch: bool) -> (Session, Vec<WatchRecord>, Result<(), TrainError>) {
     watched_every(spec, data, if watch { EVERY } else { 0 })
 }
 
-/// As [`watched`], every so many steps; of 0 never.
+/// As [`watched`], every `every` steps; 0 is never.
 fn watched_every(spec: Spec, data: &Arrays, every: u32) -> (Session, Vec<WatchRecord>, Result<(), TrainError>) {
     watched_from(Session::new(run::client(), spec).unwrap(), data, every)
 }
 
-/// As [`watched_every`], of a session that is there.
+/// As [`watched_every`], with an existing session.
 fn watched_from(session: Session, data: &Arrays, every: u32) -> (Session, Vec<WatchRecord>, Result<(), TrainError>) {
     watched_for(session, data, every, 2)
 }
 
-/// As [`watched_from`], until so many epochs are over.
+/// As [`watched_from`], for `n_epochs`.
 fn watched_for(
     mut session: Session,
     data: &Arrays,
@@ -77,12 +77,12 @@ fn watched_for(
             records.push(record.clone());
         }
     });
-    // Steps that are made again may come before those that were looked at.
+    // Replayed steps may precede steps that were watched earlier.
     records.sort_by_key(|record| record.step);
     (session, records, result.map(drop))
 }
 
-/// A session whose variable of this name has other values.
+/// A session with other values in the variable of this name.
 fn with_variable(spec: Spec, name: &str, value: impl Fn(f32) -> f32) -> Session {
     let mut session = Session::new(run::client(), spec).unwrap();
     let mut checkpoint = session.checkpoint(STEPS_PER_EPOCH).unwrap();
@@ -95,7 +95,7 @@ fn first(records: &[WatchRecord]) -> Anomaly {
     anomalies(records).into_iter().next().expect("something is wrong with this run")
 }
 
-/// A look does not donate what it reads, and its program is another one.
+/// Watching does not donate what it reads, and is a separate program.
 #[test]
 fn a_watched_run_has_the_bits_of_one_that_is_not() {
     for storage in [Storage::F32, Storage::Bf16Stochastic] {
@@ -106,13 +106,13 @@ fn a_watched_run_has_the_bits_of_one_that_is_not() {
         assert_eq!(none, []);
         assert_eq!(plain.state().unwrap(), seen.state().unwrap());
         assert_eq!(records.iter().map(|record| record.step).collect::<Vec<_>>(), [1, 5, 9, 13]);
-        // Nothing is wrong with it, so nothing is said.
+        // It has no anomaly.
         assert_eq!(anomalies(&records), []);
     }
 }
 
-/// What is compiled for a run that is not watched is what it was before there was a black box, whose bytes `hlo/` has; a
-/// watched one compiles the same, byte for byte, and the program that looks besides.
+/// The program of an unwatched run is the one from before there was a recorder, whose bytes are in `hlo/`; a watched
+/// run compiles the same, byte for byte, and the observing program in addition.
 #[test]
 fn watching_changes_no_byte_of_what_trains() {
     let compiled = |watch: bool| {
@@ -135,7 +135,7 @@ fn watching_changes_no_byte_of_what_trains() {
     assert!(plain == watched, "other programs than without `watch`");
 }
 
-/// Several hosts share each step, and a look is one host's: refused before anything is compiled.
+/// Several hosts share each step, but a record is made by one host: refused before anything is compiled.
 #[test]
 fn a_run_over_several_hosts_cannot_be_watched() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 0.1);
@@ -149,7 +149,7 @@ fn a_run_over_several_hosts_cannot_be_watched() {
     );
 }
 
-/// Of every array: shares of one whole, a size that fits the bins; each of the four quantities is there.
+/// For every array: shares of one whole, a size that fits the bins; each of the four quantities is there.
 #[test]
 fn counts_add_up() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 0.1);
@@ -165,7 +165,7 @@ fn counts_add_up() {
     }
 }
 
-/// A layer that is clamped to the largest number of f16, as users do against infinities.
+/// A layer clamped to the largest number of f16, as users do against infinities.
 #[test]
 fn numbers_that_are_clamped_to_the_largest_are_named() {
     if !run::has_f16() {
@@ -197,7 +197,7 @@ fn bf16_weights_that_stall_are_named() {
     let (_, records, _) = watched(spec, &dataset(1.0), true);
     let found = first(&records);
     assert_eq!((found.rule, found.step, found.quantity), ("stalled", 1 + u64::from(EVERY), Quantity::Update));
-    // The first of the kernels whose updates are lost: all of them are.
+    // The first of the kernels whose updates are lost; all are.
     assert_eq!(found.layer, "mlp/dense1/kernel", "{found:?}");
 }
 
@@ -214,7 +214,7 @@ fn gradients_that_f16_flushes_are_named() {
     assert_eq!((found.rule, found.step, found.quantity), ("flushed", 1, Quantity::Cotangent), "{found:?}");
 }
 
-/// What one layer gives is a thousand times what it takes.
+/// A layer's output is a thousand times its input.
 #[test]
 fn a_layer_that_explodes_is_named() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e-6);
@@ -225,7 +225,7 @@ fn a_layer_that_explodes_is_named() {
     assert_eq!((found.quantity, found.direction), (Quantity::Activation, "forward"), "{found:?}");
 }
 
-/// A decay as large as one over the learning rate; and gradients that are clipped to nothing.
+/// A decay as large as one over the learning rate; and gradients clipped to nothing.
 #[test]
 fn weight_decay_and_clipping_that_leave_nothing_are_named() {
     let spec = |change: fn(&mut Update)| {
@@ -248,7 +248,7 @@ fn weight_decay_and_clipping_that_leave_nothing_are_named() {
     assert!(found.remedy.ends_with("the norm that gradients are clipped to"), "{found:?}");
 }
 
-/// Features that nobody scaled: the layer that reads them gives numbers as large, and is not what is wrong.
+/// Unscaled features: the layer that reads them has outputs as large, and is not the cause.
 #[test]
 fn features_that_are_not_scaled_are_named() {
     let spec = spec(small_cnn(), Precision::Bf16, Optimizer::SGD, 1e-6);
@@ -274,7 +274,7 @@ fn a_learning_rate_that_overflows_f16_is_named() {
     assert!(found.layer.starts_with("mlp/dense"), "{found:?}");
 }
 
-/// A network of one's own.
+/// A custom network.
 #[derive(Debug)]
 struct Custom {
     name: &'static str,
@@ -311,8 +311,8 @@ fn with_one(value: f32) -> Arrays {
     examples::images(features, &[4, 4, 1], (0..128).map(|i| i % 2).collect())
 }
 
-/// A record that holds a NaN is refused with its place, before the first step. One of which a layer makes a NaN, here the
-/// logarithm of a number below 0, is named by the step that reads it, with the layer.
+/// A record that holds a NaN is refused with its place, before the first step. A record for which a layer computes a
+/// NaN, here the logarithm of a number below 0, is named by the step that reads it, with the layer.
 #[test]
 fn a_nan_in_one_record_is_named_with_its_step() {
     let (_, _, result) = watched(spec(small_mlp(), Precision::Bf16, Optimizer::ADAM, 1e-3), &with_one(f32::NAN), true);
@@ -330,7 +330,7 @@ fn a_nan_in_one_record_is_named_with_its_step() {
         let found = anomalies(&records).into_iter().find(|found| found.rule == "not_finite").unwrap();
         assert_eq!((found.step, found.layer.as_str(), found.direction), (step, "prepare", "forward"), "{found:?}");
         assert!(what.contains("which began in prepare, forward: 0.39 % of 256 numbers"), "{what}");
-        // The window: the eight steps before it, or as many as there are, and none twice.
+        // The window: the eight steps before it, or as many as there are, each once.
         let steps: Vec<u64> = records.iter().map(|record| record.step).collect();
         assert!(step <= STEPS_PER_EPOCH && steps == (1..=step).collect::<Vec<u64>>(), "{step}: {steps:?}");
     }
@@ -349,11 +349,11 @@ fn an_epsilon_that_is_too_small_is_named() {
     let found = first(&records);
     assert_eq!((found.rule, found.quantity, found.direction), ("epsilon", Quantity::Update, "update"), "{found:?}");
     assert!(found.step <= 1 + u64::from(EVERY) && found.layer == "mlp/dense1/kernel", "{found:?}");
-    // With the epsilon that the remedy names, the same run has none of it.
+    // With the epsilon of the remedy, the same run has no such anomaly.
     assert!(anomalies(&watched_with(1e-8)).iter().all(|found| found.rule != "epsilon"));
 }
 
-/// A bias that keeps every ReLU at 0: two looks show it.
+/// A bias that keeps every ReLU at 0: two records show it.
 #[test]
 fn a_dead_layer_is_named() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 0.1);
@@ -383,7 +383,7 @@ const RESIDUAL: Custom = Custom {
 fn residuals_that_are_not_scaled_are_named() {
     let of_mlp = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e-6);
     let mut session = Session::new(run::client(), Spec { task: Arc::new(RESIDUAL), ..of_mlp }).unwrap();
-    // As He's initial values have them: a ReLU halves the mean square, and kernels of √2 times Glorot's make up for it.
+    // As with He's initial values: a ReLU halves the mean square, and kernels of √2 times Glorot's compensate.
     let mut checkpoint = session.checkpoint(STEPS_PER_EPOCH).unwrap();
     for (_, array) in
         checkpoint.variables.iter_mut().filter(|(name, _)| name.contains("block") && name.ends_with("kernel"))
@@ -409,7 +409,7 @@ fn a_softmax_that_saturates_is_named() {
     assert_eq!((found.step, found.direction, found.layer.as_str()), (1, "forward", "loss"), "{found:?}");
 }
 
-/// Without `watch` too: the step is made again.
+/// Also without `watch`: the step is replayed.
 #[test]
 fn a_loss_that_is_not_finite_says_where_it_began() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e30);
@@ -422,7 +422,7 @@ fn a_loss_that_is_not_finite_says_where_it_began() {
     }
 }
 
-/// A scale that may not shrink: all 8 steps of the window overflow f16 and are left out.
+/// A scale that may not shrink: all 8 steps of the window overflow f16 and are skipped.
 #[test]
 fn a_loss_scale_that_is_stuck_is_named() {
     if !run::has_f16() {
@@ -437,7 +437,7 @@ fn a_loss_scale_that_is_stuck_is_named() {
     assert!(found.found.starts_with("8 of the last 8 steps were left out"), "{found:?}");
 }
 
-/// Someone who asks to stop while steps are made again gets the error without where it began.
+/// A request to stop during the replay gives the error without the origin.
 #[test]
 fn who_asks_to_stop_does_not_wait_for_the_beginning() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e30);
@@ -457,15 +457,15 @@ fn who_asks_to_stop_does_not_wait_for_the_beginning() {
     assert!(what.ends_with("; where it began was not looked for to the end, as asked)"), "{what}");
 }
 
-/// A run that is well until a fault comes, and then is watched on.
+/// A healthy run in which a fault appears, watched on.
 struct Planted {
     rule: &'static str,
-    /// Where it is named: the layer, or the variable.
+    /// Where it is reported: the layer, or the variable.
     layer: &'static str,
     quantity: Quantity,
     well: Spec,
     ill: Spec,
-    /// What becomes of the state when the fault comes.
+    /// The change of the state that causes the fault.
     change: fn(&mut Checkpoint),
     data: Arrays,
 }
@@ -575,7 +575,7 @@ mod long {
             assert_eq!(anomalies(&before), [], "before {rule}");
             let mut checkpoint = session.checkpoint(STEPS_PER_EPOCH).unwrap();
             change(&mut checkpoint);
-            // On the disk, where a step is made again from.
+            // On disk, from where the step is replayed.
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("changed.safetensors");
             Place::claim(&path).unwrap().write(&checkpoint).unwrap();

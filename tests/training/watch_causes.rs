@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 const N: usize = 128;
 const EVERY: u32 = 4;
 
-/// A run: what is trained, on numbers of which size, and what becomes of its initial values.
+/// A run: a network, the size of its inputs, and changes of its initial values.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub name: &'static str,
@@ -26,20 +26,20 @@ pub struct Plan {
     pub scale: [f32; 2],
     pub layers: &'static str,
     pub loss: &'static str,
-    /// Labels that are numbers: mean and deviation.
+    /// Numeric labels: mean and deviation.
     pub labels: Option<[f32; 2]>,
     pub train: &'static str,
     pub precision: Precision,
-    /// Variables whose names end so, and what is put there.
+    /// Suffixes of variables' names, with their changed values.
     pub change: &'static [(&'static str, Change)],
-    /// The rule, and a part of the layer's name; nothing is wrong with a healthy run.
+    /// The rule, and a part of the layer's name; `None` for a healthy run.
     pub fault: Option<(&'static str, &'static str)>,
     /// Epochs of eight steps, or one of 128 at a batch of 1.
     pub n_epochs: u64,
     pub is_short: bool,
 }
 
-/// What becomes of a number.
+/// A change of a number.
 pub type Change = fn(f32) -> f32;
 
 pub const PLAN: Plan = Plan {
@@ -472,7 +472,7 @@ fn healthy() -> Vec<Plan> {
     ]
 }
 
-/// Features and labels that can be learned: the class of the sum of a few features.
+/// Features and labels that can be learnt: the class depends on the sum of a few features.
 fn data(plan: &Plan) -> Arrays {
     let size = plan.dims.iter().product::<i64>() as usize;
     let mut state = 0x2545_F491_4F6C_DD1Du64;
@@ -510,7 +510,7 @@ fn experiment(layers: &str, dims: &[i64], loss: &str, train: &str) -> Experiment
     Experiment::read(file.path()).unwrap_or_else(|error| panic!("{text}{error}"))
 }
 
-/// The epochs of a plan, with a look every four steps.
+/// The epochs of a plan, with a record every four steps.
 fn watched(plan: &Plan) -> Vec<WatchRecord> {
     let batch = if plan.train.contains("batch:") { "" } else { "batch: 16, " };
     let mut experiment = experiment(plan.layers, plan.dims, plan.loss, &format!("{batch}{}", plan.train));
@@ -544,7 +544,7 @@ fn watched(plan: &Plan) -> Vec<WatchRecord> {
     records
 }
 
-/// What is wrong with what a plan says of a run, if anything is.
+/// The error if the anomalies differ from those of the plan.
 fn verdict(plan: &Plan) -> Option<String> {
     if plan.precision == Precision::F16 && !run::has_f16() {
         return None;
@@ -585,17 +585,17 @@ fn healthy_runs_raise_no_alarm() {
     check(&plans, 0);
 }
 
-/// A rate that changes between two looks is named by its own step.
+/// A rate that changes between two records is named by its own step.
 #[test]
 fn a_setting_that_changed_is_named_by_its_step() {
     let plan = faults().into_iter().find(|plan| plan.name == "a rate that jumps").unwrap();
     let found = anomalies(&watched(&plan));
-    // Step 10 is the eleventh: looks are before steps 9 and 13.
+    // Step 10 is the eleventh: records are before steps 9 and 13.
     assert_eq!((found[0].rule, found[0].step), ("rate_jump", 11), "{found:?}");
     assert!(found[0].found.starts_with("the learning rate rises from 1.000e-3 to 1.000e2 at step 11"), "{found:?}");
 }
 
-/// Weights that a constant scale made NaN have cotangents of zeros, which were `flushed`.
+/// Weights that a static scale made NaN have zero cotangents, which used to be reported as `flushed`.
 #[test]
 fn what_a_loss_scale_explains_is_left_out() {
     if !run::has_f16() {
@@ -606,7 +606,7 @@ fn what_a_loss_scale_explains_is_left_out() {
     assert!(found.iter().all(|anomaly| anomaly.rule == "loss_scale"), "{found:?}");
 }
 
-/// Each remedy that names keys of an experiment names some that it takes.
+/// Each remedy that names keys of an experiment names valid ones.
 #[test]
 fn remedies_are_what_an_experiment_takes() {
     let body = |layers: &str, train: &str| experiment(layers, &[8], "mean_squared_error", train);

@@ -1,5 +1,5 @@
-//! Runs with nothing wrong: the black box raises no alarm. Short ones here; those of the examples and recipes, on real data,
-//! are `ci/long`'s, more than ten.
+//! Runs without anomalies: the flight recorder raises no alarm. Short ones here; more than ten with examples and
+//! recipes on real data are in `ci/long`.
 
 use crate::run;
 
@@ -20,7 +20,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
 }
 
-/// Trains an experiment of `examples`, or a text beside them, for some epochs, with a look every few steps.
+/// Trains an experiment of `examples`, or a variation of it, for some epochs, with a record every few steps.
 fn check(name: &str, change: impl Fn(String) -> String, precision: Precision, n_epochs: u32) {
     let path = examples().join(name);
     let text = change(std::fs::read_to_string(&path).unwrap());
@@ -44,7 +44,7 @@ fn check(name: &str, change: impl Fn(String) -> String, precision: Precision, n_
     silent(session, examples.data(), n_epochs.into(), &format!("{name} in {precision}"));
 }
 
-/// Trains with a look every four steps, at which nothing is wrong.
+/// Trains with a record every four steps, without anomalies.
 fn silent(mut session: Session, data: Data<'_>, n_epochs: u64, what: &str) {
     let mut records = Vec::new();
     let watch = Some(Watch { every: NonZeroU32::new(4).unwrap() });
@@ -64,7 +64,7 @@ fn as_it_is(text: String) -> String {
     text
 }
 
-/// An LSTM of a task's own: images row by row, as a text word by word; one kernel for all steps of the loop, unrolled.
+/// A custom task with an LSTM: images row by row, like a text word by word; one kernel for all unrolled steps.
 #[derive(Debug)]
 struct Lstm {
     units: i64,
@@ -100,7 +100,7 @@ impl Task for Lstm {
                     let x = part(&images, [step, 1], 1).reshape([batch, size]);
                     let gates = Tensor::concatenate(&[&x, &h], 1).matmul(&kernel) + &bias;
                     let gate = |number: i64| part(&gates, [number * units, units], 1);
-                    // Keras' unit_forget_bias: a gate that remembers at the start.
+                    // Keras' unit_forget_bias: the gate remembers at the start.
                     let kept = nn::sigmoid(&gate(1).binary_scalar(BinaryOp::Add, 1.0)) * &c;
                     let c = kept + nn::sigmoid(&gate(0)) * nn::tanh(&gate(2));
                     (nn::sigmoid(&gate(3)) * nn::tanh(&c), c)

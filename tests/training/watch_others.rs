@@ -1,4 +1,4 @@
-//! Faults and healthy runs of networks, scales and optimizers that `watch_causes` has not: recurrent and separable layers,
+//! Faults and healthy runs of networks, scales and optimizers beyond `watch_causes`: recurrent and separable layers,
 //! norms over one number, other optimizers and losses. `cargo test` has a few; `ci/long` all.
 
 use crate::watch_causes::{CNN, NORMED, NUMBERS, PLAN, Plan, THREE, check, short};
