@@ -30,7 +30,7 @@ fn build(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What `bf16scope emit` does for a training step: build, verify, encode.
+/// The work of `bf16scope emit` for a training step: build, verify, encode.
 fn deep(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("mlp");
     group.sample_size(10);

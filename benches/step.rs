@@ -78,7 +78,7 @@ fn step(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What a session cannot do without: the batch up, the execution, the two scalars down.
+/// The minimum of a session: upload the batch, execute, download the two scalars.
 fn bare(group: &mut BenchmarkGroup<'_, WallTime>, client: &Client, spec: &Spec) {
     let training = program::training(&*spec.task, spec.precision, i64::from(spec.batch), &spec.objective);
     let program = training.expect("the MLP is built").program;

@@ -6,7 +6,7 @@
 //! is taken out and both are results, so that the program runs where custom calls of StableHLO's interpreter do not exist.
 //! Figures are in docs/FORMATS.md.
 //!
-//! What is right: `check.expect_eq` wants the same numbers, `check.expect_almost_eq` a difference of at most 0.001, and
+//! Expectations: `check.expect_eq` wants the same numbers, `check.expect_almost_eq` a difference of at most 0.001, and
 //! `check.expect_close` three units in the last place, as the interpreter does. Lowered results that changed are right by
 //! no such rule: their dtypes must be the same, and the largest error beside the largest element is printed.
 
@@ -20,7 +20,7 @@ use bf16scope::numerics::compare::{Comparison, is_comparable};
 use bf16scope::passes::amp::{self, Policy};
 use bf16scope::pjrt::{ChildSpec, Client, CompileOptions, Limits, Platform, Setup};
 
-/// What a file compares: a result, what it should be, and how.
+/// A comparison in a file: a result, its expected value, and the tolerance.
 #[derive(Clone, Debug)]
 struct Check {
     how: How,
@@ -130,7 +130,7 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// What is wrong with results, if anything is.
+/// The first failed check of the results, if any.
 fn wrong(results: &Results, checks: &[Check]) -> Option<String> {
     if results.len() != 2 * checks.len() {
         return Some(format!("{} results of {} checks", results.len(), checks.len()));
@@ -176,7 +176,7 @@ fn scaled(results: &Results, reference: &Results) -> f64 {
     })
 }
 
-/// What is counted, and the files that are not right.
+/// Counts, and the files with failed checks.
 #[derive(Debug, Default)]
 struct Way {
     n_right: usize,

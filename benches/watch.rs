@@ -1,4 +1,4 @@
-//! What watching costs: a look beside the steps of the same run.
+//! The cost of watching: a look beside the steps of the same run.
 //!
 //! `cargo bench --bench watch`. Measured are single steps and looks as `train` makes them, batches, reports and all, and the
 //! least of each is taken: neighbours on the machine lengthen both, and not by the same.

@@ -128,7 +128,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let accuracy = summary.value("accuracy").unwrap_or_default();
         assert!(accuracy >= 0.9, "{precision}: accuracy {accuracy}, expected at least 0.9");
 
-        // What the scope decided: f32 variables, products in the precision.
+        // The scope's decisions: f32 variables, products in the precision.
         let step = program::prediction(&ModelFn, precision, 32, &Tuning::none())?.program;
         for variable in &step.variables {
             println!("  variable {:<40} {}", variable.name, variable.dtype);

@@ -218,8 +218,8 @@
 //! are not, so that they are written `Dense { units: 10, ..Dense::default() }`. [`hlo::Op`] is exhaustive too: a `match` on it
 //! does not compile where an op was added.
 //!
-//! What is logged goes through `tracing`; no function
-//! prints, but that a download of a plugin is announced on standard error.
+//! Logs go through `tracing`; no function
+//! prints, except that a plugin's download is announced on standard error.
 //!
 //! # Features
 //!

@@ -1,4 +1,4 @@
-//! What a file that builds a model imports: `use bf16scope::prelude::*;`.
+//! The imports of a file that builds a model: `use bf16scope::prelude::*;`.
 //!
 //! The builder, the dtypes, layers and their configurations, what trains them, and the modules [`hlo`], [`nn`]
 //! and [`models`] by name for the rest. [`Trainer`] trains; what reads files or compiles for a TPU is imported by name, such as

@@ -25,7 +25,7 @@ const N_INPUTS: i64 = 1024;
 const BATCH: u32 = 64;
 const N_STEPS: usize = 40;
 
-/// What reading an example takes.
+/// The cost of reading an example.
 #[derive(Clone, Copy, Debug)]
 enum Cost {
     Nothing,
@@ -128,7 +128,7 @@ pub fn measure() {
     for index in 0..BATCH.into() {
         source.read(index).expect("it is there");
     }
-    // What a sleep takes is more than what was asked for.
+    // A sleep takes longer than was asked for.
     let waits = began.elapsed().as_secs_f64() * N_STEPS as f64 / n_cores as f64;
     let [clock, waited, _] = epoch(&client, &spec, &source);
     let longer = waits.max(clock - waited);

@@ -8,7 +8,7 @@ use bf16scope::train::checkpoint::Checkpoint;
 use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
 
-/// What stands before the hash in the header.
+/// The text before the hash in the header.
 const KEY: &[u8] = br#"\"sha256\":\""#;
 
 /// The bytes with the hash that they should have.

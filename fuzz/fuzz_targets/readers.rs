@@ -35,7 +35,7 @@ fn check(source: Result<Arrays, DataError>) {
     let loader = Loader::new(&source, &features, DType::BF16, 1, 7).expect("these are its arrays");
     match loader.check() {
         Ok(()) => assert!(loader.in_order().chain(loader.epoch(0)).take(8).all(|batch| batch.is_ok())),
-        // What is looked at before training is looked at in every batch.
+        // Checks of the whole data set before training are checks of every batch, too.
         Err(error) => {
             drop(error.to_string());
             assert!(loader.in_order().any(|batch| batch.is_err()));

@@ -7,7 +7,7 @@ use bf16scope::hlo::verify;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Of a file of JAX, and of a proto, that is all that is read here.
+    // A JAX export and a proto are only recognised here, not read.
     drop(format!("{:?} {:?}", FileKind::of(bytes), of_proto(bytes)));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Some(module) = stablehlo::read(text, "fuzz.mlir") else { return };

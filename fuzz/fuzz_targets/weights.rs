@@ -25,7 +25,7 @@ fn look(path: &Path) {
 }
 
 fn check(file: &WeightsFile, name: &str, n_bytes: u64, n_not_finite: u64) {
-    // What was looked at is read, too.
+    // Every array that was listed must be readable.
     let literal = file.read(name).unwrap_or_else(|error| panic!("looked at but not read: {error}"));
     let bf16scope::hlo::Literal::Array { shape, bytes } = literal else { panic!("{name} is no array") };
     assert_eq!(bytes.len() as u64, n_bytes);

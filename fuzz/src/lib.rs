@@ -1,4 +1,4 @@
-//! What several fuzz targets share.
+//! Code that several fuzz targets share.
 
 pub mod structured;
 

@@ -293,7 +293,7 @@ fn tensor(draw: &mut Draw<'_>, pickle: &mut Vec<u8>) {
     pickle.extend(b"ccollections\nOrderedDict\n)RtR");
 }
 
-/// What stands behind a block of a table: no compression, and the checksum of block and that.
+/// The trailer of a table's block: the type 0 (no compression), and the checksum of block and type.
 fn trailer(block: &[u8]) -> [u8; 5] {
     let sum = bf16scope::files::framing::masked_crc(&[block, &[0]].concat()).to_le_bytes();
     [0, sum[0], sum[1], sum[2], sum[3]]

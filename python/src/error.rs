@@ -7,7 +7,7 @@ use pyo3::import_exception;
 
 import_exception!(bf16scope._errors, ModuleError);
 
-/// What a user reads of an error: what is wrong, what to do, and why, the nearest cause first.
+/// An error as a user reads it: the message, the remedy, and the causes, nearest first.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -21,7 +21,7 @@ impl Failure {
         Failure { message: message.into(), help: Some(help.into()), causes: Vec::new() }
     }
 
-    /// What is beside the error: `cannot read step.mlir`.
+    /// Puts the context before the error: `cannot read step.mlir`.
     pub(crate) fn within(mut self, message: impl Into<String>) -> Failure {
         self.causes.insert(0, std::mem::replace(&mut self.message, message.into()));
         self

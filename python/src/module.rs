@@ -20,7 +20,7 @@ use crate::error::Failure;
 use crate::names::add_callers;
 use crate::work::work;
 
-/// What an array is: its dtype as HLO writes it, and its dims.
+/// The type of an array: its dtype as HLO writes it, and its dims.
 type Described = (String, Vec<i64>);
 
 /// A result: its dtype, its dims, its bytes.
@@ -128,7 +128,7 @@ impl Module {
         described(&entry.instr(entry.root).shape)
     }
 
-    /// Of each result, whether it could be of the narrow dtype as well: it was widened at the end, or others read it rounded.
+    /// For each result, whether it could have the narrow dtype as well: it was widened at the end, or others read it rounded.
     fn narrow_results(&self) -> Vec<bool> {
         let entry = self.module.entry();
         let is_low = |id| matches!(entry.instr(id).shape.dtype(), Some(DType::BF16 | DType::F16));

@@ -44,7 +44,7 @@ impl Cache {
         Cache { records: conversions(cache_dir), key }
     }
 
-    /// What is kept, if it is there and whole.
+    /// The cached result, if it is there and intact.
     pub(super) fn read(&self) -> Option<Vec<u8>> {
         self.records.find(&self.key, MAX_RECORD)
     }

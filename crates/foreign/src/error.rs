@@ -1,4 +1,4 @@
-//! What can go wrong with programs in other forms.
+//! Errors of programs in other forms.
 
 use super::kind::{self, Other};
 use bf16scope_hlo::ops::opcodes::OPCODES;
@@ -15,7 +15,7 @@ pub enum ForeignError {
     Refused {
         /// Its words, with the place.
         said: String,
-        /// What to do.
+        /// The remedy.
         help: String,
     },
     /// The converter cannot be had, or ended.
@@ -51,7 +51,7 @@ pub enum ForeignError {
     Sizes {
         /// Which, with the file.
         said: String,
-        /// What to do.
+        /// The remedy.
         help: String,
     },
     /// An op that is not read where sizes are symbolic.
@@ -100,7 +100,7 @@ impl ForeignError {
         ForeignError::Sizes { said, help: "leave --dim out".to_string() }
     }
 
-    /// Of bytecode that was read as text: its line is of a text that nobody has.
+    /// The error without its line, for bytecode: the line is in a text that the user does not have.
     pub(super) fn of_bytecode(self) -> ForeignError {
         match self {
             ForeignError::Unsized { name, op, .. } => ForeignError::Unsized { name, line: 0, op },
@@ -153,7 +153,7 @@ impl ForeignError {
     }
 }
 
-/// What JAX says of a module with symbolic sizes, in text and in bytecode.
+/// JAX's attribute of a module with symbolic sizes, in text and in bytecode.
 pub(super) const SYMBOLIC: &[u8] = b"jax.uses_shape_polymorphism";
 
 /// Asks for the op of StableHLO that is named most like one which the converter does not know: `-:3:10: error: custom op

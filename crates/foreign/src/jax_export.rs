@@ -10,16 +10,16 @@ const FIELD_PLATFORMS: usize = 22;
 const FIELD_MODULE: usize = 30;
 const FIELD_N_DEVICES: usize = 40;
 
-/// What MLIR bytecode begins with.
+/// The first bytes of MLIR bytecode.
 pub(super) const BYTECODE: &[u8] = b"ML\xefR";
 
-/// What an exported function is made of.
+/// The parts of an exported function.
 pub(super) struct Exported<'a> {
     /// MLIR bytecode.
     pub(super) module: &'a [u8],
     /// How many devices it is for.
     pub(super) n_devices: u64,
-    /// What it is lowered for: `cpu`. Where there are several, the program's first parameter says which by number.
+    /// The platforms it is lowered for: `cpu`. With several, the program's first parameter is the number of the platform.
     pub(super) platforms: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a file holds, by its first bytes (and, of an archive, its last): HLO, StableHLO, or something else that has a name.
+//! Tells the content of a file by its first bytes (and an archive's last): HLO, StableHLO, or another format that has a name.
 //!
 //! Source: the magic numbers of MLIR bytecode, HDF5, GGUF, zip, TFLite and safetensors; the schemas of ONNX's `ModelProto`,
 //! TensorFlow's `SavedModel` and `GraphDef`.
@@ -8,7 +8,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 
 use super::jax_export::{self, BYTECODE};
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// HLO text.
@@ -26,9 +26,9 @@ pub enum FileKind {
 /// A file of another kind, and how its owner exports a module instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Other {
-    /// What it is: `a model in ONNX`.
+    /// The format in words: `a model in ONNX`.
     pub what: &'static str,
-    /// What to do.
+    /// The remedy.
     pub export: &'static str,
 }
 
@@ -60,7 +60,7 @@ const EMPTY: Other = Other {
     export: "whoever wrote it may have been stopped, or a shell made it for a command that failed: export it again",
 };
 const ONNX: Other = Other { what: "a model in ONNX", export: FROM_TORCH };
-/// Of a file, and of the folder that it is in.
+/// For the file `saved_model.pb` and for its folder.
 pub(super) const SAVED_MODEL: Other = Other { what: "a SavedModel of TensorFlow", export: FROM_SAVED_MODEL };
 const GRAPH_DEF: Other = Other { what: "a GraphDef of TensorFlow", export: FROM_TENSORFLOW };
 const TORCH_SCRIPT: Other = Other { what: "a TorchScript archive", export: FROM_TORCH };
@@ -96,7 +96,7 @@ const CHECKPOINT_END: [u8; 8] = [0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb]
 const HEAD: usize = 64 << 10;
 
 impl FileKind {
-    /// What these bytes are: a whole file, or so much of it that there is something to see.
+    /// Tells the content of these bytes: a whole file, or enough of its head and tail.
     pub fn of(bytes: &[u8]) -> FileKind {
         let head = &bytes[..bytes.len().min(HEAD)];
         let text = without_comments(head);
@@ -113,7 +113,7 @@ impl FileKind {
         by_magic(bytes).map_or(FileKind::Unknown, FileKind::Other)
     }
 
-    /// What a folder is: that of a SavedModel has one name in it.
+    /// Tells the content of a folder: a SavedModel's has one fixed name in it.
     pub fn of_folder(has_file: impl Fn(&str) -> bool) -> FileKind {
         match has_file("saved_model.pb") {
             true => FileKind::Other(SAVED_MODEL),
@@ -180,7 +180,7 @@ fn by_magic(bytes: &[u8]) -> Option<Other> {
     })
 }
 
-/// What a protocol buffer is that is no HLO: ONNX, a SavedModel or a GraphDef, by its fields.
+/// Tells the format of a protocol buffer that is not HLO by its fields: ONNX, a SavedModel or a GraphDef.
 pub fn of_proto(bytes: &[u8]) -> Option<Other> {
     let (mut rest, mut seen) = (bytes, [false; 32]);
     let mut version = None;

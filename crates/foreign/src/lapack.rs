@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use bf16scope_hlo::ops::{Comparison, Opaque, SliceDim};
 use bf16scope_hlo::{ArrayShape, Computation, DType, InstrId, Instruction, Module, Op, Shape, Unmodelled};
 
-/// What a call is in HLO.
+/// The HLO op that a call stands for.
 enum Known {
     /// The factor of a symmetric matrix, and whether there was none.
     Cholesky { is_lower: bool },
@@ -204,7 +204,7 @@ mod tests {
                       backend_config={uplo = 76 : ui8}\n  ROOT l = f32[2,4,4] get-tuple-element(f), index=0\n";
         let (n, text) = rewritten(factor);
         assert!(n == 1 && text.contains("cholesky(a), lower=true") && text.contains("ROOT l ="), "{text}");
-        // Of another dtype than its name says, and one that XLA has no op for.
+        // One whose dtype differs from its name, and one for which XLA has no op.
         let of_f64 = factor.replace("spotrf", "dpotrf");
         assert_eq!(rewritten(&of_f64).0, 0);
         assert_eq!(rewritten(&factor.replace("spotrf", "sgeqrf")).0, 0);

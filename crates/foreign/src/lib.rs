@@ -202,7 +202,7 @@ fn check_elements(text: &str, name: &str) -> Result<(), ForeignError> {
     Ok(())
 }
 
-/// What JAX calls the parameter that says on which platform a program runs.
+/// JAX's name for the parameter that says on which platform a program runs.
 const PLATFORM_INDEX: &[u8] = b"\"_platform_index\"";
 
 /// Says that a program was exported for several platforms: these, in order, or some that its text does not name.
@@ -222,7 +222,7 @@ fn advised(platforms: &[String]) -> &str {
     platforms.iter().find(|platform| *platform == "tpu").or(platforms.first()).map_or("tpu", String::as_str)
 }
 
-/// What a text of JAX says where its sizes are symbolic, and where it is for several platforms.
+/// The attribute of a JAX module with symbolic sizes, also of one for several platforms.
 const SYMBOLIC_TEXT: &str = "jax.uses_shape_polymorphism = true";
 
 /// Whether some tensor of a text has a size that is not known.

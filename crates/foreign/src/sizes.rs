@@ -14,7 +14,7 @@ use bf16scope_hlo::words::nearest;
 
 /// A dimension whose size is not known, among the dims of a shape that was read.
 pub(super) const UNKNOWN: i64 = -1;
-/// What stands before the specifications in a message.
+/// The text before the specifications in a message.
 const MARKER: &str = "polymorphic shapes specifications: ";
 /// Expressions nest no deeper.
 const MAX_DEPTH: u32 = 32;

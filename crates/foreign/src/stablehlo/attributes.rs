@@ -1,4 +1,4 @@
-//! What each op is called in StableHLO, and what it says: one arm for each op of the IR.
+//! The StableHLO name and attributes of each op: one arm for each op of the IR.
 
 use super::calls::{self, custom_call};
 use super::collectives::all_reduced;
@@ -15,7 +15,7 @@ pub(super) struct Mnemonic {
     pub(super) attributes: Vec<String>,
 }
 
-/// What an instruction is in StableHLO. `lhs` is the shape of its first operand.
+/// The StableHLO op of an instruction. `lhs` is the shape of its first operand.
 pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemonic, Missing> {
     let (name, attributes): (&str, Vec<String>) = match &instr.op {
         Op::Constant(literal) => {

@@ -1,4 +1,4 @@
-//! What custom calls say in StableHLO, and the ops that the IR carries without modelling them and StableHLO has: `fft`,
+//! Custom calls in StableHLO, and the ops that StableHLO has and the IR carries without modelling them: `fft`,
 //! `cholesky`, `triangular-solve` and `topk`, whose attributes are text here. (`collectives` has those over devices.)
 //!
 //! Source: `StablehloOps.td`; `ExportXlaOp` of `CustomCallOp` in XLA's `mhlo_to_hlo`.
@@ -131,7 +131,7 @@ fn layouts(name: &str, shapes: &[&Shape]) -> Result<String, Missing> {
     Ok(format!("{name} = [{}]", all?.join(", ")))
 }
 
-/// Of `{{0}: (0, {}), {1}: (2, {})}`, the results that are written over operands.
+/// The results that are written over operands, from `{{0}: (0, {}), {1}: (2, {})}`.
 fn aliases(pairs: &str, call: &CustomCall, shape: &Shape) -> Result<String, Missing> {
     let unknown = || missing("custom call whose results share memory in a way that bf16scope can write");
     // Values that are tuples become several here, and their numbers others.

@@ -29,7 +29,7 @@ use bf16scope_hlo::proto::assignment::COUNTS;
 use bf16scope_hlo::text::sharding_text;
 use bf16scope_hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Metadata, Module, Op, Shape, Sharding};
 
-/// What StableHLO cannot say.
+/// A module that StableHLO cannot express.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -38,9 +38,9 @@ pub enum WriteError {
     NoSuch {
         /// The instruction: `main/%x`.
         place: String,
-        /// What is missing.
+        /// The thing that is missing.
         what: String,
-        /// What to do.
+        /// The remedy.
         help: &'static str,
     },
 }
@@ -50,7 +50,7 @@ pub enum WriteError {
 pub struct Written {
     /// The text.
     pub text: String,
-    /// What the module says and the text does not: nothing that changes a result.
+    /// Attributes of the module that the text leaves out; none of them changes a result.
     pub lost: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ pub fn write(module: &Module) -> Result<Written, WriteError> {
     let mut uses: BTreeMap<CompId, usize> = BTreeMap::new();
     for op in module.computations.iter().flat_map(|comp| &comp.instructions).map(|instr| &instr.op) {
         for called in op.called() {
-            // What is called is a function however often it is.
+            // A callee of `call` is a function, even with one call site.
             *uses.entry(called).or_default() += if matches!(op, Op::Call { .. }) { 2 } else { 1 };
         }
     }
@@ -120,7 +120,7 @@ struct Writer<'m> {
     uses: BTreeMap<CompId, usize>,
     out: String,
     lost: BTreeMap<&'static str, usize>,
-    /// What each leaf of a parameter may give its memory to, by the parameter's number and the leaf's.
+    /// The donation of each leaf of a parameter, by the numbers of the parameter and the leaf.
     donations: BTreeMap<(i64, usize), Donation>,
     /// Functions that are called, in order of their first call.
     wanted: Vec<CompId>,
@@ -215,7 +215,7 @@ impl<'m> Writer<'m> {
         }
     }
 
-    /// What a parameter's leaf may give its memory to.
+    /// The attribute that donates a leaf of a parameter.
     fn donation(&self, instr: &Instruction, leaf: usize) -> Option<String> {
         let Op::Parameter { number, .. } = instr.op else { return None };
         Some(match self.donations.get(&(number, leaf))? {
@@ -413,8 +413,8 @@ impl<'m> Writer<'m> {
 /// When a custom call runs: no result depends on it.
 const SCHEDULE: &str = "schedule";
 
-/// What an instruction says that the IR does not model and `attributes`, `calls` and `collectives` do not write, though a
-/// result may depend on it.
+/// Attributes of an instruction that the IR does not model and that `attributes`, `calls` and `collectives` do not write,
+/// though a result may depend on them.
 fn unsaid(instr: &Instruction) -> impl Iterator<Item = &str> {
     const OF_DEVICES: &[&str] = &[
         "channel_id",
@@ -441,7 +441,7 @@ fn unsaid(instr: &Instruction) -> impl Iterator<Item = &str> {
     names.filter(move |name| !written.contains(name) && !OF_NO_RESULT.contains(name))
 }
 
-/// What a module says of itself and no result depends on.
+/// Attributes of a module on which no result depends.
 fn lost_of_module(module: &Module) -> impl Iterator<Item = String> {
     let said = module.unmodelled.attributes.iter().filter(|(name, _)| !COUNTS.contains(&name.as_str()));
     let threads = module.computations.iter().filter(|comp| !comp.unmodelled.attributes.is_empty()).count();
@@ -512,7 +512,7 @@ fn location(metadata: &Metadata) -> String {
     }
 }
 
-/// What a leaf of a parameter gives its memory to.
+/// The receiver of the memory of a donated leaf.
 enum Donation {
     /// The leaf of this number of the result.
     Output(usize),

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use bf16scope_hlo::{DType, DTypeClass, Literal, Shape};
 
-/// What to do where StableHLO cannot say something.
+/// The remedy where StableHLO cannot express something.
 pub(super) const KEEP_HLO: &str = "write HLO instead, text or proto, which XLA's plugins read too; of a function \
                                    for `bf16scope.jax.lower`, lower the parts without this op";
 
-/// What is missing, and what to do.
+/// The thing that is missing, and the remedy.
 pub(super) type Missing = (String, &'static str);
 
 pub(super) fn missing(what: &str) -> Missing {

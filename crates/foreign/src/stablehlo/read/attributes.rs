@@ -1,4 +1,4 @@
-//! What is said of ops, functions and values: attributes, as the generic form writes them.
+//! Attributes of ops, functions and values, as the generic form writes them.
 
 use super::cursor::Cursor;
 use super::types::{Dense, element};
@@ -92,7 +92,7 @@ impl<'t> Attributes<'t> {
         }
     }
 
-    /// What is not said is false.
+    /// False if the attribute is absent.
     pub(super) fn take_bool(&mut self, name: &str) -> Option<bool> {
         match self.take(name) {
             None => Some(false),

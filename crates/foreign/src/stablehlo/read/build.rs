@@ -16,7 +16,7 @@ const MAX_CALLS: u32 = 48;
 pub(super) fn module(program: Program<'_>, file: &str) -> Option<Module> {
     let mut builder = Builder::of(program, file);
     builder.main()?;
-    // What nobody calls nobody has looked at.
+    // A function without a call site was not read, so it was not checked either.
     builder.functions.is_empty().then_some(builder.module)
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Builder<'f, 't> {
     names: Option<Vec<String>>,
 }
 
-/// What is known where sizes are given.
+/// Values that are known when the sizes are given.
 #[derive(Debug, Default)]
 pub(super) struct Symbolic {
     /// Where the builder is.
@@ -154,7 +154,7 @@ impl<'f, 't> Builder<'f, 't> {
         same.then_some(())
     }
 
-    /// What a parameter of `main` gives its memory to.
+    /// Reads the donation of a parameter of `main`.
     fn donation(&mut self, parameter_number: i64, mut said: Attributes<'t>, n_results: usize) -> Option<()> {
         for name in ["jax.result_info", "jax.arg_info"] {
             drop(said.take(name));
@@ -325,7 +325,7 @@ impl<'f, 't> Builder<'f, 't> {
         let metadata = self.metadata(line);
         let is_unknown = |ty: &Shape| ty.dims().contains(&UNKNOWN);
         let id = match types {
-            // Of these the type says more than the dims.
+            // For these ops the type says more than the dims.
             [Shape::Array(one)] if matches!(op, Op::Convert | Op::BitcastConvert) && one.dims.contains(&UNKNOWN) => {
                 let dims = operands.first().map(|id| self.shape(comp, *id).dims().to_vec())?;
                 self.module.push(comp, op, operands, Some(&Shape::array(one.dtype, dims)), metadata)

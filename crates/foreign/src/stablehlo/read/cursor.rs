@@ -6,7 +6,7 @@ use super::names::Locations;
 /// Regions, types and attributes nest no deeper.
 pub(super) const MAX_DEPTH: u32 = 64;
 
-/// What is still to be read.
+/// The rest of a text that is still to be read.
 pub(super) struct Cursor<'t> {
     text: &'t str,
     at: usize,
@@ -151,7 +151,7 @@ impl<'t> Cursor<'t> {
         Some(&self.text[start..self.at]).filter(|number| !number.is_empty())
     }
 
-    /// What stands between quotes, as it is written.
+    /// The text between quotes, with its escapes.
     pub(super) fn quoted(&mut self) -> Option<&'t str> {
         self.expect("\"")?;
         let start = self.at;
@@ -244,7 +244,7 @@ impl<'t> Cursor<'t> {
     }
 }
 
-/// What a word is made of.
+/// Whether a byte may be part of a word.
 fn of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$')
 }

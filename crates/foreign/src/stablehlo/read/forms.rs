@@ -93,7 +93,7 @@ impl<'t> Parser<'t> {
         Some(operation)
     }
 
-    /// What stands between the operands and the types.
+    /// The attributes between the operands and the types.
     fn said(&mut self, name: &str, operation: &mut Operation<'t>) -> Option<()> {
         let said = &mut operation.attributes;
         let is_listed = matches!(

@@ -162,7 +162,7 @@ struct Region<'t> {
 struct Function<'t> {
     name: &'t str,
     body: Region<'t>,
-    /// What is said of each parameter.
+    /// The attributes of each parameter.
     parameters: Vec<Attributes<'t>>,
     /// The numbers of their locations.
     places: Vec<u32>,

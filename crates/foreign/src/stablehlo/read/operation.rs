@@ -69,7 +69,7 @@ impl<'t> Parser<'t> {
         Some(())
     }
 
-    /// What may be said of an op in a short form, and its types: all as one (`: tensor<f32>`), or as a function's.
+    /// The attributes of an op in its short form, and its types: all as one (`: tensor<f32>`), or as a function's.
     pub(super) fn types(&mut self, operation: &mut Operation<'t>) -> Option<()> {
         operation.attributes.join(self.cursor.attributes()?)?;
         self.cursor.expect(":")?;

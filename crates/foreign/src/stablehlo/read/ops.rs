@@ -138,7 +138,7 @@ impl<'t> Builder<'_, 't> {
         } else if is_sorted && from.n_elements() == to.n_elements() && to.n_elements() > 0 {
             return self.push(scope, Op::Reshape, &[operand], types, line);
         }
-        // What is repeated is taken away first.
+        // Dimensions that are repeated are removed first.
         let kept = |axis: &usize| from.dims[*axis] == to.dims[dims[*axis] as usize];
         let axes: Vec<usize> = (0..from.rank()).filter(kept).collect();
         let dimensions: Vec<i64> = axes.iter().map(|&axis| dims[axis]).collect();

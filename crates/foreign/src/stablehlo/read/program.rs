@@ -34,7 +34,7 @@ fn whole<'t>(parser: &mut Parser<'t>) -> Option<Program<'t>> {
     if parser.cursor.eat_word("attributes") {
         let mut attributes = parser.cursor.attributes()?;
         for count in ["mhlo.num_partitions", "mhlo.num_replicas"] {
-            // What is for several devices says more than is read here.
+            // A program for several devices has attributes that are not read here.
             if !matches!(attributes.take(count), None | Some(Attribute::Int(1))) {
                 return None;
             }

@@ -18,7 +18,7 @@ use bf16scope_hlo::{ArrayShape, DType, DTypeClass, InstrId, Literal, Op, Shape};
 const MAX_ELEMENTS: usize = 64;
 /// The function that `jax.export` wraps, and which its static exports do not have.
 const WRAPPED: &str = "_wrapped_jax_export_main";
-/// What is said of a parameter that is a size.
+/// The attribute of a parameter that is a size.
 const IS_SIZE: &str = "jax.global_constant";
 
 /// Integers that are known.
@@ -94,7 +94,7 @@ impl<'t> Builder<'_, 't> {
             "stablehlo.dynamic_broadcast_in_dim" => {
                 let [operand, shape] = *operands else { return None };
                 let dims = operation.attributes.take_ints("broadcast_dimensions")?;
-                // What is said of which dimensions are repeated is told by the sizes too.
+                // The sizes already say which dimensions are repeated.
                 for said in ["known_expanding_dimensions", "known_nonexpanding_dimensions"] {
                     drop(operation.attributes.take(said));
                 }

@@ -1,4 +1,4 @@
-//! What is read, and what is left to XLA's converter.
+//! Tests: texts that are read here, and texts that are left to XLA's converter.
 
 use super::{read, read_named, read_symbolic};
 use crate::Sizes;

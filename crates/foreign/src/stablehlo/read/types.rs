@@ -8,7 +8,7 @@ use bf16scope_hlo::{ArrayShape, DType, DTypeClass, Literal, Shape};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Dense {
     pub(super) shape: ArrayShape,
-    /// Of this shape, or a scalar.
+    /// An array of this shape, or a scalar.
     pub(super) literal: Literal,
 }
 
