@@ -165,7 +165,7 @@ mod tests {
         )
         .unwrap();
         let by_name = [Pattern::parse("trained/{number}").unwrap()];
-        let entries: BTreeMap<&str, &Given> = arrays.iter().map(|by_name| (by_name.name.as_str(), by_name)).collect();
+        let entries: BTreeMap<&str, &Given> = arrays.iter().map(|array| (array.name.as_str(), array)).collect();
         let trained = ["x".to_string(), "y".to_string()];
         let wanted: BTreeSet<&str> = slots.iter().copied().collect();
         let numbering = Numbering::new(&trained, &wanted, (Some(&indexed), &by_name), &entries);
