@@ -1,7 +1,7 @@
 //! Errors of documents: the place, the problem, and advice.
 
 use super::place::{Key, Mark, Step};
-use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES, nearest};
 use serde::de::{self, Expected, Unexpected};
 use std::cell::RefCell;
 use std::fmt;
