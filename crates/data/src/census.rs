@@ -41,7 +41,7 @@ pub struct Figures {
     pub dtype: DType,
     /// Dims of one example.
     pub dims: Vec<i64>,
-    /// The least and the greatest number; `None` for complex numbers and floats of 8 bits, which are not examined.
+    /// The smallest and the largest number; `None` for complex numbers and floats of 8 bits, which are not examined.
     pub range: Option<[f64; 2]>,
     /// Their mean.
     pub mean: f64,

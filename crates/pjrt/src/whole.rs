@@ -2,7 +2,7 @@
 //!
 //! Its sha256 is computed once for each state of the file, not at every start: a stamp beside the library records the
 //! result with the file's size, inode and times. If the stamp is damaged, missing or for another state, the checksum is
-//! computed again; if no stamp can be written, it is computed at every start.
+//! recomputed; if no stamp can be written, it is computed at every start.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Metadata};

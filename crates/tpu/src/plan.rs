@@ -123,7 +123,7 @@ pub struct SliceRow {
     pub steps_per_second: Option<f64>,
     /// Examples per second, over all cores.
     pub examples_per_second: Option<f64>,
-    /// Examples per second and core, divided by the greatest rate of a single core without collectives in any row with
+    /// Examples per second and core, divided by the largest rate of a single core without collectives in any row with
     /// its TPU and precision; `None` if only one part size is known.
     pub efficiency: Option<f64>,
     /// Whether no fitting row of its TPU has as many examples per second on as few cores.

@@ -125,7 +125,7 @@ pub(super) fn of_experiment(
     let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]);
     let mut sheets = Vec::new();
     for (place, feature) in features.iter().enumerate().filter(|(_, feature)| is_picture(feature)) {
-        // The values of black and white: the least and the greatest number of each channel on the sheet.
+        // The values of black and white: the smallest and the largest number of each channel on the sheet.
         let channels = feature.dims[2] as usize;
         let mut ranges = vec![[f32::INFINITY, f32::NEG_INFINITY]; channels];
         for arrays in examples.iter().flatten().flatten() {

@@ -36,7 +36,7 @@ const LETTER: f64 = 7.5;
 /// Columns of points; only the largest value of a series in each is drawn, so that a page of a long program stays
 /// small.
 const MAX_COLUMNS: usize = 600;
-/// The least and the greatest power of ten on an axis.
+/// The smallest and the largest power of ten on an axis.
 const DECADES: (i32, i32) = (-12, 12);
 
 /// The powers of ten that enclose all values other than zero and infinity.

@@ -1,8 +1,8 @@
 //! Values of several runs over their steps: lines, each with its own colour and pattern.
 //!
-//! A long run is drawn by columns of steps, with the least and the greatest value of each, so that no spike is lost and
-//! the picture stays small. A value that is not finite is a cross at the top, and the line breaks there. Hovering over
-//! a strip shows each line's value at its steps, without a script.
+//! A long run is drawn by columns of steps, with the smallest and the largest value of each, so that no spike is lost
+//! and the picture stays small. A value that is not finite is a cross at the top, and the line breaks there. Hovering
+//! over a strip shows each line's value at its steps, without a script.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ pub struct Line {
 /// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// From the least value to the greatest.
+    /// From the smallest value to the largest.
     Linear,
     /// Powers of ten.
     Logarithmic,
@@ -208,7 +208,7 @@ fn round_ticks(low: f64, high: f64) -> Vec<f64> {
     (first as i64..=last as i64).map(|nth| multiple(nth as f64)).collect()
 }
 
-/// The least and the greatest value of each column, in the order of their steps; all points if there are few.
+/// The smallest and the largest value of each column, in the order of their steps; all points if there are few.
 fn thinned(points: &[(u64, f64)], (first, last): (f64, f64)) -> Vec<(u64, f64)> {
     if points.len() <= 2 * N_COLUMNS {
         return points.to_vec();
