@@ -2,8 +2,9 @@
 //! that are applied again.
 //!
 //! A network with neither stays as it is. Otherwise the result is a list in which each layer has a name: the names of a
-//! block's layers begin with the name of its use, and its last layer is a `linear` activation with that name alone,
-//! which emits nothing. Every value keeps its place, so an error shows the line in the block's definition.
+//! block's layers begin with the name of its use, unless a `/` before a name says that it is the network's own. The last
+//! layer of a block is a `linear` activation with the name of the use alone, which emits nothing. Every value keeps its
+//! place, so an error shows the line in the block's definition.
 
 mod definition;
 mod share;
@@ -186,9 +187,11 @@ impl<'a> Expander<'a> {
             entries.push((entry, node.mark));
         }
         let names = self.names(entries.iter().map(|(entry, _)| entry), frame);
-        let local = |name: &str| match frame.prefix {
-            "" => name.to_string(),
-            prefix => format!("{prefix}/{name}"),
+        // `/conv2d_5` is the network's own name, wherever the layer stands.
+        let local = |name: &str| match (name.strip_prefix('/'), frame.prefix) {
+            (Some(name), _) => name.to_string(),
+            (None, "") => name.to_string(),
+            (None, prefix) => format!("{prefix}/{name}"),
         };
         let scope: Vec<(String, String)> = names.iter().map(|name| (name.clone(), local(name))).collect();
         let known: Vec<(String, String)> = scope.iter().chain(&frame.reads).cloned().collect();
@@ -493,7 +496,7 @@ fn qualified(node: &Node, known: &[(String, String)]) -> Node {
         Value::List(list) => node.replaced(Value::List(list.iter().map(|node| qualified(node, known)).collect())),
         Value::Text(name) => match known.iter().find(|(local, _)| local == name) {
             Some((_, name)) => text(name, node.mark),
-            None => node.clone(),
+            None => name.strip_prefix('/').map_or_else(|| node.clone(), |name| text(name, node.mark)),
         },
         _ => node.clone(),
     }

@@ -97,6 +97,45 @@ loss: sparse_softmax_cross_entropy
 }
 
 #[test]
+fn a_name_after_a_slash_is_the_networks_own() {
+    let text = "\
+kind: layers
+inputs: {x: [8]}
+blocks:
+  step:
+    parameters: [n]
+    layers:
+      - {dense: 8, use_bias: false, name: '/dense_$n'}
+      - {relu: , name: after}
+      - {dense: 8, use_bias: false, name: '/dense_$(n + 1)'}
+      - {add: [after, '/dense_$(n + 1)', '/dense_$n']}
+  pair:
+    parameters: [n]
+    layers: [{step: $n}, {step: $(n + 2)}]
+layers:
+  - {step: , n: $(2 * index), repeats: 2}
+  - {pair: 4}
+  - {dense: 1, use_bias: false, name: head, inputs: dense_2}
+  - {dense: 1, use_bias: false, name: other, inputs: pair}
+  - {add: [head, other]}
+loss: mean_squared_error
+";
+    let kernels: String = (0..8).map(|n| format!("dense_{n}/kernel [8, 8]\n")).collect();
+    assert_eq!(variables(text), kernels + "head/kernel [8, 1]\nother/kernel [8, 1]\n");
+    let written = serde_yaml::to_string(&model(text)).unwrap();
+    assert_eq!(model(&written), model(text));
+    // Uses of one name are two layers of it.
+    wrong(
+        &text.replace("$(2 * index)", "$index"),
+        expect![[r#"
+        m.yaml:7:9: another layer or input is called `dense_1`, too
+          7 |       - {dense: 8, use_bias: false, name: '/dense_$n'}
+            |         ^^^^^^
+          help: give one of them another name"#]],
+    );
+}
+
+#[test]
 fn towers_share_their_variables() {
     let text = "\
 kind: layers
