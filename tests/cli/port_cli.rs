@@ -41,6 +41,29 @@ fn a_graph_becomes_a_folder_that_is_read_back() {
     }
 }
 
+/// Blocks are only how a network is written: its step is that of a line for each layer, but for names and lines.
+#[test]
+fn blocks_are_the_network_that_a_line_for_each_layer_is() {
+    let folder = Folder::new();
+    let graph = unpack(&folder, "resnet.meta");
+    let step = |options: &[&str]| {
+        let output = folder.run(&[&["port", &graph, "-o", "out"][..], options].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let experiment = std::fs::read_to_string(folder.path("out/experiment.yaml")).unwrap();
+        let output = folder.run(&["emit", "out/experiment.yaml", "-o", "step.txt"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let step = std::fs::read_to_string(folder.path("step.txt")).unwrap();
+        let without_names = |line: &str| line.split(", metadata={").next().unwrap_or_default().to_string();
+        (experiment, step.lines().map(without_names).collect::<Vec<String>>())
+    };
+    let (with, steps) = step(&[]);
+    let (without, same) = step(&["--no-blocks"]);
+    assert!(with.contains("  blocks:\n    block:\n      parameters: ["), "{with}");
+    assert!(!without.contains("blocks:"), "{without}");
+    assert!(steps.iter().any(|line| line.contains("convolution(")), "{steps:?}");
+    assert_eq!(steps, same);
+}
+
 /// The rates of the ported experiments, compared with TensorFlow's: `schedules.txt`.
 #[test]
 fn ported_rates_are_tensorflows() {

@@ -53,6 +53,9 @@ pub struct Args {
     /// Batch, where the graph leaves it open
     #[arg(long, value_name = "N", value_parser = super::whole::whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
+    /// Write each layer on a line of its own, instead of blocks for parts that repeat
+    #[arg(long)]
+    no_blocks: bool,
     /// Write a page for the browser
     #[arg(long, value_name = "PAGE")]
     html: Option<PathBuf>,
@@ -113,7 +116,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     // Neither is freed: of a graph of 200,000 nodes that takes half a second, and the process ends.
     let graph = ManuallyDrop::new(Graph::open(&args.graph)?);
-    let ported = tensorflow::port(&graph);
+    let mut ported = tensorflow::port(&graph);
+    if args.no_blocks {
+        ported.experiment = ported.experiment_by_layer.take();
+    }
     let batch = args.batch.map(i64::from).or(ported.network.batch).or(Some(8));
     let size_of = |_: usize, dim: usize| batch.filter(|_| dim == 0);
     let lowered = ManuallyDrop::new(tensorflow::lower(&graph, &Choice { name: None, size_of: &size_of }));

@@ -27,6 +27,12 @@ pub struct Body {
 }
 
 impl Body {
+    /// Nodes that are wired already; of several of one name the last is found by it.
+    pub(crate) fn new(nodes: Vec<Node>) -> Body {
+        let by_name = nodes.iter().enumerate().map(|(idx, node)| (node.name.clone(), idx)).collect();
+        Body { nodes, by_name }
+    }
+
     /// The node with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()

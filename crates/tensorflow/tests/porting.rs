@@ -174,6 +174,71 @@ fn plain_ops_become_the_layers_that_they_are() {
     assert_eq!(ported.variables.unmapped, [""; 0]);
 }
 
+/// What the graph says of initial values, where no word of ours is the same.
+#[test]
+fn initial_values_are_said_by_their_numbers() {
+    let text = ported("resnet").experiment.unwrap();
+    assert!(text.contains("{dense: 5, kernel_initializer: {random_normal: 0.01}, name: dense}"), "{text}");
+    // A square kernel is both `lecun_normal` and `glorot_normal`: it has the word that the others have.
+    assert!(!text.contains("glorot_normal"), "{text}");
+}
+
+/// A SavedModel whose network is in functions that call each other; it only predicts.
+#[test]
+fn a_function_of_a_saved_model_becomes_its_network() {
+    let (f32, resource) = ("DT_FLOAT", "DT_RESOURCE");
+    let call = |name: &str, function: &str, inputs: &[&str]| {
+        let node = node(name, "StatefulPartitionedCall", inputs, &[], None);
+        let attr = format!("attr {{ key: \"f\" value {{ func {{ name: {function:?} }} }} }} }}\n");
+        node.trim_end().trim_end_matches('}').to_string() + &attr
+    };
+    let arg = |kind: &str, name: &str, dtype: &str| format!("{kind} {{ name: {name:?} type: {dtype} }} ");
+    let function = |name: &str, nodes: String, result: &str| {
+        let nodes = nodes.replace("node {", "node_def {");
+        let args = arg("input_arg", "x", f32) + &arg("input_arg", "w", resource) + &arg("output_arg", "y", f32);
+        format!("function {{ signature {{ name: {name:?} {args} }} {nodes} ret {{ key: \"y\" value: {result:?} }} }}\n")
+    };
+    let dense = node("read", "ReadVariableOp", &["w"], &[("dtype", f32)], None)
+        + &node("product", "MatMul", &["x", "read:value:0"], &[("T", f32)], None)
+        + &node("relu", "Relu", &["product:product:0"], &[("T", f32)], None);
+    let model = |last: &str| {
+        call("dense", "dense_fn", &["x", "w"]) + &node("last", last, &["dense:output:0"], &[("T", f32)], None)
+    };
+    let saved = |last: &str, output: &str| {
+        let graph = node("serving_default_x", "Placeholder", &[], &[("dtype", f32)], Some(&[-1, 4]))
+            + &node("dense/kernel", "VarHandleOp", &[], &[("dtype", f32)], Some(&[4, 3]))
+            + &call("served", "model_fn", &["serving_default_x", "dense/kernel"]);
+        let library =
+            function("dense_fn", dense.clone(), "relu:activations:0") + &function("model_fn", model(last), output);
+        let signature = "signature_def { key: \"serving_default\" value { inputs { key: \"x\" value { name: \"serving_default_x:0\" } } \
+                         outputs { key: \"y\" value { name: \"served:0\" } } } }";
+        format!(
+            "saved_model_schema_version: 1 meta_graphs {{ meta_info_def {{ tags: \"serve\" }} \
+             graph_def {{ {graph} library {{ {library} }} }} {signature} }}"
+        )
+    };
+    let read =
+        |text: &str| port(&Graph::read(text.as_bytes(), "saved_model.pbtxt").unwrap_or_else(|e| panic!("{e}\n{text}")));
+    let softmax = read(&saved("Softmax", "last:softmax:0"));
+    let text = softmax.experiment.unwrap();
+    let layers = "  inputs:
+    x: [4]
+  layers:
+    - {dense: 3, use_bias: false, name: dense}
+    - {activation: relu, name: relu}
+  loss: sparse_softmax_cross_entropy
+";
+    assert!(text.contains(layers), "{text}");
+    assert!(softmax.differs[0].text.contains("it ends here as one trained by sparse_softmax_cross_entropy does"));
+    // An op that has no word is not left out without a word.
+    let cumulated = read(&saved("Cumsum", "last:out:0"));
+    assert_eq!(cumulated.experiment, None);
+    assert!(
+        cumulated.missing.iter().any(|note| note.text.contains("`Cumsum` of a layer has no word")),
+        "{cumulated:?}"
+    );
+}
+
 /// A node of a graph as text.
 fn node(name: &str, op: &str, inputs: &[&str], types: &[(&str, &str)], dims: Option<&[i64]>) -> String {
     let inputs: String = inputs.iter().map(|input| format!("input: {input:?} ")).collect();

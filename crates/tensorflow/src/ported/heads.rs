@@ -17,10 +17,14 @@ pub(super) struct Head {
     pub weight: f64,
 }
 
-/// The losses of a graph, those that weigh most first; of a graph that only predicts its last layer.
+/// The losses of a graph, those that weigh most first; of a graph that only predicts what its signature gives, or its last layer.
 pub(super) fn heads(graph: &Graph, loss: Option<usize>) -> Vec<Head> {
     let nodes = &graph.body.nodes;
     let Some(loss) = loss else {
+        let predicted = predicted(graph);
+        if !predicted.is_empty() {
+            return predicted;
+        }
         let last = (0..nodes.len()).rev().find(|idx| region::is_weighted(&nodes[*idx].op));
         let head = |node| Head { logits: Edge { node, output: 0 }, labels: None, loss: "", weight: 1.0 };
         return all(graph, (0..nodes.len()).collect(), None)
@@ -34,6 +38,31 @@ pub(super) fn heads(graph: &Graph, loss: Option<usize>) -> Vec<Head> {
     before.sort_unstable();
     let mut heads = all(graph, before, Some(loss));
     heads.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    heads
+}
+
+/// The outputs of a signature, before its softmax or sigmoid: losses that it may have been trained by.
+fn predicted(graph: &Graph) -> Vec<Head> {
+    let mut heads: Vec<Head> = Vec::new();
+    let symbols = Symbols::new(graph);
+    let [signature] = &graph.signatures.values().collect::<Vec<_>>()[..] else { return heads };
+    for tensor in signature.outputs.values() {
+        let Some(edge) = graph.body.edge(tensor) else { continue };
+        let edge = symbols.behind(edge);
+        let node = symbols.node(edge.node);
+        // Classes are not what a loss reads.
+        if matches!(node.op.as_str(), "ArgMax" | "Cast" | "AsString" | "TopKV2") {
+            continue;
+        }
+        let (logits, loss) = match (node.op.as_str(), node.inputs.first()) {
+            ("Softmax", Some(logits)) => (*logits, "sparse_softmax_cross_entropy"),
+            ("Sigmoid", Some(logits)) => (*logits, "sigmoid_cross_entropy"),
+            _ => (edge, "mean_squared_error"),
+        };
+        if heads.iter().all(|head| head.logits != logits) {
+            heads.push(Head { logits, labels: None, loss, weight: 1.0 });
+        }
+    }
     heads
 }
 

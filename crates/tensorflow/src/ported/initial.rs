@@ -1,17 +1,10 @@
 //! How variables start: the constants and distributions of their initializers, as a layer's `…_initializer` calls them.
 
-use super::symbols::{Symbols, constant, shortest};
+use std::collections::{BTreeMap, HashMap};
+
+use super::symbols::{Symbols, constant, shortest, yaml_number};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
-
-/// How a variable starts.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Initial {
-    /// A word of ours.
-    Named(&'static str),
-    /// No exact equivalent; the nearest one.
-    Near { what: String, word: &'static str },
-}
 
 /// The value that a variable's initializer assigns.
 fn assigned(graph: &Graph, variable: &str) -> Option<Edge> {
@@ -20,18 +13,65 @@ fn assigned(graph: &Graph, variable: &str) -> Option<Edge> {
     graph.body.nodes[assign].inputs.get(1).copied()
 }
 
-/// How a variable of these dims starts; `None` where its initializer is of another kind.
-pub(super) fn initial(symbols: &Symbols<'_>, variable: &str, dims: &[i64]) -> Option<Initial> {
+/// How a variable of these dims starts, as YAML has it; `None` where its initializer is of another kind. Several words may be the
+/// same (those of fan-in and fan-out of a square matrix): the one that stands first in `preferred` is taken.
+pub(super) fn initial(symbols: &Symbols<'_>, variable: &str, dims: &[i64], preferred: &[&str]) -> Option<String> {
+    let word = match start(symbols, variable)? {
+        Start::Constant(0.0) => "zeros".to_string(),
+        Start::Constant(1.0) => "ones".to_string(),
+        Start::Constant(value) => format!("{{constant: {}}}", short(value)),
+        Start::Drawn(drawn) => {
+            let words = words(&drawn, dims);
+            let known = preferred.iter().find(|word| words.contains(word)).or(words.first());
+            known.map_or_else(|| in_numbers(&drawn), |word| word.to_string())
+        }
+    };
+    Some(word)
+}
+
+/// Words for initial values that are no others', those of most variables first.
+pub(super) fn preferred(symbols: &Symbols<'_>, variables: &HashMap<String, Vec<i64>>) -> Vec<&'static str> {
+    let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for (name, dims) in variables {
+        if let Some(Start::Drawn(drawn)) = start(symbols, name)
+            && let [word] = words(&drawn, dims)[..]
+        {
+            *counts.entry(word).or_default() += 1;
+        }
+    }
+    let mut words: Vec<(&'static str, usize)> = counts.into_iter().collect();
+    words.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    words.into_iter().map(|(word, _)| word).collect()
+}
+
+/// How a variable starts.
+enum Start {
+    /// All elements are this number.
+    Constant(f64),
+    Drawn(Drawn),
+}
+
+/// A distribution.
+enum Drawn {
+    Uniform {
+        least: f64,
+        limit: f64,
+    },
+    Normal {
+        mean: f64,
+        deviation: f64,
+    },
+    /// The deviation is that before values beyond two of it are drawn again.
+    Truncated {
+        mean: f64,
+        deviation: f64,
+    },
+}
+
+fn start(symbols: &Symbols<'_>, variable: &str) -> Option<Start> {
     let node = symbols.node(symbols.behind(assigned(symbols.graph, variable)?).node);
     if let Some(value) = constant_of(symbols, node) {
-        return Some(match value {
-            0.0 => Initial::Named("zeros"),
-            1.0 => Initial::Named("ones"),
-            value => {
-                let word = if value.abs() < 0.5 { "zeros" } else { "ones" };
-                Initial::Near { what: format!("all {value:?}"), word }
-            }
-        });
+        return Some(Start::Constant(value));
     }
     // `random * scale + offset`.
     let pair = |node: &'_ Node| match node.inputs[..] {
@@ -49,66 +89,90 @@ pub(super) fn initial(symbols: &Symbols<'_>, variable: &str, dims: &[i64]) -> Op
     let (random, scale) = pair(scaled)?;
     let scale = symbols.value(scale)?;
     let op = symbols.node(symbols.behind(random).node).op.as_str();
+    Some(Start::Drawn(match op {
+        op if op.contains("RandomUniform") => Drawn::Uniform { least: mean, limit: mean + scale },
+        op if op.contains("TruncatedNormal") => Drawn::Truncated { mean, deviation: scale },
+        op if op.contains("Normal") => Drawn::Normal { mean, deviation: scale },
+        _ => return None,
+    }))
+}
+
+/// Words for this distribution that know the dims.
+fn words(drawn: &Drawn, dims: &[i64]) -> Vec<&'static str> {
     let n: i64 = dims.iter().rev().skip(2).product();
     let (inputs, outputs) = match dims {
         [.., inputs, outputs] => ((inputs * n) as f64, (outputs * n) as f64),
         [one] => (*one as f64, *one as f64),
         [] => (1.0, 1.0),
     };
-    let is = |value: f64, wanted: f64| (value - wanted).abs() <= 1e-4 * wanted;
-    // The bounds and deviations of what has a word.
-    let both = inputs + outputs;
-    let uniform = [
-        ("glorot_uniform", (6.0 / both).sqrt()),
-        ("he_uniform", (6.0 / inputs).sqrt()),
-        ("lecun_uniform", (3.0 / inputs).sqrt()),
-        ("lecun_uniform_fan_out", (1.0 / outputs).sqrt()),
-        ("random_uniform", 0.05),
-    ];
-    let truncated = [
-        ("glorot_normal", (2.0 / both).sqrt()),
-        ("he_normal", (2.0 / inputs).sqrt()),
-        ("lecun_normal", (1.0 / inputs).sqrt()),
-        ("he_normal_fan_out", (2.0 / outputs).sqrt()),
-    ];
-    let normal = [("random_normal", 0.05), ("bert_normal", 0.02)];
-    let nearest = |words: &[(&'static str, f64)], value: f64| {
-        let far = |word: &&(&str, f64)| (word.1 / value).ln().abs();
-        words.iter().min_by(|a, b| far(a).total_cmp(&far(b))).copied().unwrap_or(("glorot_uniform", value))
-    };
     // A truncated normal of deviation 1 has this one: TensorFlow divides by it.
     const TRUNCATED: f64 = 0.879_625_661_034_239_8;
-    if op.contains("RandomUniform") {
-        let limit = scale / 2.0;
-        let (word, of_word) = nearest(&uniform, limit);
-        return Some(match is(limit, of_word) && (mean + limit).abs() <= 1e-4 * limit {
-            true => Initial::Named(word),
-            false => Initial::Near { what: format!("uniform in [{}, {})", short(mean), short(mean + scale)), word },
-        });
-    }
-    let is_truncated = op.contains("TruncatedNormal");
-    if !is_truncated && !op.contains("Normal") {
-        return None;
-    }
-    let words: Vec<_> = truncated.iter().chain(&normal).copied().collect();
-    let of_variance = if is_truncated { scale * TRUNCATED } else { scale };
-    let (word, deviation) = nearest(&words, of_variance);
-    let exact = match is_truncated {
-        // BERT's is truncated, and its word is not: the deviation that was asked for counts.
-        true if is(scale, 0.02) => return Some(Initial::Named("bert_normal")),
-        true => truncated.iter().any(|(known, _)| *known == word) && is(of_variance, deviation),
-        false => normal.iter().any(|(known, _)| *known == word) && is(scale, deviation),
+    let both = inputs + outputs;
+    let (all, value): (&[(&'static str, f64)], f64) = match *drawn {
+        Drawn::Uniform { least, limit } if (least + limit).abs() <= 1e-4 * limit => (
+            &[
+                ("glorot_uniform", (6.0 / both).sqrt()),
+                ("he_uniform", (6.0 / inputs).sqrt()),
+                ("lecun_uniform", (3.0 / inputs).sqrt()),
+                ("lecun_uniform_fan_out", (1.0 / outputs).sqrt()),
+                ("random_uniform", 0.05),
+            ],
+            limit,
+        ),
+        Drawn::Truncated { mean: 0.0, deviation } => (
+            &[
+                ("glorot_normal", (2.0 / both).sqrt()),
+                ("he_normal", (2.0 / inputs).sqrt()),
+                ("lecun_normal", (1.0 / inputs).sqrt()),
+                ("he_normal_fan_out", (2.0 / outputs).sqrt()),
+            ],
+            deviation * TRUNCATED,
+        ),
+        Drawn::Normal { mean: 0.0, deviation } => (
+            &[
+                ("random_normal", 0.05),
+                ("bert_normal", 0.02),
+                (
+                    "{variance_scaling: {scale: 2, mode: fan_out, distribution: untruncated_normal}}",
+                    (2.0 / outputs).sqrt(),
+                ),
+                (
+                    "{variance_scaling: {scale: 2, mode: fan_in, distribution: untruncated_normal}}",
+                    (2.0 / inputs).sqrt(),
+                ),
+                (
+                    "{variance_scaling: {scale: 1, mode: fan_in, distribution: untruncated_normal}}",
+                    (1.0 / inputs).sqrt(),
+                ),
+            ],
+            deviation,
+        ),
+        _ => return Vec::new(),
     };
-    let kind = if is_truncated { "truncated normal" } else { "normal" };
-    let what = match format!("{:.2}", of_variance / deviation).as_str() {
-        "1.00" if mean == 0.0 => format!("{kind} of its deviation"),
-        times => format!("{kind} of mean {} and {times} times its deviation", short(mean)),
-    };
-    Some(if exact && mean == 0.0 { Initial::Named(word) } else { Initial::Near { what, word } })
+    let is_this = |known: f64| (value - known).abs() <= 1e-4 * known;
+    all.iter().filter(|(_, known)| is_this(*known)).map(|(word, _)| *word).collect()
+}
+
+/// A distribution by its numbers.
+fn in_numbers(drawn: &Drawn) -> String {
+    match *drawn {
+        Drawn::Uniform { least, limit } if least == -limit => format!("{{random_uniform: {}}}", short(limit)),
+        Drawn::Uniform { least, limit } => {
+            format!("{{random_uniform: {{minval: {}, maxval: {}}}}}", short(least), short(limit))
+        }
+        Drawn::Normal { mean: 0.0, deviation } => format!("{{random_normal: {}}}", short(deviation)),
+        Drawn::Normal { mean, deviation } => {
+            format!("{{random_normal: {{stddev: {}, mean: {}}}}}", short(deviation), short(mean))
+        }
+        Drawn::Truncated { mean: 0.0, deviation } => format!("{{truncated_normal: {}}}", short(deviation)),
+        Drawn::Truncated { mean, deviation } => {
+            format!("{{truncated_normal: {{stddev: {}, mean: {}}}}}", short(deviation), short(mean))
+        }
+    }
 }
 
 fn short(value: f64) -> String {
-    format!("{:?}", shortest(format!("{value:.4e}").parse().unwrap_or(value as f32)))
+    yaml_number(shortest(value as f32))
 }
 
 /// The number that all elements are.

@@ -1,8 +1,11 @@
 //! The forward part of a graph as lines of `kind: layers`: an op, or a few that belong together, for each.
 
+mod pools;
+mod products;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::initial::{Initial, initial};
+use super::initial::{initial, preferred};
 use super::network::{HeadLine, LayerLine, NetworkPort};
 use super::norms::{self, Norm, NormKind};
 use super::symbols::{Symbol, Symbols, shortest};
@@ -32,8 +35,8 @@ struct Porting<'g, 'n> {
     shapes: HashMap<String, Vec<i64>>,
     /// Initializers of variables that are claimed for the layer that comes.
     initials: Vec<(&'static str, String)>,
-    /// Those that have no word, by what is said of them: how many, and a variable.
-    odd_initials: BTreeMap<(String, &'static str), (usize, String)>,
+    /// Words for initial values, those of most variables first.
+    preferred: Vec<&'static str>,
     /// Variables whose own names are others here: how many, and one, by both names.
     renamed: BTreeMap<(String, &'static str), (usize, String)>,
 }
@@ -49,6 +52,14 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     let mut n_readers: IndexMap<Edge, usize> = IndexMap::default();
     for node in graph.body.nodes.iter().filter(|node| !region::is_backward(&node.name)) {
         node.inputs.iter().for_each(|edge| *n_readers.entry(*edge).or_default() += 1);
+    }
+    if loss.is_none() {
+        let losses: Vec<&str> = heads.iter().map(|head| head.loss).filter(|loss| !loss.is_empty()).collect();
+        let text = format!("the graph only predicts; it ends here as one trained by {} does", losses.join(" and "));
+        if !losses.is_empty() {
+            let help = "a softmax or sigmoid at its end belongs to the loss here; write the loss that is meant";
+            notes.differs.push(Note::new(graph, heads.first().map(|head| head.logits.node), text, help));
+        }
     }
     let symbols = Symbols::new(graph);
     let order = in_order(graph, heads.iter().map(|head| head.logits.node));
@@ -70,9 +81,11 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         momenta: network::momenta(graph),
         shapes: HashMap::new(),
         initials: Vec::new(),
-        odd_initials: BTreeMap::new(),
+        preferred: Vec::new(),
         renamed: BTreeMap::new(),
     };
+    porting.variable_dims("");
+    porting.preferred = preferred(&porting.symbols, &porting.shapes);
     for idx in order {
         porting.node(idx);
     }
@@ -82,7 +95,11 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
             Some(Symbol::Layer(name)) => porting.port.heads.push(HeadLine {
                 output: name.clone(),
                 loss: head.loss.to_string(),
-                labels: heads::labels_name(graph, head.labels),
+                labels: match head.labels {
+                    // A graph that predicts has no labels: each of several outputs gets its own.
+                    None if heads.len() > 1 => format!("{}_label", name.replace('/', "_")),
+                    labels => heads::labels_name(graph, labels),
+                },
                 weight: head.weight,
             }),
             _ => {
@@ -148,6 +165,9 @@ impl Porting<'_, '_> {
             }
             ("IteratorGetNext" | "InfeedDequeueTuple" | "InfeedDequeue", ..) => self.first_of_pipeline(idx, node),
             ("Conv2D" | "DepthwiseConv2dNative", Some(x), _) => self.convolution(node, x),
+            ("Conv2D", None, _) if self.of_sequence(node).is_some() => self.sequence_convolution(node),
+            ("Squeeze", Some(x), _) if self.kind_of(&x) == Some("conv1d") => Symbol::Layer(x),
+            ("Max", Some(x), _) => self.maximum(node, x),
             ("MatMul", Some(x), _) => self.dense(node, x),
             ("BiasAdd" | "Add" | "AddV2", Some(x), None) if self.is_bias(&x, node) => self.bias(x, node),
             ("FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3", Some(x), _) => self.batch_norm(node, x),
@@ -286,15 +306,10 @@ impl Porting<'_, '_> {
             "embeddings" => ("embeddings_initializer", "random_uniform"),
             _ => ("kernel_initializer", "glorot_uniform"),
         };
-        match initial(&self.symbols, &name, &dims) {
-            Some(Initial::Named(word)) if word != default => self.initials.push((option, word.to_string())),
-            Some(Initial::Near { what, word }) => {
-                self.odd_initials.entry((what, word)).or_insert((0, name.clone())).0 += 1;
-                if word != default {
-                    self.initials.push((option, word.to_string()));
-                }
-            }
-            _ => {}
+        if let Some(word) = initial(&self.symbols, &name, &dims, &self.preferred)
+            && word != default
+        {
+            self.initials.push((option, word));
         }
         Some((layer.to_string(), dims))
     }
@@ -326,14 +341,9 @@ impl Porting<'_, '_> {
         }
     }
 
-    /// Remarks on initializers and names, one for all variables alike.
+    /// Remarks on names, one for all variables alike.
     fn tell(&mut self) {
         let graph = self.symbols.graph;
-        for ((what, word), (n, name)) in &self.odd_initials {
-            let text = format!("{n} variables such as `{name}` start {what}; here as `{word}`, the nearest word");
-            let help = "`--checkpoint` starts from the graph's values";
-            self.notes.differs.push(Note::new(graph, None, text, help));
-        }
         for ((own, expected), (n, name)) in &self.renamed {
             let text = format!("{n} variables such as `{name}` are called `…/{expected}` here, not `…/{own}`");
             let help =
@@ -347,87 +357,6 @@ impl Porting<'_, '_> {
         let text = format!("`{}` is not of a variable alone, as a layer's is", node.op);
         self.notes.missing.push(Note::new(self.symbols.graph, at, text, "the step runs as HLO all the same"));
         Symbol::Other
-    }
-
-    fn convolution(&mut self, node: &Node, x: String) -> Symbol {
-        let is_depthwise = node.op == "DepthwiseConv2dNative";
-        let Some((layer, dims)) = self.claim(node, 1, "kernel") else { return self.unclaimed(node) };
-        for (option, _) in self.initials.iter_mut().filter(|_| is_depthwise) {
-            *option = "depthwise_initializer";
-        }
-        let [height, width, _, filters] = dims[..] else { return self.unclaimed(node) };
-        let is_first = node.text("data_format").starts_with("NC");
-        let spatial = if is_first { [2, 3] } else { [1, 2] };
-        let pair = |values: &[i64], default: i64| spatial.map(|axis| values.get(axis).copied().unwrap_or(default));
-        let mut options = Vec::new();
-        let size = one_or_two([height, width]);
-        if !is_depthwise {
-            options.push(("kernel_size", size.clone()));
-        }
-        let strides = pair(node.ints("strides"), 1);
-        if strides != [1, 1] {
-            options.push(("strides", one_or_two(strides)));
-        }
-        match node.text("padding") {
-            "SAME" => options.push(("padding", "same".to_string())),
-            "VALID" => {}
-            other => {
-                let at = self.symbols.graph.body.find(&node.name);
-                let text = format!(
-                    "padding `{other}` {:?} is `zero_padding` before the layer",
-                    node.ints("explicit_paddings")
-                );
-                self.notes.missing.push(Note::new(
-                    self.symbols.graph,
-                    at,
-                    text,
-                    "write a `zero_padding` layer before it",
-                ));
-            }
-        }
-        let dilations = pair(node.ints("dilations"), 1);
-        if dilations != [1, 1] {
-            options.push(("dilation_rate", one_or_two(dilations)));
-        }
-        if is_first {
-            options.push(("data_format", "channels_first".to_string()));
-        }
-        if is_depthwise && filters != 1 {
-            options.push(("depth_multiplier", filters.to_string()));
-        }
-        options.push(("use_bias", "false".to_string()));
-        let (kind, first) = if is_depthwise { ("depthwise_conv", size) } else { ("conv", filters.to_string()) };
-        self.push_named(&layer, node, kind, first, options, vec![x])
-    }
-
-    fn dense(&mut self, node: &Node, x: String) -> Symbol {
-        if node.flag("transpose_a") || node.flag("transpose_b") {
-            return self.unclaimed(node);
-        }
-        let Some((layer, dims)) = self.claim(node, 1, "kernel") else { return self.unclaimed(node) };
-        let units = dims.last().copied().unwrap_or(0);
-        self.push_named(&layer, node, "dense", units, vec![("use_bias", "false".to_string())], vec![x])
-    }
-
-    /// Whether a node adds a variable to a layer that has no bias yet, and that nothing else reads.
-    fn is_bias(&self, layer: &str, node: &Node) -> bool {
-        let has_none = self.at.get(layer).is_some_and(|at| {
-            self.port.layers[*at].options.iter().any(|(option, value)| *option == "use_bias" && value == "false")
-        });
-        has_none
-            && matches!(self.symbols.input(node, 1), Symbol::Variable { .. })
-            && node.inputs.first().is_some_and(|edge| self.n_readers.get(edge) == Some(&1))
-    }
-
-    fn bias(&mut self, layer: String, node: &Node) -> Symbol {
-        if self.claim(node, 1, "bias").is_some()
-            && let Some(at) = self.at.get(&layer)
-        {
-            let options = &mut self.port.layers[*at].options;
-            options.retain(|(option, _)| *option != "use_bias");
-            options.append(&mut self.initials);
-        }
-        Symbol::Layer(layer)
     }
 
     fn batch_norm(&mut self, node: &Node, x: String) -> Symbol {
@@ -500,57 +429,6 @@ impl Porting<'_, '_> {
         self.shapes.get(name).cloned()
     }
 
-    fn padding(&mut self, node: &Node, x: String) -> Symbol {
-        let Symbol::Constant { values, .. } = self.symbols.input(node, 1) else { return self.unclaimed(node) };
-        let pads: Vec<i64> = values.iter().map(|value| *value as i64).collect();
-        if pads.iter().all(|pad| *pad == 0) {
-            return Symbol::Layer(x);
-        }
-        let (spatial, format): (&[i64], Option<&str>) = match pads[..] {
-            [0, 0, _, _, _, _, 0, 0] => (&pads[2..6], None),
-            [0, 0, 0, 0, _, _, _, _] => (&pads[4..8], Some("channels_first")),
-            _ => return self.unclaimed(node),
-        };
-        let first = format!("[[{}, {}], [{}, {}]]", spatial[0], spatial[1], spatial[2], spatial[3]);
-        let options = format.map(|format| ("data_format", format.to_string())).into_iter().collect();
-        self.push(node, "zero_padding", first, options, vec![x])
-    }
-
-    fn pool(&mut self, node: &Node, kind: &'static str, x: String) -> Symbol {
-        let is_first = node.text("data_format").starts_with("NC");
-        let spatial = if is_first { [2, 3] } else { [1, 2] };
-        let pair = |values: &[i64]| spatial.map(|axis| values.get(axis).copied().unwrap_or(1));
-        let mut options = vec![("strides", one_or_two(pair(node.ints("strides"))))];
-        if node.text("padding") == "SAME" {
-            options.push(("padding", "same".to_string()));
-        }
-        if is_first {
-            options.push(("data_format", "channels_first".to_string()));
-        }
-        let size = one_or_two(pair(node.ints("ksize")));
-        self.push(node, kind, size, options, vec![x])
-    }
-
-    /// A mean over the spatial axes.
-    fn mean(&mut self, node: &Node, x: String) -> Symbol {
-        let Symbol::Constant { values, .. } = self.symbols.input(node, 1) else { return self.unclaimed(node) };
-        let axes: Vec<i64> = values.iter().map(|value| *value as i64).collect();
-        if !matches!(axes[..], [1, 2] | [-3, -2]) {
-            return self.unclaimed(node);
-        }
-        let n = self.dims.get(&x).and_then(|dims| dims.last().copied());
-        match (node.flag("keep_dims"), n) {
-            (false, _) => self.push(node, "global_avg_pool", "", Vec::new(), vec![x]),
-            (true, Some(n)) => {
-                let Symbol::Layer(mean) = self.push(node, "global_avg_pool", "", Vec::new(), vec![x]) else {
-                    return Symbol::Other;
-                };
-                self.push(node, "reshape", format!("[1, 1, {n}]"), Vec::new(), vec![mean])
-            }
-            (true, None) => self.unclaimed(node),
-        }
-    }
-
     fn reshape(&mut self, node: &Node, x: String) -> Symbol {
         let shape = match self.symbols.input(node, 1) {
             Symbol::Constant { values, .. } => values.iter().map(|value| *value as i64).collect(),
@@ -569,66 +447,6 @@ impl Porting<'_, '_> {
             }
             _ => self.unclaimed(node),
         }
-    }
-
-    fn merged(&mut self, node: &Node, kind: &'static str, n: usize) -> Symbol {
-        let reads: Option<Vec<String>> = (0..n)
-            .map(|number| match self.symbols.input(node, number) {
-                Symbol::Layer(name) => Some(name),
-                _ => None,
-            })
-            .collect();
-        let Some(reads) = reads else { return self.unclaimed(node) };
-        let mut options = Vec::new();
-        if kind == "concat"
-            && let Some(axis) = self.symbols.scalar(node, n)
-            && axis != -1.0
-        {
-            options.push(("axis", (axis as i64).to_string()));
-        }
-        self.push(node, kind, "", options, reads)
-    }
-
-    /// x · sigmoid(x) is silu; other products are of two layers.
-    fn product(&mut self, node: &Node, a: String, b: String) -> Symbol {
-        let is_sigmoid_of = |gate: &str, x: &str| {
-            let line = self.at.get(gate).map(|at| &self.port.layers[*at]);
-            line.is_some_and(|line| line.kind == "activation" && line.first == "sigmoid" && line.reads == [x])
-        };
-        let pair = [(&a, &b), (&b, &a)].into_iter().find(|(x, gate)| is_sigmoid_of(gate, x));
-        let Some((x, gate)) = pair.map(|(x, gate)| (x.clone(), gate.clone())) else {
-            return self.gated(node, a, b);
-        };
-        let Some(at) = self.at.get(&gate).copied() else { return Symbol::Other };
-        let line = &mut self.port.layers[at];
-        (line.first, line.reads) = ("silu".to_string(), vec![x]);
-        Symbol::Layer(gate)
-    }
-
-    /// A product of two layers, of which one may have a number for each channel, as squeeze-and-excitation has.
-    fn gated(&mut self, node: &Node, a: String, b: String) -> Symbol {
-        let gate_of = |x: &String, gate: &String| match (
-            self.dims.get(x).map(Vec::as_slice),
-            self.dims.get(gate).map(Vec::as_slice),
-        ) {
-            (Some([height, width, n]), Some([1, 1, m])) if n == m && [*height, *width] != [1, 1] => {
-                Some([*height, *width])
-            }
-            _ => None,
-        };
-        let wide = gate_of(&a, &b).map(|size| (a.clone(), b.clone(), size));
-        let Some((x, gate, [height, width])) =
-            wide.or_else(|| gate_of(&b, &a).map(|size| (b.clone(), a.clone(), size)))
-        else {
-            return self.merged(node, "multiply", 2);
-        };
-        let name = format!("{gate}/upsample");
-        let Symbol::Layer(wide) =
-            self.push_named(&name, node, "upsample", format!("[{height}, {width}]"), Vec::new(), vec![gate])
-        else {
-            return Symbol::Other;
-        };
-        self.push(node, "multiply", "", Vec::new(), vec![x, wide])
     }
 
     /// A layer and a number: a rescaling; a number that dropout divides by belongs to it.
@@ -705,34 +523,36 @@ impl Porting<'_, '_> {
         }
         self.push(node, "dropout", rate, Vec::new(), vec![read])
     }
-
-    fn embedding(&mut self, node: &Node, ids: String) -> Symbol {
-        let Some((layer, dims)) = self.claim(node, 0, "embeddings") else { return self.unclaimed(node) };
-        let [input, output] = dims[..] else { return self.unclaimed(node) };
-        let first = format!("{{input_dim: {input}, output_dim: {output}}}");
-        self.push_named(&layer, node, "embedding", first, Vec::new(), vec![ids])
-    }
 }
 
 impl Symbols<'_> {
-    /// The edge of the last layer before identities and casts.
+    /// The edge of the last layer before what changes no number: identities, casts, reshapes.
     fn behind_layers(&self, edge: Edge) -> Edge {
         let mut edge = edge;
         for _ in 0..64 {
             if matches!(self.of_edge.get(&edge), Some(Symbol::Layer(_))) {
                 return edge;
             }
-            match self.node(edge.node).inputs.first() {
-                Some(input) => edge = *input,
-                None => break,
+            let node = self.node(edge.node);
+            let is_passed_on = matches!(
+                node.op.as_str(),
+                "Identity"
+                    | "IdentityN"
+                    | "Cast"
+                    | "StopGradient"
+                    | "CheckNumerics"
+                    | "Snapshot"
+                    | "Reshape"
+                    | "Squeeze"
+                    | "ExpandDims"
+            );
+            match node.inputs.first() {
+                Some(input) if is_passed_on => edge = *input,
+                _ => break,
             }
         }
         edge
     }
-}
-
-fn one_or_two([height, width]: [i64; 2]) -> String {
-    if height == width { height.to_string() } else { format!("[{height}, {width}]") }
 }
 
 /// The activation that an op is.
@@ -752,4 +572,8 @@ fn activation(op: &str) -> Option<&'static str> {
         "LogSoftmax" => "log_softmax",
         _ => return None,
     })
+}
+
+fn one_or_two([height, width]: [i64; 2]) -> String {
+    if height == width { height.to_string() } else { format!("[{height}, {width}]") }
 }

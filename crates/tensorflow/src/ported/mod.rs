@@ -4,8 +4,10 @@
 //! A graph says exactly what a script only suggests, and this reads nothing else. Where a pattern is not known, it is said to be
 //! missing with its node, and never guessed.
 
+mod blocks;
 mod heads;
 mod initial;
+mod inline;
 mod layers;
 mod network;
 mod norms;
@@ -41,6 +43,8 @@ pub struct Ported {
     pub slips: Vec<Slip>,
     /// The experiment in YAML; `None` where the network has no words.
     pub experiment: Option<String>,
+    /// The same with a line for each layer, where the experiment has blocks for parts that repeat.
+    pub experiment_by_layer: Option<String>,
     /// Variables of the graph that the network's layers have, and those that they have not.
     pub variables: VariableCount,
 }
@@ -83,11 +87,13 @@ impl Note {
 
 /// Reads what a graph has words for.
 pub fn port(graph: &Graph) -> Ported {
-    let mut notes = Notes::default();
+    let slips = slips::slips(graph);
     let loss = region::loss(graph);
+    let served = if loss.is_none() { inline::served(graph) } else { None };
+    let graph = served.as_ref().unwrap_or(graph);
+    let mut notes = Notes::default();
     let network = layers::network(graph, loss, &mut notes);
     let training = training::training(graph, &network, &mut notes);
-    let slips = slips::slips(graph);
     let used: BTreeSet<&String> = network.variables.keys().collect();
     let own = own_variables(graph);
     let unmapped: Vec<String> = own.into_iter().filter(|name| !used.contains(name)).collect();
@@ -105,8 +111,11 @@ pub fn port(graph: &Graph) -> Ported {
         n_elements: network.variables.values().map(|dims| dims.iter().product::<i64>()).sum(),
         unmapped,
     };
-    let experiment = (!network.layers.is_empty()).then(|| yaml::experiment(graph, &network, &training));
-    Ported { network, training, differs: notes.differs, missing: notes.missing, slips, experiment, variables }
+    let written = |has_blocks| yaml::experiment(graph, &network, &training, has_blocks);
+    let has_words = !network.layers.is_empty();
+    let (experiment, experiment_by_layer) = (has_words.then(|| written(true)), has_words.then(|| written(false)));
+    let (differs, missing) = (notes.differs, notes.missing);
+    Ported { network, training, differs, missing, slips, experiment, experiment_by_layer, variables }
 }
 
 /// What is said on the way.

@@ -27,6 +27,14 @@ pub(super) fn of_layer(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Option<
     };
     match line.kind {
         "conv" => slid(pair(option("kernel_size")?)?, line.first.parse().ok()),
+        "conv1d" => {
+            let dims = first()?;
+            let number = |name, default| option(name).map_or(Some(default), |text: &str| text.parse::<i64>().ok());
+            let (size, by) = (number("kernel_size", 1)?, number("strides", 1)?);
+            let covered = (size - 1) * number("dilation_rate", 1)? + 1;
+            let length = if is_same { *dims.first()? } else { dims.first()? - covered + 1 };
+            Some(vec![(length + by - 1).checked_div(by)?, line.first.parse().ok()?])
+        }
         "depthwise_conv" => {
             let n = option("depth_multiplier").map_or(Some(1), |n| n.parse().ok())?;
             slid(pair(&line.first)?, Some(first()?.last()? * n))

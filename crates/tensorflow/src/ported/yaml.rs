@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::blocks::{self, Blocks, escaped, is_merge};
 use super::network::{HeadLine, LayerLine, NetworkPort};
 use super::symbols::yaml_number;
 use super::training::TrainingPort;
@@ -16,18 +17,18 @@ fn quoted(text: &str) -> String {
 
 fn line(layer: &LayerLine, before: Option<&str>) -> String {
     let mut text = format!("    - {{{}: ", layer.kind);
-    match layer.kind {
-        "concat" | "add" | "subtract" | "multiply" | "maximum" => {
-            let reads: Vec<String> = layer.reads.iter().map(|name| quoted(name)).collect();
-            let _ = write!(text, "[{}]", reads.join(", "));
-        }
-        _ => text.push_str(&layer.first),
+    if is_merge(layer.kind) {
+        let reads: Vec<String> = layer.reads.iter().map(|name| quoted(name)).collect();
+        let _ = write!(text, "[{}]", reads.join(", "));
+    } else {
+        text.push_str(&layer.first);
     }
     for (option, value) in &layer.options {
         let _ = write!(text, ", {option}: {value}");
     }
     let _ = write!(text, ", name: {}", quoted(&layer.name));
     if let [one] = &layer.reads[..]
+        && !is_merge(layer.kind)
         && before != Some(one)
     {
         let _ = write!(text, ", inputs: {}", quoted(one));
@@ -35,8 +36,81 @@ fn line(layer: &LayerLine, before: Option<&str>) -> String {
     text + "}\n"
 }
 
-/// The experiment.
-pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &TrainingPort) -> String {
+/// A use of a block, or a layer beside blocks.
+fn line_with_blocks(blocks: &Blocks, at: usize, before: Option<&str>) -> String {
+    let line = &blocks.lines[at];
+    let name = |name: &String| quoted(&escaped(name));
+    let mut text = format!("    - {{{}: ", line.kind);
+    if is_merge(&line.kind) {
+        let reads: Vec<String> = line.reads.iter().map(name).collect();
+        let _ = write!(text, "[{}]", reads.join(", "));
+    } else {
+        text.push_str(&line.first);
+    }
+    for (number, (option, value)) in line.options.iter().enumerate() {
+        let value = if line.is_of_names(number) { number_or_text(value) } else { value.clone() };
+        let _ = match number == 0 && line.has_main() {
+            true => write!(text, "{value}"),
+            false => write!(text, ", {option}: {value}"),
+        };
+    }
+    match &line.block {
+        Some(block) if block.repeats > 1 => drop(write!(text, ", repeats: {}", block.repeats)),
+        _ => {}
+    }
+    if blocks.is_named(at) {
+        let _ = write!(text, ", name: {}", name(&line.name));
+    }
+    match &line.reads[..] {
+        _ if is_merge(&line.kind) => {}
+        [one] if before == Some(one) => {}
+        [one] => drop(write!(text, ", inputs: {}", name(one))),
+        several => {
+            let names: Vec<String> = several.iter().map(name).collect();
+            let _ = write!(text, ", inputs: [{}]", names.join(", "));
+        }
+    }
+    text + "}\n"
+}
+
+/// A parameter that is a part of names.
+fn number_or_text(value: &str) -> String {
+    let is_whole = value.bytes().all(|digit| digit.is_ascii_digit());
+    let is_formula = value == "$index" || value.starts_with("$(") && value.find(')') == Some(value.len() - 1);
+    if is_whole || is_formula { value.to_string() } else { quoted(value) }
+}
+
+/// The network's layers, below their blocks if there are any.
+pub(super) fn layers(network: &NetworkPort, has_blocks: bool) -> String {
+    let mut text = String::new();
+    let blocks = if has_blocks { blocks::blocks(network) } else { Blocks::default() };
+    if !blocks.definitions.is_empty() {
+        text.push_str("  blocks:\n");
+    }
+    for line in blocks.definitions.iter().flatten() {
+        let _ = writeln!(text, "    {line}");
+    }
+    text.push_str("  layers:\n");
+    // The first layer reads the only input without being told.
+    let mut before = match &network.inputs[..] {
+        [(name, ..)] => Some(name.as_str()),
+        _ => None,
+    };
+    if blocks.definitions.is_empty() {
+        for layer in &network.layers {
+            text.push_str(&line(layer, before));
+            before = Some(&layer.name);
+        }
+    }
+    for at in (0..blocks.lines.len()).filter(|_| !blocks.definitions.is_empty()) {
+        text.push_str(&line_with_blocks(&blocks, at, before));
+        before = Some(&blocks.lines[at].name);
+    }
+    text
+}
+
+/// The experiment, with parts that repeat as blocks or with a line for each layer.
+pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &TrainingPort, has_blocks: bool) -> String {
     let file = graph.file.rsplit('/').next().unwrap_or_default();
     let mut text = format!("# From {file}, by `bf16scope port`.\nmodel:\n  kind: layers\n  inputs:\n");
     for (name, dims, is_whole) in &network.inputs {
@@ -45,16 +119,7 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
             false => writeln!(text, "    {}: {dims:?}", quoted(name)),
         };
     }
-    text.push_str("  layers:\n");
-    // The first layer reads the only input without being told.
-    let mut before = match &network.inputs[..] {
-        [(name, ..)] => Some(name.as_str()),
-        _ => None,
-    };
-    for layer in &network.layers {
-        text.push_str(&line(layer, before));
-        before = Some(&layer.name);
-    }
+    text.push_str(&layers(network, has_blocks));
     match &network.heads[..] {
         [_] | [] => one_loss(network, &mut text),
         heads => losses(heads, &mut text),

@@ -1,0 +1,118 @@
+//! A SavedModel's function as one body: its calls replaced by what they call, so that its network is read as any other.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::graph::{Body, Graph, Signature};
+use crate::node::{Edge, Node};
+
+/// Functions that call each other, at most.
+const MAX_DEPTH: usize = 32;
+
+/// Nodes of the result at most: a function may be called from many places.
+const MAX_NODES: usize = 1 << 20;
+
+/// The graph that a SavedModel serves, without calls; `None` where it has no signature or calls nothing, and where it is too large.
+pub(super) fn served(graph: &Graph) -> Option<Graph> {
+    let offered = |name: &&String| !name.starts_with("__") && !graph.signatures[*name].outputs.is_empty();
+    let names: Vec<&String> = graph.signatures.keys().filter(offered).collect();
+    let name = names.iter().find(|name| ***name == "serving_default").or(names.first())?;
+    let signature = &graph.signatures[*name];
+    let edges: Option<Vec<Edge>> = signature.outputs.values().map(|tensor| graph.body.edge(tensor)).collect();
+    let mut inlined = Inlined { graph, nodes: Vec::new(), taken: HashSet::new(), inputs: inputs(graph, signature) };
+    let results = inlined.body(&graph.body, &edges?, &[], 0)?;
+    let has_calls = graph.body.nodes.iter().any(|node| called(graph, node).is_some());
+    let outputs = signature.outputs.keys().zip(&results);
+    let outputs =
+        outputs.map(|(name, edge)| (name.clone(), format!("{}:{}", inlined.nodes[edge.node].name, edge.output)));
+    let inputs = signature.inputs.keys().map(|name| (name.clone(), format!("{name}:0"))).collect();
+    let signatures = [((*name).clone(), Signature { inputs, outputs: outputs.collect() })].into();
+    let body = Body::new(inlined.nodes);
+    has_calls.then(|| Graph {
+        file: graph.file.clone(),
+        body,
+        functions: graph.functions.clone(),
+        signatures,
+        collections: graph.collections.clone(),
+        variables: graph.variables.clone(),
+        version: graph.version.clone(),
+    })
+}
+
+/// Names that the signature gives to placeholders.
+fn inputs(graph: &Graph, signature: &Signature) -> HashMap<String, String> {
+    let named = |(name, tensor): (&String, &String)| {
+        let edge = graph.body.edge(tensor)?;
+        Some((graph.body.nodes[edge.node].name.clone(), name.clone()))
+    };
+    signature.inputs.iter().filter_map(named).collect()
+}
+
+/// The function that a node calls.
+fn called<'g>(graph: &'g Graph, node: &Node) -> Option<&'g crate::graph::Function> {
+    match node.op.as_str() {
+        "PartitionedCall" | "StatefulPartitionedCall" => graph.functions.get(node.function("f")?),
+        op => graph.functions.get(op),
+    }
+}
+
+/// A body on the way.
+struct Inlined<'g> {
+    graph: &'g Graph,
+    nodes: Vec<Node>,
+    taken: HashSet<String>,
+    inputs: HashMap<String, String>,
+}
+
+impl Inlined<'_> {
+    /// Adds what some edges of a body need; gives those edges in the result.
+    fn body(&mut self, body: &Body, wanted: &[Edge], arguments: &[Edge], depth: usize) -> Option<Vec<Edge>> {
+        let mut outputs: HashMap<usize, Vec<Edge>> = HashMap::new();
+        let mut is_seen = vec![false; body.nodes.len()];
+        let mut pending: Vec<(usize, bool)> = wanted.iter().rev().map(|edge| (edge.node, false)).collect();
+        while let Some((idx, is_done)) = pending.pop() {
+            if !is_done {
+                if !std::mem::replace(&mut is_seen[idx], true) {
+                    pending.push((idx, true));
+                    pending.extend(body.nodes[idx].inputs.iter().rev().map(|edge| (edge.node, false)));
+                }
+                continue;
+            }
+            let node = &body.nodes[idx];
+            // A loop of version 1 reads what comes later.
+            let reads: Option<Vec<Edge>> = node.inputs.iter().map(|edge| edge_in(&outputs, *edge)).collect();
+            let edges = match (node.op.as_str(), called(self.graph, node)) {
+                ("_Arg", _) => vec![*arguments.get(idx)?],
+                (_, Some(function)) if depth < MAX_DEPTH => {
+                    self.body(&function.body, &function.returns, &reads?, depth + 1)?
+                }
+                _ => vec![self.push(node, reads?)?],
+            };
+            outputs.insert(idx, edges);
+        }
+        wanted.iter().map(|edge| edge_in(&outputs, *edge)).collect()
+    }
+
+    fn push(&mut self, node: &Node, inputs: Vec<Edge>) -> Option<Edge> {
+        if self.nodes.len() >= MAX_NODES {
+            return None;
+        }
+        let wanted = self.inputs.get(&node.name).filter(|_| node.op.starts_with("Placeholder")).unwrap_or(&node.name);
+        let mut name = wanted.clone();
+        let mut number = 0;
+        while !self.taken.insert(name.clone()) {
+            number += 1;
+            name = format!("{wanted}_{number}");
+        }
+        self.nodes.push(Node { name, inputs, controls: Vec::new(), ..node.clone() });
+        Some(Edge { node: self.nodes.len() - 1, output: 0 })
+    }
+}
+
+/// An edge of a body in the result: one of a call's results, or another output of the same node.
+fn edge_in(outputs: &HashMap<usize, Vec<Edge>>, edge: Edge) -> Option<Edge> {
+    let edges = outputs.get(&edge.node)?;
+    match edges[..] {
+        [one] if edge.output > 0 => Some(Edge { output: one.output + edge.output, ..one }),
+        _ => edges.get(edge.output).copied(),
+    }
+}

@@ -1,0 +1,136 @@
+//! Layers that multiply by a variable: convolutions, dense layers, embeddings, and their biases.
+
+use super::{Note, Porting, Symbol, one_or_two};
+use crate::node::{Edge, Node};
+
+impl Porting<'_, '_> {
+    pub(super) fn convolution(&mut self, node: &Node, x: String) -> Symbol {
+        let is_depthwise = node.op == "DepthwiseConv2dNative";
+        let Some((layer, dims)) = self.claim(node, 1, "kernel") else { return self.unclaimed(node) };
+        for (option, _) in self.initials.iter_mut().filter(|_| is_depthwise) {
+            *option = "depthwise_initializer";
+        }
+        let [height, width, _, filters] = dims[..] else { return self.unclaimed(node) };
+        let is_first = node.text("data_format").starts_with("NC");
+        let spatial = if is_first { [2, 3] } else { [1, 2] };
+        let pair = |values: &[i64], default: i64| spatial.map(|axis| values.get(axis).copied().unwrap_or(default));
+        let mut options = Vec::new();
+        let size = one_or_two([height, width]);
+        if !is_depthwise {
+            options.push(("kernel_size", size.clone()));
+        }
+        let strides = pair(node.ints("strides"), 1);
+        if strides != [1, 1] {
+            options.push(("strides", one_or_two(strides)));
+        }
+        match node.text("padding") {
+            "SAME" => options.push(("padding", "same".to_string())),
+            "VALID" => {}
+            other => {
+                let at = self.symbols.graph.body.find(&node.name);
+                let text = format!(
+                    "padding `{other}` {:?} is `zero_padding` before the layer",
+                    node.ints("explicit_paddings")
+                );
+                self.notes.missing.push(Note::new(
+                    self.symbols.graph,
+                    at,
+                    text,
+                    "write a `zero_padding` layer before it",
+                ));
+            }
+        }
+        let dilations = pair(node.ints("dilations"), 1);
+        if dilations != [1, 1] {
+            options.push(("dilation_rate", one_or_two(dilations)));
+        }
+        if is_first {
+            options.push(("data_format", "channels_first".to_string()));
+        }
+        if is_depthwise && filters != 1 {
+            options.push(("depth_multiplier", filters.to_string()));
+        }
+        options.push(("use_bias", "false".to_string()));
+        let (kind, first) = if is_depthwise { ("depthwise_conv", size) } else { ("conv", filters.to_string()) };
+        self.push_named(&layer, node, kind, first, options, vec![x])
+    }
+
+    pub(super) fn kind_of(&self, layer: &str) -> Option<&'static str> {
+        self.at.get(layer).map(|at| self.port.layers[*at].kind)
+    }
+
+    /// The sequence that a convolution of images reads as an image of one row, as Keras' `Conv1D` does, and its kernel.
+    pub(super) fn of_sequence(&self, node: &Node) -> Option<(String, Edge)> {
+        let [image, kernel] = [0, 1].map(|number| node.inputs.get(number).map(|edge| self.symbols.node(edge.node)));
+        let (image, kernel) = (image?, kernel?);
+        let is_row = |node: &Node| {
+            let axis = self.symbols.scalar(node, 1)?;
+            (node.op == "ExpandDims" && (axis == 1.0 || axis == -3.0)).then_some(())
+        };
+        is_row(image)?;
+        let is_kernel = kernel.op == "ExpandDims" && self.symbols.scalar(kernel, 1) == Some(0.0);
+        match self.symbols.input(image, 0) {
+            Symbol::Layer(x) if is_kernel => Some((x, *kernel.inputs.first()?)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn sequence_convolution(&mut self, node: &Node) -> Symbol {
+        let Some((x, kernel)) = self.of_sequence(node) else { return self.unclaimed(node) };
+        let Some((layer, dims)) = self.claim_edge(kernel, "kernel") else { return self.unclaimed(node) };
+        let [length, _, filters] = dims[..] else { return self.unclaimed(node) };
+        let along = |values: &[i64]| values.get(2).copied().unwrap_or(1);
+        let mut options = vec![("kernel_size", length.to_string())];
+        let (strides, dilation) = (along(node.ints("strides")), along(node.ints("dilations")));
+        if strides != 1 {
+            options.push(("strides", strides.to_string()));
+        }
+        match node.text("padding") {
+            "SAME" => options.push(("padding", "same".to_string())),
+            "VALID" => {}
+            _ => return self.unclaimed(node),
+        }
+        if dilation != 1 {
+            options.push(("dilation_rate", dilation.to_string()));
+        }
+        options.push(("use_bias", "false".to_string()));
+        self.push_named(&layer, node, "conv1d", filters, options, vec![x])
+    }
+
+    pub(super) fn dense(&mut self, node: &Node, x: String) -> Symbol {
+        if node.flag("transpose_a") || node.flag("transpose_b") {
+            return self.unclaimed(node);
+        }
+        let Some((layer, dims)) = self.claim(node, 1, "kernel") else { return self.unclaimed(node) };
+        let units = dims.last().copied().unwrap_or(0);
+        self.push_named(&layer, node, "dense", units, vec![("use_bias", "false".to_string())], vec![x])
+    }
+
+    /// Whether a node adds a variable to a layer that has no bias yet, and that nothing else reads.
+    pub(super) fn is_bias(&self, layer: &str, node: &Node) -> bool {
+        let has_none = self.at.get(layer).is_some_and(|at| {
+            self.port.layers[*at].options.iter().any(|(option, value)| *option == "use_bias" && value == "false")
+        });
+        has_none
+            && matches!(self.symbols.input(node, 1), Symbol::Variable { .. })
+            && node.inputs.first().is_some_and(|edge| self.n_readers.get(edge) == Some(&1))
+    }
+
+    pub(super) fn bias(&mut self, layer: String, node: &Node) -> Symbol {
+        if self.claim(node, 1, "bias").is_some()
+            && let Some(at) = self.at.get(&layer)
+        {
+            let options = &mut self.port.layers[*at].options;
+            options.retain(|(option, _)| *option != "use_bias");
+            options.append(&mut self.initials);
+        }
+        Symbol::Layer(layer)
+    }
+
+    pub(super) fn embedding(&mut self, node: &Node, ids: String) -> Symbol {
+        let Some((layer, dims)) = self.claim(node, 0, "embeddings") else { return self.unclaimed(node) };
+        let [input, output] = dims[..] else { return self.unclaimed(node) };
+        let first = format!("{{input_dim: {input}, output_dim: {output}}}");
+        self.push_named(&layer, node, "embedding", first, Vec::new(), vec![ids])
+    }
+}
