@@ -47,6 +47,7 @@ try:
     _jit_p = getattr(pjit, "jit_p", None) or pjit.pjit_p
     _jit_lowering = pjit._pjit_lowering
     _jit_partial_eval = partial_eval.partial_eval_jaxpr_custom_rules[_jit_p]
+    _jit_split = partial_eval.custom_partial_eval_rules[_jit_p]
     _merge = mlir.merge_mlir_modules
     _hoisted = partial_eval.convert_constvars_jaxpr
     _hlo_of = xla_client._xla.mlir.mlir_module_to_xla_computation
@@ -217,19 +218,56 @@ def without_constants(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(_hoisted(jaxpr.jaxpr), ())
 
 
-def named_as(jaxpr: ClosedJaxpr):
-    """A decorator: what is made of a traced function has its name."""
+def name_of(jaxpr: ClosedJaxpr) -> str | None:
+    """The name of a traced function, or None where it was trivial."""
     equation = _marked_call(jaxpr)
+    return _MARK.sub("", equation.params["name"]) if equation else None
+
+
+def named(name: str | None):
+    """A decorator: what is made of a function has its name."""
 
     def rename(fun):
         @functools.wraps(fun)
         def renamed(*args):
             return fun(*args)
 
-        renamed.__name__ = _MARK.sub("", equation.params["name"]) if equation else fun.__name__
+        renamed.__name__ = name or fun.__name__
         return renamed
 
     return rename
+
+
+def named_as(jaxpr: ClosedJaxpr):
+    """A decorator: what is made of a traced function has its name."""
+    return named(name_of(jaxpr))
+
+
+#: What stands for a value where it is differentiated.
+_DIFFERENTIATED = tuple(getattr(ad, name) for name in ("JVPTracer", "LinearizeTracer") if hasattr(ad, name))
+
+
+def is_differentiated(value) -> bool:
+    """Whether a value is one that a transformation around here differentiates, maps or splits, and not one of a program alone."""
+    return isinstance(value, jax.core.Tracer) and not isinstance(value, partial_eval.DynamicJaxprTracer)
+
+
+def differentiated(arrays) -> tuple[int, ...]:
+    """The numbers of the floats that the program being traced differentiates, once and here. Empty where no program is traced, or
+    another transformation is at work: JAX keeps what that makes of a traced function, so that it is not made for each call."""
+    trace = core.trace_ctx.trace
+    numbers = []
+    for number, it in enumerate(arrays):
+        if not isinstance(it, jax.core.Tracer) or isinstance(it, partial_eval.DynamicJaxprTracer):
+            continue
+        if not isinstance(it, _DIFFERENTIATED) or it._trace is not trace or not isinstance(it.primal, partial_eval.DynamicJaxprTracer):
+            return ()
+        if type(it.tangent) is ad.Zero:
+            continue
+        if not jax.dtypes.issubdtype(it.aval.dtype, jax.numpy.floating):
+            return ()
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def is_shared(jaxpr: ClosedJaxpr) -> bool:
@@ -297,6 +335,10 @@ class Linear:
         """Its results, which JAX can transpose."""
         return _derivative_p.bind(*args, function=self)
 
+    def types(self, args) -> list[Any]:
+        """The types of its results for arguments of these types."""
+        return self.jaxpr.out_avals
+
     def batched(self, args, axes, size: int) -> list[Any]:
         mapped = jax.vmap(functools.partial(inside, self.jaxpr), in_axes=axes, out_axes=0, axis_size=size)
         traced, consts = trace(named_as(self.jaxpr)(mapped), self.options, args)
@@ -337,8 +379,7 @@ class Products(Linear):
         return [functools.reduce(jax.lax.add, products)]
 
     def batched(self, args, axes, size):
-        results = jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
-        return results
+        return jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
 
     def transposed(self, cotangents, args, wanted):
         (cotangent,) = cotangents.values()
@@ -348,6 +389,42 @@ class Products(Linear):
             raise NotImplementedError("a product with gradients is transposed in its tangents")
         return [gradient(number) * cotangent.astype(gradient(number).dtype) for number in wanted]
 
+    def types(self, args):
+        # A number of the kind of the gradients.
+        return [_varying_as(jax.core.ShapedArray((), jax.numpy.dtype("float32")), args)]
+
+
+@dataclass(frozen=True, eq=False)
+class Later(Linear):
+    """The tangents of some results of a function, of its arguments and tangents of some of these. Nothing is traced until
+    something reads them."""
+
+    jaxpr: Any = None
+    options: Any = None
+    n_arguments: int = 0
+    #: Gives the tangents, of arguments and tangents.
+    tangents: Any = None
+    #: The types of the results.
+    results: Any = ()
+
+    def __call__(self, *args):
+        return self.tangents(args[: self.n_arguments], args[self.n_arguments :])
+
+    def batched(self, args, axes, size):
+        return jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
+
+    def transposed(self, cotangents, args, wanted):
+        def linear(*tangents):
+            by_number = dict(enumerate(args)) | dict(zip(wanted, tangents))
+            results = self(*by_number.values())
+            return [results[number] for number in cotangents]
+
+        types = [struct_of(args[number].aval) for number in wanted]
+        return list(jax.linear_transpose(linear, *types)(list(cotangents.values())))
+
+    def types(self, args):
+        return self.results
+
 
 @_derivative_p.def_impl
 def _derivative(*args, function):
@@ -356,12 +433,7 @@ def _derivative(*args, function):
 
 @_derivative_p.def_abstract_eval
 def _derivative_types(*avals, function):
-    if function.jaxpr is not None:
-        return function.jaxpr.out_avals
-    # A number of the kind of the gradients.
-    with_shape = jax.eval_shape(lambda: jax.numpy.zeros((), jax.numpy.float32))
-    aval = jax.core.ShapedArray(with_shape.shape, with_shape.dtype)
-    return [_varying_as(aval, avals)]
+    return function.types(avals)
 
 
 def _varying_as(aval, models):
@@ -740,7 +812,15 @@ def _partial_eval(saveable, unknown, instantiated, equation):
     return known, staged, *others, renamed(variables)
 
 
+def _split(trace, *tracers, **params):
+    """JAX's rule for a call some of whose arguments are known. JAX traces the call again even where all are known."""
+    if _options_in(params["name"]) and all(it.pval.is_known() for it in tracers):
+        return _jit_p.bind(*(it.pval.get_known() for it in tracers), **params)
+    return _jit_split(trace, *tracers, **params)
+
+
 partial_eval.partial_eval_jaxpr_custom_rules[_jit_p] = _partial_eval
+partial_eval.custom_partial_eval_rules[_jit_p] = _split
 _register_lowering(_jit_p, _emit)
 _register_lowering(shard_map_p, _emit_shard_map)
 

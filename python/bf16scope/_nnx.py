@@ -46,7 +46,8 @@ class Pure:
         with named_layers():
             out = self.fn(*args, **kwargs)
         with nnx.split_context(self) as context:
-            return context.split(((args, kwargs), out))
+            # A loss comes first.
+            return context.split((out, (args, kwargs)))
 
     def of_objects(self, call: Callable, args: tuple, kwargs: dict) -> Any:
         """The result of the function by a `call` of this, and its arguments changed as it changes them."""
@@ -56,7 +57,7 @@ class Pure:
                 graph, state = context.split((args, kwargs))
             graph, state = call(graph, state)
             with nnx.merge_context(self, inner=False) as context:
-                _, out = context.merge(graph, state)
+                out, _ = context.merge(graph, state)
         return out
 
 

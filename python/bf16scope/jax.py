@@ -166,13 +166,19 @@ def _plain(fn: Callable, options) -> Callable:
 
     def call(*args, **kwargs):
         given = Leaves.of_arguments((args, kwargs))
+        # What objects that are open hold changes with each trace, so that one more would be seen.
+        if not getattr(fn, "is_open_once", False) and internals.differentiated(given.arrays):
+            flat, results = _flat(fn, given.shape)
+            arrays = derivatives.loss_at_once(flat, options, given.arrays)
+            if arrays is not None:
+                return results[0].with_arrays(arrays).whole()
         return run(given.shape, *given.arrays).whole()
 
     return call
 
 
-def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
-    """The results of a function whose arguments have this shape, lowered."""
+def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Leaves]]:
+    """The function as one of flat arrays, for arguments of this shape, and a list that holds its results once it was called."""
     results: list[Leaves] = []
 
     # By its name and place in what JAX says of it.
@@ -185,6 +191,12 @@ def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
         results[:] = [Leaves.of_results(out)]
         return results[0].arrays
 
+    return flat, results
+
+
+def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
+    """The results of a function whose arguments have this shape, lowered."""
+    flat, results = _flat(fn, shape)
     jaxpr, consts = internals.trace(flat, options, arrays)
     if internals.is_of_each_device(jaxpr):
         # Then the gradient of what is the same on all is summed outside.

@@ -87,6 +87,17 @@ def test_nnx(nnx, optax, where):
     assert 0 < float(jnp.max(abs(mean - our_mean))) <= 16 * ROUNDING
 
 
+def test_a_loss_of_nnx_and_its_gradients_are_one_module(nnx):
+    graph, state = nnx.split(network(nnx))
+    low = lower(lambda model: cross_entropy(model(X)))
+
+    def program(state):
+        model = nnx.merge(graph, state)
+        return nnx.value_and_grad(low)(model), nnx.state(model)
+
+    assert jax.jit(program).lower(state).as_text().count("call @bf16scope") == 1
+
+
 def test_layers_of_nnx_have_names(nnx):
     before = vars(nnx.Linear)["__call__"]
     model = nnx.Sequential(nnx.Linear(8, 8, rngs=nnx.Rngs(0)), nnx.Linear(8, 8, rngs=nnx.Rngs(1)))

@@ -74,6 +74,37 @@ def test_a_loss_with_what_is_beside_it():
     assert far(jax.grad(alone(with_hidden))(args[0]), jax.grad(alone(low))(args[0])) <= 8 * ROUNDING
 
 
+def test_a_program_traces_a_loss_once():
+    """With its gradients, as in f32; what is beside it, and what it is given, may be differentiated as well."""
+    params, x, y = network()
+    n_calls = 0
+
+    def counted(params, x):
+        nonlocal n_calls
+        n_calls += 1
+        hidden = jnp.tanh(x @ params["w1"])
+        return loss(params, x, y), (hidden, params, jax.lax.stop_gradient(params["w2"]))
+
+    def of_all(low):
+        value, (hidden, same, stopped) = low
+        return value + jnp.sum(hidden**2) + 2 * jnp.sum(same["w1"]) + 3 * jnp.sum(stopped)
+
+    programs = {
+        "the loss": lambda lower: lambda params, x: jax.value_and_grad(lower(counted), has_aux=True)(params, x),
+        "a loop": lambda lower: lambda params, x: jax.lax.scan(lambda w, x: (jax.grad(lambda w: lower(counted)(w, x)[0])(w), 0), params, jnp.stack([x, x])),
+        "all results": lambda lower: lambda params, x: jax.grad(lambda params: of_all(lower(counted)(params, x)))(params),
+        "a closed-over value": lambda lower: lambda params, x: jax.grad(lambda params: lower(lambda x: counted(params, x))(x)[0])(params),
+        "forward": lambda lower: lambda params, x: jax.jvp(lower(counted), (params, x), (params, x)),
+    }
+    for name, program in programs.items():
+        exact, before = program(lambda f: f)(params, x), n_calls
+        ours = jax.jit(program(bf16scope.jax.lower))(params, x)
+        if name in ("the loss", "a loop"):
+            assert n_calls - before == 1, name
+        same_types(exact, ours)
+        assert far(exact, ours) <= 16 * ROUNDING, name
+
+
 def test_a_loss_in_float16_is_scaled_within():
     """A gradient of 2^-26, which is none in f16, comes back where the loss is scaled outside."""
     x, w = jnp.ones((4, 4)), jnp.eye(4) * 2.0**-13
