@@ -1,7 +1,7 @@
 """The programs of the first pages of JAX, flax, equinox and optax, trained 100 steps in f32, in bfloat16 by hand and lowered, side
 by side, on eight CPU devices. What a page has beside the lowered line is as it stands there; data is random and fixed.
 
-    python benches/jax/tutorials.py > benches/jax/tutorials.md
+    python benches/jax/tutorials.py [pipelined exported] > benches/jax/tutorials.md
 """
 
 import functools
@@ -16,6 +16,7 @@ import datetime
 import equinox as eqx
 import flax
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -307,18 +308,123 @@ def pipelined(lower, dtype):
     return by_steps(step, params)
 
 
+def text_classifier(lower, dtype):
+    """flax nnx: an LSTM over embedded text, batches drawn by step, `nnx.jit` around and the loss lowered"""
+    tokens = jnp.asarray(np.random.default_rng(30).integers(0, 64, (256, 12)))
+    # A label is decided by how many tokens are of the lower half.
+    labels = jnp.clip((tokens < 32).sum(1) - 3, 0, 6)
+
+    class Classifier(nnx.Module):
+        def __init__(self, rngs):
+            self.embed = nnx.Embed(64, 32, dtype=dtype, rngs=rngs)
+            self.rnn = nnx.RNN(nnx.OptimizedLSTMCell(32, 64, dtype=dtype, rngs=rngs))
+            self.out = nnx.Linear(64, 7, dtype=dtype, rngs=rngs)
+
+        def __call__(self, tokens):
+            return self.out(self.rnn(self.embed(tokens))[:, -1])
+
+    model = Classifier(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+    def loss_of(model, tokens, labels):
+        logits = model(tokens)
+        return cross_entropy(logits, labels), logits
+
+    @nnx.jit
+    def step(model, optimizer, number):
+        rows = (jnp.arange(128) + 128 * number) % 256
+        (loss, _), gradients = nnx.value_and_grad(lower(loss_of), has_aux=True)(model, tokens[rows], labels[rows])
+        optimizer.update(model, gradients)
+        return loss
+
+    return [float(step(model, optimizer, number)) for number in range(STEPS)]
+
+
+def attention(lower, dtype):
+    """equinox: a transformer of `MultiheadAttention` and `LayerNorm`, under `vmap`, `filter_jit` and `filter_value_and_grad`"""
+
+    class Block(eqx.Module):
+        norms: list
+        attention: eqx.nn.MultiheadAttention
+        mlp: eqx.nn.MLP
+
+        def __init__(self, key):
+            first, second = jax.random.split(key)
+            self.norms = [eqx.nn.LayerNorm(32), eqx.nn.LayerNorm(32)]
+            self.attention = eqx.nn.MultiheadAttention(4, 32, key=first)
+            self.mlp = eqx.nn.MLP(32, 32, 64, 1, activation=jax.nn.gelu, key=second)
+
+        def __call__(self, x):
+            y = jax.vmap(self.norms[0])(x)
+            x = x + self.attention(y, y, y, mask=jnp.tril(jnp.ones((len(x), len(x)), bool)))
+            return x + jax.vmap(self.mlp)(jax.vmap(self.norms[1])(x))
+
+    class Transformer(eqx.Module):
+        into: eqx.nn.Linear
+        blocks: list
+        out: eqx.nn.Linear
+
+        def __init__(self, key):
+            keys = jax.random.split(key, 4)
+            self.into, self.out = eqx.nn.Linear(8, 32, key=keys[0]), eqx.nn.Linear(32, 8, key=keys[1])
+            self.blocks = [Block(it) for it in keys[2:]]
+
+        def __call__(self, x):
+            x = jax.vmap(self.into)(x)
+            for block in self.blocks:
+                x = block(x)
+            return self.out(x[-1])
+
+    model = Transformer(jax.random.key(0))
+    optimizer = optax.adamw(1e-3)
+
+    def loss_of(model, x, labels):
+        low = jax.tree.map(lambda it: it.astype(dtype) if eqx.is_inexact_array(it) else it, (model, x))
+        return cross_entropy(jax.vmap(low[0])(low[1]), labels)
+
+    @eqx.filter_jit
+    def step(model, state, x, labels):
+        loss, gradients = eqx.filter_value_and_grad(lower(loss_of))(model, x, labels)
+        updates, state = optimizer.update(gradients, state, eqx.filter(model, eqx.is_inexact_array))
+        return eqx.apply_updates(model, updates), state, loss
+
+    x = IMAGES.reshape(256, 8, 8)
+    return by_steps(lambda model, state: step(model, state, x, LABELS), model, optimizer.init(eqx.filter(model, eqx.is_inexact_array)))
+
+
+def exported(lower, dtype):
+    """`jax.export`: a step of accumulated gradients (`MultiSteps`) written, read again and called"""
+    optimizer = optax.MultiSteps(optax.adam(3e-3), 2)
+    params = layers(64, 128, 8)
+    tree = jax.tree.structure((params, optimizer.init(params)))
+
+    def step(*leaves):
+        params, state = jax.tree.unflatten(tree, leaves)
+        loss, gradients = jax.value_and_grad(lower(lambda params: cross_entropy(dense(params, IMAGES, dtype))))(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return *jax.tree.leaves((optax.apply_updates(params, updates), state)), loss
+
+    leaves = jax.tree.leaves((params, optimizer.init(params)))
+    written = jax.export.export(jax.jit(step))(*leaves).serialize()
+    return by_steps(jax.jit(jax.export.deserialize(written).call), *leaves)
+
+
 PROGRAMS = [
     sharded, shard_mapped, scanned, rematerialised, of_nnx, of_linen, of_equinox, of_optax, experts, tensor_parallel, pipelined,
+    text_classifier, attention, exported,
 ]
 
 
 def main():
+    named = [it for it in PROGRAMS if it.__name__ in sys.argv[1:]]
+    if len(named) != len(sys.argv[1:]):
+        sys.exit(f"tutorials.py: expected names of {', '.join(it.__name__ for it in PROGRAMS)}, found {' '.join(sys.argv[1:])}")
     date = datetime.date.today()
     print(f"# Tutorials, {STEPS} steps\n")
     print(f"`python benches/jax/tutorials.py`, {date}, jax {jax.__version__}, flax {flax.__version__}, equinox {eqx.__version__}, optax {optax.__version__}, eight CPU devices.")
     print("Mean losses of the first and the last ten steps, and the largest difference from f32 of the mean of any ten steps, over f32's first.\n")
     print("| program | first ten | last ten: f32 | by hand | lowered | off: by hand | lowered |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for program in PROGRAMS:
+    for program in named or PROGRAMS:
         forms = [(lambda f: f, jnp.float32), (lambda f: f, jnp.bfloat16), (bf16scope.jax.lower, jnp.float32)]
         tens = [np.reshape(program(*form), (STEPS // 10, 10)).mean(1) for form in forms]
         off = [np.max(abs(it - tens[0])) / tens[0][0] for it in tens[1:]]
