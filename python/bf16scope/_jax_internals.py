@@ -254,11 +254,16 @@ def is_differentiated(value) -> bool:
 
 def differentiated(arrays) -> tuple[int, ...]:
     """The numbers of the floats that the program being traced differentiates, once and here. Empty where no program is traced, or
-    another transformation is at work: JAX keeps what that makes of a traced function, so that it is not made for each call."""
+    another transformation is at work: JAX keeps what that makes of a traced function, so that it is not made for each call.
+    Empty too where values differ along an axis of a `shard_map`."""
     trace = core.trace_ctx.trace
     numbers = []
     for number, it in enumerate(arrays):
-        if not isinstance(it, jax.core.Tracer) or isinstance(it, partial_eval.DynamicJaxprTracer):
+        if not isinstance(it, jax.core.Tracer):
+            continue
+        if _varying(it.aval):
+            return ()
+        if isinstance(it, partial_eval.DynamicJaxprTracer):
             continue
         if not isinstance(it, _DIFFERENTIATED) or it._trace is not trace or not isinstance(it.primal, partial_eval.DynamicJaxprTracer):
             return ()
