@@ -6,6 +6,8 @@
 #[cfg(feature = "ndarray")]
 mod ndarray;
 
+use std::fmt;
+
 use super::element::{ElementVisitor, f32s};
 use super::{ArrayShape, DType, Element, Literal, Shape};
 
@@ -24,12 +26,37 @@ use super::{ArrayShape, DType, Element, Literal, Shape};
 /// let labels = Array::from(vec![0, 1, 1]); // s32[3]
 /// # Ok::<(), bf16scope_hlo::ArrayError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Array {
     /// Dtype and dims.
     pub shape: ArrayShape,
     /// Row-major, little-endian.
     pub bytes: Vec<u8>,
+}
+
+/// Shape and first elements: `f32[2,3] [1.0, 2.0, 3.0, 4.0, …]`.
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MAX_SHOWN: usize = 8;
+        struct Shown<'a>(&'a [u8]);
+        impl ElementVisitor for Shown<'_> {
+            type Output = Vec<String>;
+
+            fn visit<T: Element>(self) -> Vec<String> {
+                let elements = self.0.chunks_exact(T::DTYPE.n_bytes()).map(|bytes| format!("{:?}", T::read(bytes)));
+                elements.take(MAX_SHOWN + 1).collect()
+            }
+        }
+        write!(f, "{}", Shape::Array(self.shape.clone()))?;
+        // Elements of a few bits, complex numbers and f8 have no type of Rust.
+        let Some(mut elements) = self.shape.dtype.visit(Shown(&self.bytes)) else {
+            return write!(f, " of {} bytes", self.bytes.len());
+        };
+        if elements.len() > MAX_SHOWN {
+            elements[MAX_SHOWN] = "…".to_string();
+        }
+        write!(f, " [{}]", elements.join(", "))
+    }
 }
 
 /// Why elements and a shape do not make an array.
@@ -187,6 +214,15 @@ impl From<Array> for Literal {
 mod tests {
     use super::*;
     use half::{bf16, f16};
+
+    #[test]
+    fn debug_output_shows_the_first_elements() {
+        let shown = |array: Array| format!("{array:?}");
+        assert_eq!(shown(Array::from_vec(vec![0.5f32, -1.0], [2, 1]).unwrap()), "f32[2,1] [0.5, -1.0]");
+        assert_eq!(shown(Array::from((0..9).collect::<Vec<i32>>())), "s32[9] [0, 1, 2, 3, 4, 5, 6, 7, …]");
+        let complex = Array { shape: ArrayShape::new(DType::C64, vec![2]), bytes: vec![0; 16] };
+        assert_eq!(shown(complex), "c64[2] of 16 bytes");
+    }
 
     #[test]
     fn elements_come_back_as_they_were() {

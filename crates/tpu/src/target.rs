@@ -304,11 +304,13 @@ fn nearest(text: &str) -> String {
     }
     let whole = format!("tpu-{text}");
     let distance = |name: &str| [&text, &whole].map(|text| strsim::damerau_levenshtein(name, text)).into_iter().min();
+    // Another version is another TPU, not a typing error.
+    let version = |name: &str| name.chars().filter(char::is_ascii_digit).collect::<String>();
     let mut names = Target::names();
-    names.sort_by_key(|name| distance(name));
-    match distance(&names[0]) <= Some(2) {
-        true => format!("\nhelp: did you mean `{}`?", names[0]),
-        false => String::new(),
+    names.retain(|name| version(&text).is_empty() || version(name) == version(&text));
+    match names.iter().min_by_key(|name| distance(name)) {
+        Some(name) if distance(name) <= Some(2) => format!("\nhelp: did you mean `{name}`?"),
+        _ => String::new(),
     }
 }
 
@@ -405,7 +407,10 @@ mod tests {
         for text in ["v3", "V3", "TPU-V3", "v3-8"] {
             assert_eq!(error(text), format!("no target `{text}`: expected {names}\nhelp: did you mean `tpu-v3`?"));
         }
-        assert_eq!(error("gpu-h100"), format!("no target `gpu-h100`: expected {names}"));
+        // A version that does not exist is no typing error.
+        for text in ["gpu-h100", "tpu-v9", "v1"] {
+            assert_eq!(error(text), format!("no target `{text}`: expected {names}"));
+        }
         // Google's names of slices.
         for (text, meant) in [
             ("v5p-8", "tpu-v5p"),
