@@ -120,6 +120,7 @@ fn every_kind_of_layer_is_built_and_trained() {
         (image, "  - {conv: 4, kernel_size: 1}\n  - batch_norm\n  - {max_pool: 2, strides: 1}\n".to_string()),
         (image, "  - {conv: 4, kernel_size: 1}\n  - {avg_pool: [2, 3], padding: same}\n".to_string()),
         (image, "  - {conv: 4, kernel_size: 1}\n  - global_max_pool\n".to_string()),
+        (image, "  - {slice: [1, -1]}\n  - {conv: 4, kernel_size: 1}\n  - {slice: [null, 2], axis: -1}\n".to_string()),
         (image, "  - {conv: 4, kernel_size: 1}\n  - global_avg_pool\n  - {dropout: 0.5}\n".to_string()),
         (image, "  - {zero_padding: [[0, 1], [2, 0]]}\n  - {conv: 3, kernel_size: 2}\n".to_string()),
         (image, "  - {conv: 4, kernel_size: 1}\n  - {zero_padding: [1, 2]}\n  - {upsample: 2}\n".to_string()),
@@ -251,7 +252,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, lstm, gru, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
+            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, lstm, gru, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, slice, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
               5 |   - {dens: 10}
                 |      ^^^^
               help: did you mean `dense`?"#]],

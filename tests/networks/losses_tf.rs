@@ -27,9 +27,9 @@ const N: usize = 40;
 /// The network is what it reads.
 const MODEL: &str = "kind: layers
 inputs: {logits: [6], scores: [2]}
-labels: {targets: [2], mixed: [6], weights: []}
-layers: [{flatten: , inputs: logits, name: rows}]
-outputs: {rows: rows, scores: scores}
+labels: {targets: [2], mixed: [6], one_hot: [6], weights: []}
+layers: [{flatten: , inputs: logits, name: rows}, {expression: abs(scores), name: rates}]
+outputs: {rows: rows, scores: scores, rates: rates}
 loss:
   - {log_cosh: , output: scores, labels: targets, name: log_cosh}
   - {cosine_similarity: , output: scores, labels: targets, name: cosine_loss}
@@ -37,6 +37,12 @@ loss:
   - {quantile: , tau: 0.9, output: scores, labels: targets, name: quantile}
   - {contrastive: , margin: 1.5, output: scores, labels: answers, name: contrastive}
   - {triplet: , margin: 2, output: rows, labels: labels, name: triplet}
+  - {squared_hinge: , output: scores, labels: answers, name: squared_hinge}
+  - {categorical_hinge: , output: rows, labels: one_hot, name: categorical_hinge}
+  - {kl_divergence: , output: rows, labels: mixed, name: kl_divergence}
+  - {mean_absolute_percentage_error: , output: scores, labels: targets, name: mape}
+  - {mean_squared_logarithmic_error: , output: scores, labels: targets, name: msle}
+  - {poisson: , output: rates, labels: answers, name: poisson}
   - {sparse_softmax_cross_entropy: , output: rows, example_weights: weights, reduction: weighted_mean, name: masked, weight: 2}
   - {softmax_cross_entropy: , output: rows, labels: mixed, weight: 0.5}
 metrics:
@@ -61,9 +67,12 @@ fn examples() -> Arrays {
         (ArrayInfo::new(name, DType::F32, dims), values.iter().flat_map(|value| value.to_le_bytes()).collect())
     };
     let labels: Vec<i32> = recorded("in/labels");
+    let one_hot = labels.iter().flat_map(|&label| (0..6).map(move |class| f32::from(u8::from(class == label))));
+    let one_hot: Vec<u8> = one_hot.flat_map(f32::to_le_bytes).collect();
     let labels = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
     let mut arrays: Vec<_> = ["logits", "scores", "targets", "mixed", "answers", "weights"].map(f32s).to_vec();
     arrays.push((ArrayInfo::new("labels", DType::S32, []), labels));
+    arrays.push((ArrayInfo::new("one_hot", DType::F32, [6]), one_hot));
     Arrays::new(Path::new("examples"), arrays).unwrap()
 }
 
@@ -81,6 +90,15 @@ fn compare(totals: &Totals, case: &str, is_whole: bool) {
         ("contrastive", "contrastive", 16.0 * (2.0 * n + 6.0)),
         // Sums of six squares of at most 8², n terms.
         ("triplet", "triplet", 2.0 * 6.0 * 64.0 * (8.0 + n)),
+        // Means of 2n squares of at most 3², of n margins of at most 9, and of n sums of six terms of at most 12.
+        ("squared_hinge", "squared_hinge", 9.0 * (2.0 * n + 8.0) * 2.0),
+        ("categorical_hinge", "categorical_hinge", 9.0 * (n + 12.0) * 2.0),
+        ("kl_divergence", "kl_divergence", 12.0 * (n + 40.0) * 2.0),
+        // Targets are above 0.0198, so that a term is at most 60 times the mean, 83.
+        ("mape", "mape", 60.0 * (2.0 * n + 8.0) * 2.0),
+        // Two logarithms of 8 half ulps each, of at most 1.4; a rate is above 1e-7, and its logarithm above -17.
+        ("msle", "msle", 2.0 * (2.0 * n + 24.0) * 2.0),
+        ("poisson", "poisson", 19.0 * (2.0 * n + 12.0) * 2.0),
         // Six terms, functions; at most 12 each, weights up to 2.5.
         ("masked", "masked", 30.0 * (n + 40.0) * 2.0),
         ("f1", "f1", 2.0),
@@ -104,9 +122,10 @@ fn compare(totals: &Totals, case: &str, is_whole: bool) {
         return;
     }
     let value = |name: &str| totals.value(name).unwrap();
-    let plain = ["log_cosh", "cosine_loss", "hinge", "quantile", "contrastive", "triplet"];
+    let plain = ["log_cosh", "cosine_loss", "hinge", "quantile", "contrastive", "triplet"].into_iter();
+    let plain = plain.chain(["squared_hinge", "categorical_hinge", "kl_divergence", "mape", "msle", "poisson"]);
     let mixed = "rows_softmax_cross_entropy";
-    let sum = plain.map(value).iter().sum::<f64>() + 2.0 * value("masked") + 0.5 * value(mixed);
+    let sum = plain.map(value).sum::<f64>() + 2.0 * value("masked") + 0.5 * value(mixed);
     assert!((value("loss") - sum).abs() <= 64.0 * U * sum.abs(), "{case}: {} and {sum}", value("loss"));
 }
 

@@ -104,9 +104,17 @@ fn options_that_do_not_fit() {
           help: write a `top_k` of at most 3"#]],
     );
     check(
+        "loss: sparse_softmax_cross_entropy\nmetrics: [accuracy, precision]",
+        expect![[r#"
+        model.yaml:5:21: metric `precision` judges yes-or-no answers, and `dense` is 4 logits of classes
+          5 | metrics: [accuracy, precision]
+            |                     ^^^^^^^^^
+          help: write `macro_f1`, or judge an output that a `sigmoid_cross_entropy` trains"#]],
+    );
+    check(
         "loss: softmax_cross_entropy\nmetrics: [auc]",
         expect![[r#"
-        model.yaml:5:11: metric `auc` is of yes and no, and `dense` is 4 logits of classes
+        model.yaml:5:11: metric `auc` judges yes-or-no answers, and `dense` is 4 logits of classes
           5 | metrics: [auc]
             |           ^^^
           help: write `mean_per_class_accuracy`, or judge an output that a `sigmoid_cross_entropy` trains"#]],

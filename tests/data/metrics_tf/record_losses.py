@@ -26,7 +26,14 @@ k = keras.losses
 arrays["log_cosh"] = k.LogCosh()(targets, scores)
 arrays["cosine_similarity"] = k.CosineSimilarity()(targets, scores)
 arrays["hinge"] = k.Hinge()(answers, scores)
-# Which Keras has not: by their formulas, in f64.
+arrays["squared_hinge"] = k.SquaredHinge()(answers, scores)
+one_hot = np.eye(CLASSES, dtype=np.float32)[labels]
+arrays["categorical_hinge"] = k.CategoricalHinge()(one_hot, logits)
+arrays["kl_divergence"] = k.KLDivergence()(mixed, tf.nn.softmax(logits))
+arrays["mape"] = k.MeanAbsolutePercentageError()(targets, scores)
+arrays["msle"] = k.MeanSquaredLogarithmicError()(targets, scores)
+arrays["poisson"] = k.Poisson()(answers, np.abs(scores))
+# Losses that Keras does not have: their formulas, in f64.
 d = targets.astype(np.float64) - scores
 arrays["quantile"] = np.maximum(0.9 * d, -0.1 * d).mean()
 distances = scores.astype(np.float64)
@@ -41,7 +48,6 @@ of_each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=l
 arrays["masked"] = tf.reduce_sum(weights * of_each) / (tf.reduce_sum(weights) + 1e-5)
 
 m = keras.metrics
-one_hot = np.eye(CLASSES, dtype=np.float32)[labels]
 
 
 def record(name, metric, truth, given):

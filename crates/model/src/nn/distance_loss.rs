@@ -1,4 +1,4 @@
-//! Losses on numbers and distances: quantiles, log cosh, cosine, hinge, contrastive, triplet. Computed in f32 (or f64).
+//! Losses on numbers and distances: quantiles, log cosh, cosine, hinges, contrastive, triplet. Computed in f32 (or f64).
 
 use super::loss::{check_rows, loss, mean_of_rows};
 use crate::graph::Tensor;
@@ -105,11 +105,61 @@ pub(super) fn check_vectors(x: &Tensor, y: &Tensor) -> Result<(), RuleError> {
 #[track_caller]
 pub fn hinge_per_example(prediction: &Tensor, labels: &Tensor) -> Tensor {
     let check = || check_rows("prediction", prediction, "labels", labels);
-    loss("hinge", [prediction, labels], check, || {
-        let margin = (labels * 2.0 - 1.0) * prediction;
-        let zeros = margin.graph().full(margin.dtype(), &margin.dims(), 0.0);
-        mean_of_rows(&(margin.negate() + 1.0).maximum(&zeros))
+    loss("hinge", [prediction, labels], check, || mean_of_rows(&hinge(prediction, labels)))
+}
+
+/// `max(1 − y·prediction, 0)` of each element.
+#[track_caller]
+fn hinge(prediction: &Tensor, labels: &Tensor) -> Tensor {
+    let margin = (labels * 2.0 - 1.0) * prediction;
+    let zeros = margin.graph().full(margin.dtype(), &margin.dims(), 0.0);
+    (margin.negate() + 1.0).maximum(&zeros)
+}
+
+/// `max(1 − y·prediction, 0)²`, with `y` as in [`hinge_per_example`], averaged over all axes but the first.
+///
+/// # Shapes, types, errors
+/// As [`hinge_per_example`].
+///
+/// # Source
+/// Keras' `SquaredHinge`.
+#[track_caller]
+pub fn squared_hinge_per_example(prediction: &Tensor, labels: &Tensor) -> Tensor {
+    let check = || check_rows("prediction", prediction, "labels", labels);
+    loss("squared_hinge", [prediction, labels], check, || {
+        let hinge = hinge(prediction, labels);
+        mean_of_rows(&(&hinge * &hinge))
     })
+}
+
+/// `max(1 + highest other score − score of the label, 0)`, averaged over all axes but the first and the last, which
+/// counts the classes: a margin between the labelled class and the best of the others.
+///
+/// # Shapes
+/// prediction and one-hot labels `[batch, …, n_classes]` of one shape → `[batch]`.
+///
+/// # Types
+/// f32 or f64; computed in that dtype.
+///
+/// # Errors
+/// As [`quantile_per_example`]; a rank below 2.
+///
+/// # Source
+/// Keras' `CategoricalHinge`: the labelled class counts as 0 among the others.
+#[track_caller]
+pub fn categorical_hinge_per_example(prediction: &Tensor, labels: &Tensor) -> Tensor {
+    loss(
+        "categorical_hinge",
+        [prediction, labels],
+        || check_vectors(prediction, labels),
+        || {
+            let score = (labels * prediction).sum(&[-1]);
+            let highest = ((labels.negate() + 1.0) * prediction).max(&[-1]);
+            let margin = highest - score + 1.0;
+            let zeros = margin.graph().full(margin.dtype(), &margin.dims(), 0.0);
+            mean_of_rows(&margin.maximum(&zeros))
+        },
+    )
 }
 
 /// Contrastive loss on distances: `label · d² + (1 − label) · max(margin − d, 0)²`, averaged over all axes but the

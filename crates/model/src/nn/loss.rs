@@ -79,6 +79,26 @@ pub fn softmax_cross_entropy_per_example(logits: &Tensor, labels: &Tensor, label
     loss("softmax_cross_entropy", [logits, labels], check, || cross_entropy(logits, labels, label_smoothing))
 }
 
+/// `Σ label · (log label − log softmax(logits))` over the last axis: how far the predicted distribution is from the
+/// label's. It is the cross entropy less the label's entropy, so gradients are those of the cross entropy.
+///
+/// # Shapes, types, errors
+/// As [`softmax_cross_entropy_per_example`], without smoothing.
+///
+/// # Source
+/// Kullback & Leibler 1951. Keras' `KLDivergence` reads probabilities, and clips both distributions at 1e-7.
+#[track_caller]
+pub fn kl_divergence_per_example(logits: &Tensor, labels: &Tensor) -> Tensor {
+    let check = || check_dense(logits, labels, 0.0);
+    loss("kl_divergence", [logits, labels], check, || {
+        let zeros = labels.graph().full(labels.dtype(), &labels.dims(), 0.0);
+        let ones = labels.graph().full(labels.dtype(), &labels.dims(), 1.0);
+        // x · log x goes to 0 with x.
+        let information = labels * labels.equal(&zeros).select(&ones, labels).log();
+        cross_entropy(logits, labels, 0.0) + information.sum(&[-1])
+    })
+}
+
 /// The operations of TensorFlow's cross-entropy.
 fn cross_entropy(logits: &Tensor, labels: &Tensor, label_smoothing: f64) -> Tensor {
     let (graph, dims) = (logits.graph(), logits.dims());

@@ -40,6 +40,7 @@ mod pool;
 mod pool_first;
 mod pool_nd;
 mod prelu;
+mod ratio_loss;
 mod recurrent;
 mod reduce;
 mod reshape;
@@ -68,8 +69,8 @@ pub use ctc::{CtcLengths, ctc_per_example, ctc_with_lengths};
 pub use dense::{Dense, dense, flatten, tied_dense};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use distance_loss::{
-    contrastive_per_example, cosine_per_example, hinge_per_example, log_cosh_per_example, quantile_per_example,
-    triplet_per_example,
+    categorical_hinge_per_example, contrastive_per_example, cosine_per_example, hinge_per_example,
+    log_cosh_per_example, quantile_per_example, squared_hinge_per_example, triplet_per_example,
 };
 pub use dropout::{dropout, spatial_dropout, stochastic_depth};
 pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
@@ -81,7 +82,7 @@ pub use focal::{
 pub use group_norm::{GroupNorm, InstanceNorm, group_norm, instance_norm};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
-    class_weights, huber_per_example, mean_absolute_error_per_example, mean_squared_error,
+    class_weights, huber_per_example, kl_divergence_per_example, mean_absolute_error_per_example, mean_squared_error,
     mean_squared_error_per_example, sigmoid_cross_entropy_per_example, softmax_cross_entropy,
     softmax_cross_entropy_per_example, sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
 };
@@ -95,9 +96,12 @@ pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use pool_nd::{PoolNd, avg_pool_nd, max_pool_nd};
 pub use prelu::{Prelu, prelu};
+pub use ratio_loss::{
+    mean_absolute_percentage_error_per_example, mean_squared_logarithmic_error_per_example, poisson_per_example,
+};
 pub use recurrent::{Gru, Lstm, StepRemat, gru, gru_from, gru_with_states, lstm, lstm_from, lstm_with_states};
 pub use reduce::{Reduction, reduce};
-pub use reshape::{crop, permute, reshape_example, take, upsample, zero_padding};
+pub use reshape::{crop, permute, reshape_example, slice, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rotary::{Rope, RopeScaling};
 pub use select::{gather_rows, one_hot};

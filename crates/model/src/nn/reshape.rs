@@ -53,6 +53,42 @@ fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
     Ok(std::iter::once(batch).chain(target).collect())
 }
 
+/// The positions from `bounds[0]` up to, not including, `bounds[1]` of an axis. Negative bounds count from the end;
+/// `None` is the start or the end of the axis.
+///
+/// # Shapes
+/// `[batch, …]` → the same rank; the axis has `bounds[1] - bounds[0]` positions.
+///
+/// # Types
+/// Any dtype; elements are copied.
+///
+/// # Errors
+/// The batch's axis, or one that x does not have; a range that is empty or exceeds the axis.
+#[track_caller]
+pub fn slice(x: &Tensor, bounds: [Option<i64>; 2], axis: i64) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let dims = x.dims();
+    let at = x.axis(axis);
+    if !(1..dims.len() as i64).contains(&at) {
+        let message = format!("axis is {axis}, expected one of {} after the batch", x.shape());
+        return x.graph().fail("slice", &[x], RuleError::new("slice/axis", message));
+    }
+    let size = dims[at as usize];
+    let from_start = |bound: i64| if bound < 0 { bound + size } else { bound };
+    let (start, limit) = (bounds[0].map_or(0, from_start), bounds[1].map_or(size, from_start));
+    if !(0 <= start && start < limit && limit <= size) {
+        let shown = bounds.map(|bound| bound.map_or("null".to_string(), |bound| bound.to_string())).join(", ");
+        let message = format!("bounds are [{shown}], expected a range within the {size} positions of axis {at}");
+        return x.graph().fail("slice", &[x], RuleError::new("slice/bounds", message));
+    }
+    let whole = |&size: &i64| SliceDim { start: 0, limit: size, stride: 1 };
+    let mut slices: Vec<SliceDim> = dims.iter().map(whole).collect();
+    slices[at as usize] = SliceDim { start, limit, stride: 1 };
+    x.slice(&slices)
+}
+
 /// The slice at `index` of `axis`, which is removed. The batch is axis 0, and cannot be taken. Indices below 0 count
 /// from the end.
 ///

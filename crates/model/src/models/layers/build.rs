@@ -593,7 +593,8 @@ impl Build<'_> {
             }
             _ => match metric.of_classes() {
                 Some(instead) if self.is_of_classes(source) => {
-                    let message = format!("{what} is of yes and no, and `{name}` is {n_classes} logits of classes");
+                    let message =
+                        format!("{what} judges yes-or-no answers, and `{name}` is {n_classes} logits of classes");
                     let help = format!("write `{instead}`, or judge an output that a `sigmoid_cross_entropy` trains");
                     Err(NodeError::new(path, message).with_help(help))
                 }

@@ -200,6 +200,8 @@ kinds! {
     Permute(shape::Permute) = "permute", "Permute";
     /// Takes one position of an axis.
     Take(shape::Take) = "take", "Take";
+    /// Takes a range of positions of an axis.
+    Slice(shape::Slice) = "slice", "Slice";
     /// Pads images with zeros.
     ZeroPadding(margins::ZeroPadding) = "zero_padding", "ZeroPadding2D";
     /// Crops the edges of images.
@@ -234,6 +236,18 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("simple_rnn", "write `lstm` or `gru`"),
     ("rnn", "write `lstm` or `gru`"),
     ("conv_lstm2d", "write `lstm` or `gru` of vectors, or `conv3d` of images"),
+    ("split", "write a `{slice: [0, 4], axis: -1}` for each part"),
+    ("einsum", "write `dot` of two layers, or `dense`"),
+    ("glu", "write a `slice` for each half, and `{expression: \"a * sigmoid(b)\"}` of them"),
+    ("swish", "write `silu`"),
+    ("hard_swish", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
+    ("hard_silu", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
+    ("mish", "write `{expression: \"x * tanh(softplus(x))\"}`"),
+    ("thresholded_relu", "write `{expression: \"where(x > 1, x, 0)\"}`"),
+    ("alpha_dropout", "write `dropout` or `gaussian_dropout`"),
+    ("activity_regularization", "write `activity_regularizer: {l2: 1.0e-4}` beside the layer's options"),
+    ("weight_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
+    ("normalization", "scale the data (`data: {scale: …}`), or write `batch_norm`"),
     ("input", "name the network's inputs in `inputs`"),
     ("input_layer", "name the network's inputs in `inputs`"),
     ("lambda", "write `{expression: \"2 * x\"}`"),

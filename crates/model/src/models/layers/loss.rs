@@ -32,7 +32,8 @@ const OF_ANSWERS: LossForm = LossForm { takes: Some(Activation::Sigmoid), ..OF_D
 const OF_SEQUENCES: LossForm = LossForm { is_cross_entropy: false, ..OF_CLASSES };
 /// Losses on the overlap of regions.
 const OF_REGIONS: LossForm = LossForm { is_cross_entropy: false, ..OF_ANSWERS };
-const OF_REGIONS_OF_CLASSES: LossForm = LossForm { is_cross_entropy: false, ..OF_DISTRIBUTIONS };
+/// Losses with distributions over classes that are not cross entropies.
+const OF_SOFT_CLASSES: LossForm = LossForm { is_cross_entropy: false, ..OF_DISTRIBUTIONS };
 /// Margin losses: with labels 0 or 1, and with embeddings, whose labels are any whole numbers.
 const OF_MARGINS: LossForm = LossForm { takes: None, labels: Labels::Probabilities, is_cross_entropy: false };
 const OF_IDENTITIES: LossForm = LossForm { takes: None, labels: Labels::Identities, is_cross_entropy: false };
@@ -125,6 +126,9 @@ losses! {
     SoftmaxCrossEntropy = "softmax_cross_entropy", OF_DISTRIBUTIONS,
         ["categorical_crossentropy", "categorical_cross_entropy"],
         |output, labels, smoothing| nn::softmax_cross_entropy_per_example(output, labels, smoothing);
+    /// [`nn::kl_divergence_per_example`]: labels are distributions.
+    KlDivergence = "kl_divergence", OF_SOFT_CLASSES, ["kullback_leibler_divergence", "kld", "kl_div", "kl_div_loss"],
+        |output, labels, _| nn::kl_divergence_per_example(output, labels);
     /// [`nn::sigmoid_cross_entropy_per_example`]: labels are 0 or 1.
     SigmoidCrossEntropy = "sigmoid_cross_entropy", OF_ANSWERS,
         ["binary_crossentropy", "binary_cross_entropy", "bce", "bce_with_logits_loss"],
@@ -144,7 +148,7 @@ losses! {
     SigmoidDice = "sigmoid_dice", OF_REGIONS, ["dice", "dice_loss"],
         |output, labels, _| nn::sigmoid_dice_per_example(output, labels);
     /// [`nn::softmax_dice_per_example`]: labels are one-hot.
-    SoftmaxDice = "softmax_dice", OF_REGIONS_OF_CLASSES, [],
+    SoftmaxDice = "softmax_dice", OF_SOFT_CLASSES, [],
         |output, labels, _| nn::softmax_dice_per_example(output, labels);
     /// [`nn::mean_squared_error_per_example`].
     MeanSquaredError = "mean_squared_error", OF_NUMBERS, ["mse", "mse_loss", "l2"],
@@ -152,6 +156,15 @@ losses! {
     /// [`nn::mean_absolute_error_per_example`].
     MeanAbsoluteError = "mean_absolute_error", OF_NUMBERS, ["mae", "l1", "l1_loss"],
         |output, labels, _| nn::mean_absolute_error_per_example(output, labels);
+    /// [`nn::mean_absolute_percentage_error_per_example`].
+    MeanAbsolutePercentageError = "mean_absolute_percentage_error", OF_NUMBERS, ["mape"],
+        |output, labels, _| nn::mean_absolute_percentage_error_per_example(output, labels);
+    /// [`nn::mean_squared_logarithmic_error_per_example`].
+    MeanSquaredLogarithmicError = "mean_squared_logarithmic_error", OF_NUMBERS, ["msle"],
+        |output, labels, _| nn::mean_squared_logarithmic_error_per_example(output, labels);
+    /// [`nn::poisson_per_example`]: labels are counts.
+    Poisson = "poisson", OF_NUMBERS, ["poisson_loss", "poisson_nll_loss"],
+        |output, labels, _| nn::poisson_per_example(output, labels);
     /// [`nn::quantile_per_example`].
     Quantile(quantile: Quantile) = "quantile", OF_NUMBERS, ["quantile_loss", "pinball", "pinball_loss"],
         |output, labels, _| nn::quantile_per_example(output, labels, quantile.quantile);
@@ -164,6 +177,12 @@ losses! {
     /// [`nn::hinge_per_example`]: labels are 0 or 1.
     Hinge = "hinge", OF_MARGINS, ["hinge_loss"],
         |output, labels, _| nn::hinge_per_example(output, labels);
+    /// [`nn::squared_hinge_per_example`]: labels are 0 or 1.
+    SquaredHinge = "squared_hinge", OF_MARGINS, [],
+        |output, labels, _| nn::squared_hinge_per_example(output, labels);
+    /// [`nn::categorical_hinge_per_example`]: labels are one-hot.
+    CategoricalHinge = "categorical_hinge", OF_MARGINS, ["multi_margin_loss"],
+        |output, labels, _| nn::categorical_hinge_per_example(output, labels);
     /// [`nn::contrastive_per_example`]: the output is a distance, and a label of 1 marks a matching pair.
     Contrastive(margin: Margin) = "contrastive", OF_MARGINS, ["contrastive_loss"],
         |output, labels, _| nn::contrastive_per_example(output, labels, margin.margin);

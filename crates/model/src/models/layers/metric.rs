@@ -30,6 +30,7 @@ const OF_ANSWERS: MetricForm =
     MetricForm { takes: Some(Activation::Sigmoid), labels: Labels::Probabilities, of_classes: None };
 const OF_ANSWERS_NOT_F1: MetricForm = MetricForm { of_classes: Some("macro_f1"), ..OF_ANSWERS };
 const OF_ANSWERS_NOT_MEAN_IOU: MetricForm = MetricForm { of_classes: Some("mean_iou"), ..OF_ANSWERS };
+const OF_ANSWERS_NOT_ACCURACY: MetricForm = MetricForm { of_classes: Some("accuracy"), ..OF_ANSWERS };
 const OF_ANSWERS_NOT_CLASSES: MetricForm = MetricForm { of_classes: Some("mean_per_class_accuracy"), ..OF_ANSWERS };
 const OF_NUMBERS: MetricForm = MetricForm { takes: None, labels: Labels::Numbers, of_classes: None };
 
@@ -124,15 +125,15 @@ metrics! {
         batch.part(&predicted.binary(BinaryOp::And, &truth), &predicted.binary(BinaryOp::Or, &truth))
     };
     /// The share of logits that are above 0 where the label is 1, and below where it is 0.
-    BinaryAccuracy = "binary_accuracy", OF_ANSWERS, [],
+    BinaryAccuracy = "binary_accuracy", OF_ANSWERS_NOT_ACCURACY, [],
         |batch| batch.mean(&nn::is_on_side(batch.output, batch.labels));
     /// The share of logits above 0 whose label is above 1/2: correct ones among positive predictions.
-    Precision = "precision", OF_ANSWERS, [], |batch| {
+    Precision = "precision", OF_ANSWERS_NOT_F1, [], |batch| {
         let (predicted, truth) = nn::sides(batch.output, batch.labels);
         batch.part(&truth, &predicted)
     };
     /// The share of labels above 1/2 whose logit is above 0: detected ones among positives.
-    Recall = "recall", OF_ANSWERS, [], |batch| {
+    Recall = "recall", OF_ANSWERS_NOT_F1, [], |batch| {
         let (predicted, truth) = nn::sides(batch.output, batch.labels);
         batch.part(&predicted, &truth)
     };

@@ -1,4 +1,4 @@
-//! Layers that only move elements: `flatten`, `reshape`, `permute`, `take`, `zero_padding`, `crop`, `upsample`.
+//! Layers that only move elements: `flatten`, `reshape`, `permute`, `take`, `slice`, `zero_padding`, `crop`, `upsample`.
 
 use super::layer_options::LayerOptions;
 use crate::document;
@@ -52,6 +52,23 @@ fn first() -> i64 {
 impl LayerOptions for Take {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         s.layer(name, |_| nn::take(inputs[0], self.index, self.axis))
+    }
+}
+
+/// Options of `slice`: a range of positions of an axis. `{slice: [0, 2], axis: -1}` takes the first two features.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slice {
+    /// The first position and the one after the last, from 0, or from -1 backwards; null is the end of the axis.
+    pub bounds: [Option<i64>; 2],
+    /// The axis, counting the batch. Default 1.
+    #[serde(default = "first")]
+    pub axis: i64,
+}
+
+impl LayerOptions for Slice {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::slice(inputs[0], self.bounds, self.axis))
     }
 }
 
