@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from bf16scope import _jax_internals as internals
+from bf16scope._linear import Later, Linear, Products
 
 
 def _is_inexact(aval) -> bool:
@@ -198,7 +199,7 @@ class _OneModule:
         results, gradients = self.values(primals)
         if not gradients:
             return results, {}
-        by_number = {self.loss: internals.Products().apply(*gradients, *tangents)[0]}
+        by_number = {self.loss: Products().apply(*gradients, *tangents)[0]}
         of_argument = dict(zip(self.wanted, tangents))
         by_number |= {number: of_argument[source] for number, source in self.sources.items() if source in of_argument}
         if self.others:
@@ -208,7 +209,7 @@ class _OneModule:
                 return [by_number[number] for number in self.others]
 
             types = [internals.type_of(results[number]) for number in self.others]
-            later = internals.Later(n_arguments=len(primals), tangents=tangents_of_others, results=types)
+            later = Later(n_arguments=len(primals), tangents=tangents_of_others, results=types)
             by_number |= zip(self.others, later.apply(*primals, *tangents))
         return results, by_number
 
@@ -307,4 +308,4 @@ class _Passes:
 
         args = [*kept, *arguments, *tangents]
         jaxpr, consts = internals.trace(linear, self.options, args)
-        return results, dict(zip(self.inexact, internals.Linear(jaxpr, self.options).apply(*consts, *args)))
+        return results, dict(zip(self.inexact, Linear(jaxpr, self.options).apply(*consts, *args)))

@@ -1,4 +1,5 @@
-"""All that bf16scope takes of JAX beyond its documented interface, but for MLIR's Python objects (`_carried`).
+"""All that bf16scope takes of JAX beyond its documented interface, but for the rules of one primitive (`_linear`) and MLIR's Python
+objects (`_carried`).
 
 A lowered function is a `jax.jit` whose name carries a mark, so JAX itself differentiates, maps, rematerialises, shards and
 exports it, as any function under `jax.jit`. Only where XLA's program is made, a marked call becomes a module of its own, goes
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Primitive
+from jax.extend.core import ClosedJaxpr
 
 from bf16scope import _native, _scale
 from bf16scope._errors import Error
@@ -51,7 +52,7 @@ try:
     _merge = mlir.merge_mlir_modules
     _hoisted = partial_eval.convert_constvars_jaxpr
     _hlo_of = xla_client._xla.mlir.mlir_module_to_xla_computation
-    _register_lowering = mlir.register_lowering
+    register_lowering = mlir.register_lowering
     _variable = core.gensym()
 except (ImportError, AttributeError, KeyError) as error:
     raise ImportError(
@@ -261,7 +262,7 @@ def differentiated(arrays) -> tuple[int, ...]:
     for number, it in enumerate(arrays):
         if not isinstance(it, jax.core.Tracer):
             continue
-        if _varying(it.aval):
+        if varying(it.aval):
             return ()
         if isinstance(it, partial_eval.DynamicJaxprTracer):
             continue
@@ -278,15 +279,15 @@ def differentiated(arrays) -> tuple[int, ...]:
 def is_shared(jaxpr: ClosedJaxpr) -> bool:
     """Whether devices of a `shard_map` around it share what it computes: they communicate, or something of its border is the
     same on all of them, and something not."""
-    axes = [_varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
+    axes = [varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
     return len(set(axes)) > 1 or any(type(effect).__name__ == "NamedAxisEffect" for effect in jaxpr.effects)
 
 
 def is_of_each_device(jaxpr: ClosedJaxpr) -> bool:
     """Whether devices of a `shard_map` around it share arguments alone: all its results are of each device."""
     is_float = lambda aval: jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)
-    axes = frozenset().union(*map(_varying, jaxpr.in_avals))
-    results = {_varying(aval) for aval in jaxpr.out_avals if is_float(aval)}
+    axes = frozenset().union(*map(varying, jaxpr.in_avals))
+    results = {varying(aval) for aval in jaxpr.out_avals if is_float(aval)}
     return is_shared(jaxpr) and results == {axes} and not any(type(it).__name__ == "NamedAxisEffect" for it in jaxpr.effects)
 
 
@@ -302,12 +303,12 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
     kinds = {}
     if getattr(getattr(aval, "sharding", None), "mesh", None) is not None and not aval.sharding.mesh.empty:
         kinds["sharding"] = aval.sharding
-    if _varying(aval):
-        kinds |= {"vma": _varying(aval)} if hasattr(aval, "vma") else {"manual_axis_type": aval.manual_axis_type}
+    if varying(aval):
+        kinds |= {"vma": varying(aval)} if hasattr(aval, "vma") else {"manual_axis_type": aval.manual_axis_type}
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **kinds)
 
 
-def _varying(aval) -> frozenset:
+def varying(aval) -> frozenset:
     """The axes of a `shard_map` along which a value differs, where JAX keeps account of that."""
     manual = getattr(aval, "manual_axis_type", None)
     return frozenset(getattr(aval, "vma", None) or getattr(manual, "varying", None) or ())
@@ -315,171 +316,7 @@ def _varying(aval) -> frozenset:
 
 def is_varying(jaxpr: ClosedJaxpr) -> bool:
     """Whether a value of its border differs along an axis of a `shard_map` around it."""
-    return any(_varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
-
-
-# Derivatives: functions that are linear in some of their arguments, as one operation. JAX would compute all of one that depends on
-# the others where it computes these, and keep that, in f32, instead of them.
-
-_derivative_p = Primitive("bf16scope_derivative")
-_derivative_p.multiple_results = True
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """A traced function that is linear in some of its arguments."""
-
-    jaxpr: ClosedJaxpr
-    options: Options
-
-    def __call__(self, *args):
-        """Its results where there are values."""
-        return call(self.jaxpr, *args)
-
-    def apply(self, *args) -> list[Any]:
-        """Its results, which JAX can transpose."""
-        return _derivative_p.bind(*args, function=self)
-
-    def types(self, args) -> list[Any]:
-        """The types of its results for arguments of these types."""
-        return self.jaxpr.out_avals
-
-    def batched(self, args, axes, size: int) -> list[Any]:
-        mapped = jax.vmap(functools.partial(inside, self.jaxpr), in_axes=axes, out_axes=0, axis_size=size)
-        traced, consts = trace(named_as(self.jaxpr)(mapped), self.options, args)
-        return Linear(traced, self.options).apply(*consts, *args)
-
-    def transposed(self, cotangents: dict[int, Any], args, wanted: list[int]) -> list[Any]:
-        """The backward pass, as a marked call of its own."""
-        known = {number: arg for number, arg in enumerate(args) if number not in wanted}
-
-        @named_as(self.jaxpr)
-        def backward(*values):
-            residuals = dict(zip(known, values))
-
-            def linear(*tangents):
-                by_number = residuals | dict(zip(wanted, tangents))
-                results = inside(self.jaxpr, *(by_number[number] for number in range(len(args))))
-                return [results[number] for number in cotangents]
-
-            types = [struct_of(args[number].aval) for number in wanted]
-            return list(jax.linear_transpose(linear, *types)(list(values[len(known) :])))
-
-        values = [*known.values(), *cotangents.values()]
-        traced, consts = trace(backward, self.options, values)
-        return call(traced, *consts, *values)
-
-
-@dataclass(frozen=True, eq=False)
-class Products(Linear):
-    """The sum of the products of gradients, which come first, with as many tangents."""
-
-    jaxpr: Any = None
-    options: Any = None
-
-    def __call__(self, *args):
-        half = len(args) // 2
-        wide = lambda it: jax.lax.convert_element_type(it, jax.numpy.float32)
-        products = [jax.numpy.sum(wide(gradient) * wide(tangent)) for gradient, tangent in zip(args[:half], args[half:])]
-        return [functools.reduce(jax.lax.add, products)]
-
-    def batched(self, args, axes, size):
-        return jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
-
-    def transposed(self, cotangents, args, wanted):
-        (cotangent,) = cotangents.values()
-        half = len(args) // 2
-        gradient = lambda number: args[number - half]
-        if any(number < half for number in wanted):
-            raise NotImplementedError("a product with gradients is transposed in its tangents")
-        return [gradient(number) * cotangent.astype(gradient(number).dtype) for number in wanted]
-
-    def types(self, args):
-        # A number of the kind of the gradients.
-        return [_varying_as(jax.core.ShapedArray((), jax.numpy.dtype("float32")), args)]
-
-
-@dataclass(frozen=True, eq=False)
-class Later(Linear):
-    """The tangents of some results of a function, of its arguments and tangents of some of these. Nothing is traced until
-    something reads them."""
-
-    jaxpr: Any = None
-    options: Any = None
-    n_arguments: int = 0
-    #: Gives the tangents, of arguments and tangents.
-    tangents: Any = None
-    #: The types of the results.
-    results: Any = ()
-
-    def __call__(self, *args):
-        return self.tangents(args[: self.n_arguments], args[self.n_arguments :])
-
-    def batched(self, args, axes, size):
-        return jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
-
-    def transposed(self, cotangents, args, wanted):
-        def linear(*tangents):
-            by_number = dict(enumerate(args)) | dict(zip(wanted, tangents))
-            results = self(*by_number.values())
-            return [results[number] for number in cotangents]
-
-        types = [struct_of(args[number].aval) for number in wanted]
-        return list(jax.linear_transpose(linear, *types)(list(cotangents.values())))
-
-    def types(self, args):
-        return self.results
-
-
-@_derivative_p.def_impl
-def _derivative(*args, function):
-    return function(*args)
-
-
-@_derivative_p.def_abstract_eval
-def _derivative_types(*avals, function):
-    return function.types(avals)
-
-
-def _varying_as(aval, models):
-    varying = next((it for it in models if _varying(it)), None)
-    if varying is None:
-        return aval
-    name = "manual_axis_type" if hasattr(varying, "manual_axis_type") else "vma"
-    return aval.update(**{name: getattr(varying, name), "sharding": varying.sharding.update(spec=jax.sharding.PartitionSpec())})
-
-
-def _derivative_jvp(primals, tangents, *, function):
-    return jax.jvp(function, primals, list(map(ad.instantiate_zeros, tangents)))
-
-
-def _derivative_transpose(cotangents, *args, function):
-    wanted = [number for number, arg in enumerate(args) if ad.is_undefined_primal(arg)]
-    by_number = {number: it for number, it in enumerate(cotangents) if type(it) is not ad.Zero}
-    found = dict(zip(wanted, function.transposed(by_number, args, wanted), strict=True)) if by_number else {}
-    return [found.get(number) for number in range(len(args))]
-
-
-def _derivative_batch(axis_data, args, axes, *, function):
-    size = getattr(axis_data, "size", axis_data)
-    axes = tuple(None if axis is getattr(batching, "not_mapped", None) else axis for axis in axes)
-    results = function.batched(args, axes, size)
-    return results, [0] * len(results)
-
-
-ad.primitive_jvps[_derivative_p] = _derivative_jvp
-ad.primitive_transposes[_derivative_p] = _derivative_transpose
-batching.fancy_primitive_batchers[_derivative_p] = _derivative_batch
-_register_lowering(_derivative_p, mlir.lower_fun(_derivative, multiple_results=True))
-
-try:
-    # Before 0.6 a `shard_map` asked each primitive how its results vary.
-    from jax.experimental.shard_map import register_norewrite, register_standard_check
-
-    register_standard_check(_derivative_p)
-    register_norewrite(_derivative_p)
-except (ImportError, AttributeError):
-    pass
+    return any(varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
 
 
 # Programs: where a marked call is lowered.
@@ -826,8 +663,8 @@ def _split(trace, *tracers, **params):
 
 partial_eval.partial_eval_jaxpr_custom_rules[_jit_p] = _partial_eval
 partial_eval.custom_partial_eval_rules[_jit_p] = _split
-_register_lowering(_jit_p, _emit)
-_register_lowering(shard_map_p, _emit_shard_map)
+register_lowering(_jit_p, _emit)
+register_lowering(shard_map_p, _emit_shard_map)
 
 
 def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
@@ -872,7 +709,7 @@ def check_platform(platform: str, dtype: str) -> None:
 
 def vary_alike(args: list) -> list:
     """The arguments, all varying along the same axes of a `shard_map`."""
-    axes = frozenset().union(*(_varying(type_of(arg)) for arg in args))
-    missing = [tuple(axis for axis in axes if axis not in _varying(type_of(arg))) for arg in args]
+    axes = frozenset().union(*(varying(type_of(arg)) for arg in args))
+    missing = [tuple(axis for axis in axes if axis not in varying(type_of(arg))) for arg in args]
     cast = functools.partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else getattr(jax.lax, "pvary", None)
     return [cast(arg, axes) if axes else arg for arg, axes in zip(args, missing)]

@@ -1,0 +1,177 @@
+"""Functions that are linear in some of their arguments, as one primitive of JAX.
+
+JAX would compute all of a derivative that depends on the other arguments where it computes these, and keep that, in f32, instead of
+them. As one operation it is differentiated, transposed, batched and lowered by the rules below.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Primitive
+
+from bf16scope._jax_internals import Options, ad, batching, call, inside, mlir, named_as, register_lowering, struct_of, trace
+from bf16scope._jax_internals import varying
+
+_derivative_p = Primitive("bf16scope_derivative")
+_derivative_p.multiple_results = True
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A traced function that is linear in some of its arguments."""
+
+    jaxpr: ClosedJaxpr
+    options: Options
+
+    def __call__(self, *args):
+        """Its results where there are values."""
+        return call(self.jaxpr, *args)
+
+    def apply(self, *args) -> list[Any]:
+        """Its results, which JAX can transpose."""
+        return _derivative_p.bind(*args, function=self)
+
+    def types(self, args) -> list[Any]:
+        """The types of its results for arguments of these types."""
+        return self.jaxpr.out_avals
+
+    def batched(self, args, axes, size: int) -> list[Any]:
+        mapped = jax.vmap(functools.partial(inside, self.jaxpr), in_axes=axes, out_axes=0, axis_size=size)
+        traced, consts = trace(named_as(self.jaxpr)(mapped), self.options, args)
+        return Linear(traced, self.options).apply(*consts, *args)
+
+    def transposed(self, cotangents: dict[int, Any], args, wanted: list[int]) -> list[Any]:
+        """The backward pass, as a marked call of its own."""
+        known = {number: arg for number, arg in enumerate(args) if number not in wanted}
+
+        @named_as(self.jaxpr)
+        def backward(*values):
+            residuals = dict(zip(known, values))
+
+            def linear(*tangents):
+                by_number = residuals | dict(zip(wanted, tangents))
+                results = inside(self.jaxpr, *(by_number[number] for number in range(len(args))))
+                return [results[number] for number in cotangents]
+
+            types = [struct_of(args[number].aval) for number in wanted]
+            return list(jax.linear_transpose(linear, *types)(list(values[len(known) :])))
+
+        values = [*known.values(), *cotangents.values()]
+        traced, consts = trace(backward, self.options, values)
+        return call(traced, *consts, *values)
+
+
+@dataclass(frozen=True, eq=False)
+class Products(Linear):
+    """The sum of the products of gradients, which come first, with as many tangents."""
+
+    jaxpr: Any = None
+    options: Any = None
+
+    def __call__(self, *args):
+        half = len(args) // 2
+        wide = lambda it: jax.lax.convert_element_type(it, jax.numpy.float32)
+        products = [jax.numpy.sum(wide(gradient) * wide(tangent)) for gradient, tangent in zip(args[:half], args[half:])]
+        return [functools.reduce(jax.lax.add, products)]
+
+    def batched(self, args, axes, size):
+        return jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
+
+    def transposed(self, cotangents, args, wanted):
+        (cotangent,) = cotangents.values()
+        half = len(args) // 2
+        gradient = lambda number: args[number - half]
+        if any(number < half for number in wanted):
+            raise NotImplementedError("a product with gradients is transposed in its tangents")
+        return [gradient(number) * cotangent.astype(gradient(number).dtype) for number in wanted]
+
+    def types(self, args):
+        # A number of the kind of the gradients.
+        return [_varying_as(jax.core.ShapedArray((), jax.numpy.dtype("float32")), args)]
+
+
+@dataclass(frozen=True, eq=False)
+class Later(Linear):
+    """The tangents of some results of a function, of its arguments and tangents of some of these. Nothing is traced until
+    something reads them."""
+
+    jaxpr: Any = None
+    options: Any = None
+    n_arguments: int = 0
+    #: Gives the tangents, of arguments and tangents.
+    tangents: Any = None
+    #: The types of the results.
+    results: Any = ()
+
+    def __call__(self, *args):
+        return self.tangents(args[: self.n_arguments], args[self.n_arguments :])
+
+    def batched(self, args, axes, size):
+        return jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
+
+    def transposed(self, cotangents, args, wanted):
+        def linear(*tangents):
+            by_number = dict(enumerate(args)) | dict(zip(wanted, tangents))
+            results = self(*by_number.values())
+            return [results[number] for number in cotangents]
+
+        types = [struct_of(args[number].aval) for number in wanted]
+        return list(jax.linear_transpose(linear, *types)(list(cotangents.values())))
+
+    def types(self, args):
+        return self.results
+
+
+@_derivative_p.def_impl
+def _derivative(*args, function):
+    return function(*args)
+
+
+@_derivative_p.def_abstract_eval
+def _derivative_types(*avals, function):
+    return function.types(avals)
+
+
+def _varying_as(aval, models):
+    model = next((it for it in models if varying(it)), None)
+    if model is None:
+        return aval
+    name = "manual_axis_type" if hasattr(model, "manual_axis_type") else "vma"
+    return aval.update(**{name: getattr(model, name), "sharding": model.sharding.update(spec=jax.sharding.PartitionSpec())})
+
+
+def _derivative_jvp(primals, tangents, *, function):
+    return jax.jvp(function, primals, list(map(ad.instantiate_zeros, tangents)))
+
+
+def _derivative_transpose(cotangents, *args, function):
+    wanted = [number for number, arg in enumerate(args) if ad.is_undefined_primal(arg)]
+    by_number = {number: it for number, it in enumerate(cotangents) if type(it) is not ad.Zero}
+    found = dict(zip(wanted, function.transposed(by_number, args, wanted), strict=True)) if by_number else {}
+    return [found.get(number) for number in range(len(args))]
+
+
+def _derivative_batch(axis_data, args, axes, *, function):
+    size = getattr(axis_data, "size", axis_data)
+    axes = tuple(None if axis is getattr(batching, "not_mapped", None) else axis for axis in axes)
+    results = function.batched(args, axes, size)
+    return results, [0] * len(results)
+
+
+ad.primitive_jvps[_derivative_p] = _derivative_jvp
+ad.primitive_transposes[_derivative_p] = _derivative_transpose
+batching.fancy_primitive_batchers[_derivative_p] = _derivative_batch
+register_lowering(_derivative_p, mlir.lower_fun(_derivative, multiple_results=True))
+
+try:
+    # Before 0.6 a `shard_map` asked each primitive how its results vary.
+    from jax.experimental.shard_map import register_norewrite, register_standard_check
+
+    register_standard_check(_derivative_p)
+    register_norewrite(_derivative_p)
+except (ImportError, AttributeError):
+    pass
