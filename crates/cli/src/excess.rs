@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn a_module_is_compiled_as_its_framework_would_unless_told_otherwise() {
         let asked = |excess_precision: Option<Switch>, is_foreign: bool| {
-            ExcessArgs { excess_precision: excess_precision }.asking(Asking::default(), is_foreign).excess_precision
+            ExcessArgs { excess_precision }.asking(Asking::default(), is_foreign).excess_precision
         };
         assert_eq!((asked(None, true), asked(None, false)), (true, false));
         assert_eq!((asked(Some(Switch::Off), true), asked(Some(Switch::On), false)), (false, true));
