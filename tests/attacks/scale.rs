@@ -287,8 +287,22 @@ fn calls_in_many_regions_are_bounded_together() {
         x = module.push(entry, Op::While { condition, body }, &[x], None, Metadata::default()).unwrap();
     }
     verify(&module).unwrap();
-    let (lowered, _) = within_seconds(20.0, || amp::run(&module, &amp::Policy::default()).unwrap());
+    let lowered = |module: &Module| {
+        let before = processor_seconds();
+        let (lowered, _) = amp::run(module, &amp::Policy::default()).unwrap();
+        (lowered, before.zip(processor_seconds()).map(|(before, after)| after - before))
+    };
+    let (_, alone) = lowered(&calls(40, 2));
+    let (lowered, together) = lowered(&module);
     verify(&lowered).unwrap();
+    // Some nine times as long; thirty if each region had the bound for itself.
+    if let (Some(alone), Some(together)) = (alone, together) {
+        println!("alone {alone:.1} s, together {together:.1} s");
+        assert!(
+            together < 15.0 * alone,
+            "{together:.1} s for thirty regions, {alone:.1} for one: expected less than fifteen times"
+        );
+    }
 }
 
 #[test]

@@ -149,6 +149,7 @@ const ROWS: &[Row] = &[
     ("repeat_vector", VECTOR, "{repeat_vector: 2}", IMAGE, "{repeat_vector: x}", "{repeat_vector: 0}"),
     ("permute", SEQUENCE, "{permute: [2, 1]}", IMAGE, "{permute: x}", "{permute: [1, 1]}"),
     ("take", SEQUENCE, "{take: -1}", "-", "{take: x}", "{take: 8}"),
+    ("slice", SEQUENCE, "{slice: [1, -1]}", "-", "{slice: x}", "{slice: [5, 2]}"),
     ("zero_padding", IMAGE, "{zero_padding: 1}", VECTOR, "{zero_padding: x}", "{zero_padding: [[-1, 0], [0, 0]]}"),
     ("crop", IMAGE, "{crop: 1}", VECTOR, "{crop: x}", "{crop: 4}"),
     ("upsample", IMAGE, "{upsample: 2}", VECTOR, "{upsample: x}", "{upsample: 0}"),

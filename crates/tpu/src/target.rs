@@ -304,10 +304,10 @@ fn nearest(text: &str) -> String {
     }
     let whole = format!("tpu-{text}");
     let distance = |name: &str| [&text, &whole].map(|text| strsim::damerau_levenshtein(name, text)).into_iter().min();
-    // Another version is another TPU, not a typing error.
+    // Another version is another TPU, not a typing error; a digit that was typed twice is.
     let version = |name: &str| name.chars().filter(char::is_ascii_digit).collect::<String>();
     let mut names = Target::names();
-    names.retain(|name| version(&text).is_empty() || version(name) == version(&text));
+    names.retain(|name| version(&text).is_empty() || version(&text).starts_with(&version(name)));
     match names.iter().min_by_key(|name| distance(name)) {
         Some(name) if distance(name) <= Some(2) => format!("\nhelp: did you mean `{name}`?"),
         _ => String::new(),
@@ -407,7 +407,8 @@ mod tests {
         for text in ["v3", "V3", "TPU-V3", "v3-8"] {
             assert_eq!(error(text), format!("no target `{text}`: expected {names}\nhelp: did you mean `tpu-v3`?"));
         }
-        // A version that does not exist is no typing error.
+        assert_eq!(error("tpu-v33"), format!("no target `tpu-v33`: expected {names}\nhelp: did you mean `tpu-v3`?"));
+        // A version that does not exist is not a typing error.
         for text in ["gpu-h100", "tpu-v9", "v1"] {
             assert_eq!(error(text), format!("no target `{text}`: expected {names}"));
         }
