@@ -615,8 +615,8 @@ mod tests {
             "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test -p bf16scope-hlo --lib decisions`; the rules stand in \
              `crates/hlo/src/ops/decisions.rs` and `crates/hlo/src/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
              among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
-             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nHow a dtype follows from class and context stands in [HOW_PRECISION_IS_DECIDED.md](HOW_PRECISION_IS_DECIDED.md).\nWhat an f32 product is on a TPU, whatever \
-             its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n`moves`: gives the \
+             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nHow a dtype follows from class and context stands in [HOW_PRECISION_IS_DECIDED.md](HOW_PRECISION_IS_DECIDED.md).\n[AS_TPU.md](AS_TPU.md) says how a TPU computes an \
+             f32 product, whatever its class here.\n\n`moves`: gives the \
              numbers that it reads. `stored`: a TPU's compiler stores what it gives, and does not make it where it is read. \
              `chooses`: makes something discrete of numbers. `amplifies`: multiplies a rounding of its operand by its \
              size, or by what is named. `custom-call` and opcodes that are not modelled choose and amplify by their names: `topk`, decompositions, solvers, `fft`.\n\n| op | class | moves | stored | chooses | amplifies \
