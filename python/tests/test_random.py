@@ -231,7 +231,7 @@ def placed(more, f, a, b):
         jax.eval_shape(jax.grad(lambda a, b: jnp.sum(f(a, b)), argnums=(0, 1)), *sharded)
         return sharded
     except Exception as error:
-        # The last is of branches, one of which is sharded.
+        # The last one says that one branch is sharded.
         words = ("sharding", "everse-mode", "must have equal output types")
         assert type(error).__name__ == "ShardingTypeError" or any(it in str(error) for it in words), error
         return on(all_of_it, all_of_it)

@@ -129,7 +129,7 @@ fn wait(computation: &mut Computation, from: usize, waits: &[(usize, usize)]) {
     }
 }
 
-/// A module of which only the verifier's rules are known to hold.
+/// A module that is only known to pass the verifier.
 fn disordered(steps: &[Step], disorder: &Disorder) -> Module {
     let mut module = modules::build(steps);
     let entry = module.entry;

@@ -41,7 +41,7 @@ fn zip(members: &[(&str, Vec<u8>)], is_packed: bool) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// The archive's only member under many names, each of which is unpacked again.
+/// The archive's only member under many names; each name is unpacked again.
 fn shared(whole: &[u8], n: usize) -> Vec<u8> {
     let end = whole.len() - 22;
     let at = u32::from_le_bytes(whole[end + 16..end + 20].try_into().unwrap()) as usize;

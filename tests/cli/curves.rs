@@ -438,7 +438,7 @@ fn tensorboard_reads_the_exponents_of_a_watched_run() {
     }
 }
 
-/// Six seeds, all of which are worse by 0.25, and six of which half are.
+/// Six seeds that are all worse by 0.25; then half of the six.
 #[test]
 fn runs_over_seeds_are_compared_pair_by_pair() {
     let place = Place::new();

@@ -335,7 +335,7 @@ fn an_instruction_is_explained() {
           cast %biased.bf16 (convert, 128 elements) gives %biased in bf16, first wanted by %relu
     "#]],
     );
-    // Names are accepted as they are printed.
+    // Names are accepted in their printed form.
     let explained = |args: &[&str]| place.run(&[&["explain-cast", "net.txt"], args].concat()).stdout;
     let by_name = explained(&["biased", "--keep", "biased"]);
     for name in ["main/%biased", "%biased"] {

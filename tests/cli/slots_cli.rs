@@ -62,7 +62,7 @@ fn rms(left: &[f64], right: &[f64]) -> f64 {
     (left.iter().zip(right).map(|(l, r)| (l - r) * (l - r)).sum::<f64>() / left.len() as f64).sqrt()
 }
 
-/// Numbered slots, one of which is a step count; slots by name; PyTorch's by variable.
+/// Numbered slots, one for the step count; slots by name; PyTorch's by variable.
 #[test]
 fn training_goes_on_from_slots_as_the_other_framework_did() {
     goes_on("keras_rmsprop.keras", &["f32", "bf16"]);

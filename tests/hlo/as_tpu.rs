@@ -268,7 +268,7 @@ fn products_are_those_of_the_parts_within_the_order_of_sums() {
     }
 }
 
-/// Integers of so many bits that the parts represent them, and f32 their sums: of at most 64 products of 500 · 500. If
+/// Integers with few enough bits that the parts represent them, and f32 their sums: of at most 64 products of 500 · 500. If
 /// both operands are in two parts, the product of both low parts is omitted: there one operand has no low part.
 #[test]
 fn integers_are_exact_to_the_bit() {

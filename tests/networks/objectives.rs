@@ -172,7 +172,7 @@ fn a_sigmoid_is_not_taken_twice_by_a_metric() {
     .assert_eq(&document::from_str::<Model>("model.yaml", text).unwrap_err().to_string());
 }
 
-/// A configuration is read back as it was written: checkpoints store it.
+/// Reading a configuration back gives the same one: checkpoints store it.
 #[test]
 fn losses_are_written_as_they_are_read() {
     for loss in [

@@ -113,7 +113,7 @@ fn a_loop_over_parts_of_a_batch_is_walked() {
     check_peak("accumulate", &optimized, &stats);
 }
 
-/// A conditional between two products, one of which keeps its own value.
+/// A conditional between two products; one product keeps its own value.
 const CHOICE: &str = "HloModule choice
 keeps {
   p = f32[512,512] parameter(0)

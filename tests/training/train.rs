@@ -138,7 +138,7 @@ fn a_resumed_run_ends_with_the_same_weights() {
     finish(&mut session(spec(constant())), &plan(1, &path)).unwrap();
     let checkpoint = Checkpoint::read(&path).unwrap();
     assert_eq!(checkpoint.position.step, STEPS_PER_EPOCH);
-    // The resumed session has other initial values, all of which the checkpoint must replace.
+    // The resumed session has other initial values; the checkpoint must replace them all.
     let mut resumed = session(spec(constant()));
     resumed.restore(&path, &checkpoint, Resumption::default()).unwrap();
     let summary = finish(&mut resumed, &plan(2, &path)).unwrap();

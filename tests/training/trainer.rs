@@ -147,7 +147,7 @@ fn what_may_not_go_on_is_refused_before_anything_is_compiled() {
     assert_eq!(changes, ["train.learning_rate.value was 0.05, is 0.025 now"]);
 }
 
-/// The test digits, the first of which cannot be read, and may be skipped.
+/// The test digits; the first cannot be read, and may be skipped.
 #[derive(Debug)]
 struct Holes {
     n_bad: u64,

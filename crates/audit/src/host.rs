@@ -50,7 +50,7 @@ impl Spare {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The smallest piece that is large enough; if there is none, the largest is replaced by a new one. So there are
+    /// The smallest piece that is large enough; without one, a new piece replaces the largest. So there are
     /// never more pieces than there were arrays at once.
     fn take(&self, n: usize) -> Box<[u8]> {
         let mut pieces = self.pieces();

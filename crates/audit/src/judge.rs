@@ -45,7 +45,7 @@ pub struct ResultChoice {
     pub ignore: Vec<String>,
 }
 
-/// Whether a result is judged, or why not.
+/// Whether a result is judged, with the reason if it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -67,7 +67,7 @@ pub enum Judgement {
 /// Facts about the f32 module, from before anything is lowered.
 #[derive(Debug)]
 pub(super) struct Judge {
-    /// The results in f64, or why there are none.
+    /// The results in f64, or the reason why they could not be computed.
     exact: Result<Vec<Literal>, String>,
     /// Names for each array of the result; empty if unknown.
     names: Vec<String>,
@@ -116,7 +116,7 @@ impl Judge {
         Ok(judge)
     }
 
-    /// The same, with results in f64 that another auditor computed, or the reason why there are none. It does not
+    /// The same, with results in f64 that another auditor computed, or the reason why they are missing. It does not
     /// detect an optimizer's first updates.
     ///
     /// # Errors
@@ -227,7 +227,7 @@ impl Judge {
     }
 }
 
-/// Results and these instructions in f64, or why there are none.
+/// Results and these instructions in f64, or the reason why they could not be computed.
 fn in_f64(
     client: &Client,
     module: &Module,
@@ -353,7 +353,7 @@ fn quotients(module: &Module) -> Vec<InstrId> {
 /// The most instructions between a quotient and its root: sums, conversions, and broadcasts of optimizers are few.
 const FAR: usize = 6;
 
-/// The path from a value back to the square root that it moves, repeats or shifts; empty if there is none.
+/// The path from a value back to the square root that it moves, repeats or shifts; empty without such a path.
 fn root_path(module: &Module, id: InstrId, n_more: usize) -> Vec<InstrId> {
     let instr = module.entry().instr(id);
     let through = match &instr.op {

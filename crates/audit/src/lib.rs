@@ -197,7 +197,7 @@ pub struct ResultRow {
     pub shape: String,
     /// The scaled error of its judged elements; `None` if none is judged.
     pub judged: Option<f64>,
-    /// Whether it is judged, or why not.
+    /// Whether it is judged, with the reason if it is not.
     pub judgement: Judgement,
     /// Elements that are noise in f32; for integers and predicates, those where f64 gives another value than f32.
     pub n_noise: u64,

@@ -19,7 +19,7 @@ const NOISE: f64 = 1.0 / 512.0;
 /// The error of an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {
-    /// The scaled error without noise, or why there is none.
+    /// The scaled error without noise, or the reason why it is not judged.
     pub error: Result<f64, Noise>,
     /// Elements that are noise.
     pub n_noise: u64,
@@ -79,7 +79,7 @@ pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]
     Measured { error, n_noise, f32_error }
 }
 
-/// Which elements of an array are noise; `None` if there are none. An array of zeros in f32 and in f64 is all noise,
+/// Which elements of an array are noise; `None` if no element is. An array of zeros in f32 and in f64 is all noise,
 /// because an error of it has no scale.
 pub(super) fn noisy(exact: &[f64], x: &[f64]) -> Option<Vec<bool>> {
     let (scale, size) = (largest(exact), largest(x));

@@ -34,7 +34,7 @@ pub(super) struct Answer {
     pub(super) question: Question,
     /// Whether it works.
     pub(super) works: bool,
-    /// The finding, or why it does not work.
+    /// The finding, or the reason why it does not work.
     pub(super) detail: String,
 }
 

@@ -74,7 +74,7 @@ fn communication(prefix: &str, report: &CompileReport, links: Option<Links>, scr
     text + &narrow(report, screen)
 }
 
-/// Sums that lose precision, in words, and their sources; empty if there are none.
+/// Sums that lose precision, in words, and their sources; empty without such sums.
 fn narrow(report: &CompileReport, screen: Screen) -> String {
     /// The largest number of lines.
     const MOST: usize = 8;

@@ -51,8 +51,8 @@ pub struct Entry<'a> {
     file: ZipFile<'a, BufReader<File>>,
 }
 
-/// Checks an archive whose directory begins at `start`: a member that occurs twice, of which readers see only the last,
-/// or members that share bytes, each of which would be unpacked separately. Returns the fault and the expectation.
+/// Checks an archive whose directory begins at `start`: a member that occurs twice (readers see only the last),
+/// or members that share bytes (each would be unpacked separately). Returns the fault and the expectation.
 pub(crate) fn flaw(file: File, start: u64) -> io::Result<Option<String>> {
     let mut seen = BTreeSet::new();
     let directory = directory(file, start)?;

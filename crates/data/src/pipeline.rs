@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// The array's dtype and bytes, or the reason why there is none.
+    /// The array's dtype and bytes, or the reason why it cannot be read.
     fn made(feature: &Feature, spec: FeatureSpec, bytes: &[u8]) -> Result<(DType, Vec<u8>), String> {
         let records = One([(feature.name.clone(), Value::Bytes(vec![bytes.to_vec()]))].into());
         let specs = [(feature.name.clone(), spec)].into();

@@ -47,7 +47,7 @@ pub trait Element: Copy + PartialEq + Debug + Display + FromStr + 'static {
     /// Reads it from exactly `DTYPE.n_bytes()` bytes.
     ///
     /// # Panics
-    /// The number of bytes is another: a bug of the caller.
+    /// The number of bytes does not match: a bug of the caller.
     fn read(bytes: &[u8]) -> Self {
         Self::from_le(bytes.try_into().ok().expect("an element is read from its own width"))
     }

@@ -74,7 +74,7 @@ pub fn nearest<'n, S: AsRef<str> + ?Sized + 'n>(
 }
 
 /// Whether one text contains the other, or at most half the letters of the longer differ: `batch_normalization` is as similar
-/// to `batch_matmul` as slips are (0.85), but most of its letters are others.
+/// to `batch_matmul` as slips are (0.85), but most of its letters differ.
 fn is_same_word(a: &str, b: &str) -> bool {
     a.contains(b) || b.contains(a) || strsim::osa_distance(a, b) <= a.len().max(b.len()) / 2
 }

@@ -32,7 +32,7 @@ pub(super) trait Backend: Debug + Send + Sync {
     fn processes(&self) -> &Processes;
     /// Compiles a program, which decodes as an `HloModuleProto`, and loads it.
     fn compile(self: Arc<Self>, program: &[u8], options: &CompileOptions) -> Result<Loaded, PjrtError>;
-    /// Loads a program written by [`Program::serialize`]. It is machine code, so somebody must vouch for it, or a child
+    /// Loads a program written by [`Program::serialize`]. It is machine code, so the caller must vouch for it, or a child
     /// must run it.
     fn load(self: Arc<Self>, executable: &[u8], foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError>;
     /// Copies a dense row-major array to a device; `bytes` has the right size and the device exists.

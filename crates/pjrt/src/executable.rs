@@ -148,7 +148,7 @@ impl Client {
     /// Loads the output of [`Compiled::serialize`] for this program and these options, without compiling.
     ///
     /// An executable is machine code that cannot be checked here. A client in a child process ([`Client::in_child`])
-    /// loads it there and needs no permission; in this process somebody must vouch for it.
+    /// loads it there and needs no permission; in this process the caller must vouch for it.
     ///
     /// # Errors
     /// [`PjrtErrorKind::ForeignCode`] in this process without permission; errors of the plugin for bytes that are

@@ -157,7 +157,7 @@ struct CompileOptionsProto {
 struct ExecutableBuildOptionsProto {
     #[prost(int64, tag = "1")]
     device_ordinal: i64,
-    /// If present, it replaces the process's own flags, of which the plugin has none.
+    /// If present, it replaces the process's own flags; the plugin has no flags of its own.
     #[prost(message, optional, tag = "3")]
     debug_options: Option<DebugOptions>,
     #[prost(int64, tag = "4")]

@@ -134,7 +134,7 @@ impl Shardings {
         Ok(Shardings { of_parameters, is_tupled })
     }
 
-    /// The sharding of argument `number`; `None` if there is none, and every partition takes all of it.
+    /// The sharding of argument `number`; `None` without a sharding: every partition takes all of it.
     fn argument(&self, number: usize) -> Option<&OpSharding> {
         if !self.is_tupled {
             return self.of_parameters.get(&(number as i64));

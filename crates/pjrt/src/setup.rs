@@ -33,7 +33,7 @@ pub struct Setup {
 ///
 /// Loading a library runs unknown code, at once and at every call, with all the rights of the process. A pinned plugin
 /// is verified by checksum, and a file that the user of the process named in an environment variable is the user's own
-/// responsibility, like `LD_PRELOAD`. For any other file somebody must vouch, which only an `unsafe` block can express:
+/// responsibility, like `LD_PRELOAD`. For any other file the caller must vouch, which only an `unsafe` block can express:
 ///
 /// ```no_run
 /// use bf16scope_pjrt::{Client, ForeignCode, Platform, PluginSpec, Setup};

@@ -80,7 +80,7 @@ impl fmt::Display for PlanAnswer {
 }
 
 impl fmt::Display for LeversAnswer {
-    /// A line for each lever: the program's figures with it, or why it does not apply.
+    /// A line for each lever: the program's figures with it, or the reason why it does not apply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut is_first = true;
         for (target, lever) in self.targets.iter().flat_map(|on| on.levers.iter().map(move |lever| (&on.target, lever)))

@@ -131,7 +131,7 @@ fn constant(computation: &HloComputationProto, id: i64) -> Option<i64> {
 /// The compiler's estimate for one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Estimate {
-    /// The cycles; 0 if there are none.
+    /// The cycles; 0 without an estimate.
     Cycles(u64),
     /// Unknown to the compiler: the largest int64, for example for a custom kernel.
     Unknown,

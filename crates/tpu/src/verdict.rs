@@ -66,7 +66,7 @@ const RULE: &str = "The rule: what fits, then the fewest cycles and the compiler
                     are two estimates and no TPU has run either), then the least HBM; within 1 % is a tie, and of what ties in \
                     both the first.";
 
-/// Chooses among candidates, the first of which is the baseline.
+/// Chooses among candidates; the first is the baseline.
 ///
 /// The rule: candidates that fit; among them, the least geometric mean of cycles and the compiler's optimal seconds;
 /// among those within 1 % of it, the least HBM; among those within 1 % of that, the first.

@@ -160,7 +160,7 @@ pub(super) fn declare_variables(graph: &Graph, program: &Program) {
     }
 }
 
-/// The dtype that every use of a variable first casts it to, if that is one dtype narrower than f32.
+/// The dtype to which every use first casts a variable, if all agree on one narrower than f32.
 fn only_cast(entry: &Computation, variable: InstrId) -> Option<DType> {
     let mut readers =
         entry.instructions.iter().filter(|instr| instr.operands.contains(&variable) && instr.op != Op::Tuple);

@@ -36,7 +36,7 @@ pub(crate) fn diverged(
     })
 }
 
-/// The run was stopped on request after so many steps, in an epoch counted from 1.
+/// The run was stopped on request after this many steps, in an epoch counted from 1.
 pub(crate) fn interrupted(step: u64, epoch: u64, kept: &Kept) -> TrainError {
     let text = format!("stopped after step {step} (epoch {epoch}), as asked\n{kept}");
     let error = TrainError::new(TrainErrorKind::Interrupted { step, epoch }, TrainPlace::Nowhere, text);
@@ -66,7 +66,7 @@ pub(crate) fn too_long(n_epochs: u64, steps_per_epoch: u64) -> TrainError {
 
 /// The advice: the ramp of `num_updates`, unless it is set, and the largest decay that is useful.
 fn average_help(average: &Average, n_steps: u64) -> String {
-    // In so many steps, an average over the last tenth forgets all but 1/20,000 of the initial values.
+    // In this many steps, an average over the last tenth forgets all but 1/20,000 of the initial values.
     let decay = (1.0 - 10.0 / n_steps.max(20) as f64).max(0.5);
     let decay = (decay * 1e4).floor() / 1e4;
     match average.num_updates {

@@ -52,7 +52,7 @@ fn not_watched(way: &'static [&'static str], why: &str, help: &str) -> TrainErro
 pub(super) struct Observer {
     loaded: Loaded,
     rows: Vec<RowOf>,
-    /// Running statistics of which a step keeps more than 0.999, and the share that it keeps.
+    /// Running statistics that keep more than 0.999 in a step, and the share that they keep.
     pub slow_statistics: Vec<(String, f64)>,
 }
 

@@ -35,7 +35,7 @@ pub struct RunPlan {
     pub n_epochs: u64,
     /// The place of checkpoints, after each epoch and when the run is stopped. No other run can save there meanwhile.
     pub checkpoint: Option<Place>,
-    /// Also saves a checkpoint every so many steps.
+    /// The number of steps between additional checkpoints.
     pub save_checkpoints_steps: Option<NonZeroU32>,
     /// Also saves a checkpoint after the step that ends this many seconds after the last one.
     pub save_checkpoints_secs: Option<NonZeroU32>,

@@ -475,7 +475,7 @@ fn dead_code_stores_nothing() {
     assert_eq!(dtypes(&unread, &Policy::default(), ["weighed"]), ["f32"]);
 }
 
-/// Scaled scores, of which a softmax reads the maximum of each row and the exponentials.
+/// Scaled scores; a softmax reads their row maxima and their exponentials.
 #[test]
 fn what_scales_one_stored_array_for_a_softmax_is_f32() {
     let source = |also_read_by: &str| {

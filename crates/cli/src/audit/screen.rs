@@ -186,7 +186,7 @@ pub(super) fn shape(row: &ResultRow) -> String {
     }
 }
 
-/// The error of a judged result, or why it is not judged.
+/// The error of a judged result, or the reason why it is not judged.
 fn judged(row: &ResultRow) -> String {
     match (row.judged, row.judgement) {
         (Some(error), _) => number(error),

@@ -40,7 +40,7 @@ impl Args {
 
 /// The least measuring time for each number of workers, in seconds.
 const BENCH_SECS: f64 = 2.0;
-/// Examples whose stages are measured, and rounds over them, the fastest of which counts.
+/// The number of examples whose stages are measured, and of rounds over them; the fastest round counts.
 const N_STAGED: u64 = 32;
 const ROUNDS: usize = 3;
 

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if answer.targets.iter().all(|on| fits(&on.levers)) { Status::Ok } else { Status::Failing })
 }
 
-/// A lever's description, or why it does not apply.
+/// A lever's description, or the reason why it does not apply.
 fn remark(pulled: &Pulled) -> String {
     match (&pulled.not_applicable, &pulled.row) {
         (Some(why), _) => format!("does not apply: {why}"),

@@ -19,7 +19,7 @@ use bf16scope_files::{self as files, Cache, Sums, read_exact_at};
 /// The largest number of files open at a time: a data set of a thousand must not exhaust the process's limit.
 pub(super) const MAX_OPEN: usize = 64;
 
-/// The files of a data set, some of which are kept open.
+/// The files of a data set; some are kept open.
 #[derive(Debug)]
 pub(super) struct Shards {
     pub(super) shards: Vec<Shard>,

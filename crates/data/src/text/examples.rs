@@ -54,7 +54,7 @@ struct Example {
     tokens: Vec<i32>,
     segments: Vec<i32>,
     positions: Vec<i32>,
-    /// The following token, and 0 if there is none.
+    /// The following token; 0 at the end.
     next: Vec<i32>,
     has_next: Vec<bool>,
     label: u64,

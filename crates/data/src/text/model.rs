@@ -42,7 +42,7 @@ mod with {
             Ok(Model(Box::new(model)))
         }
 
-        /// The largest id; `None` if there are none.
+        /// The largest id; `None` without ids.
         pub fn greatest(&self) -> Option<u32> {
             self.0.get_vocab(true).into_values().max()
         }

@@ -268,7 +268,7 @@ pub(crate) fn constant_value(e: &Emitter, id: InstrId) -> Option<f64> {
     })
 }
 
-/// The number of every element of a literal; `None` if they differ, there are none, or Rust has no type for the dtype.
+/// The number of every element of a literal; `None` if they differ, the literal is empty, or Rust has no type for the dtype.
 fn splat_value(literal: &Literal) -> Option<f64> {
     let Literal::Array { shape, bytes } = literal else { return None };
     if !matches!(shape.dtype, DType::F32 | DType::BF16 | DType::F16 | DType::F64 | DType::S32) {

@@ -202,7 +202,7 @@ pub(super) fn decode_scatter(dims: pb::ScatterDimensionNumbers, proto: &mut pb::
 /// Sets the fields of `replica_groups`.
 ///
 /// An iota is written to the field of current XLA *and*, as a list, to the older one, which back ends of the last
-/// years read: they would ignore the new field and use all replicas, which is another program.
+/// years read: they would ignore the new field and use all replicas: a different program.
 pub(crate) fn encode_groups(groups: &ReplicaGroups, proto: &mut pb::HloInstructionProto) {
     if let Some(groups) = listed(groups) {
         let replica_groups = groups.into_iter().map(|replica_ids| pb::ReplicaGroup { replica_ids }).collect();

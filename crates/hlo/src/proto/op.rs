@@ -123,7 +123,7 @@ impl Context<'_> {
         ProtoError::missing(self.place, field)
     }
 
-    /// The called computations, of which there must be `N`.
+    /// The called computations; there must be `N`.
     fn calls<const N: usize>(&self) -> Result<[CompId; N], ProtoError> {
         <[CompId; N]>::try_from(self.called.as_slice()).map_err(|_| {
             let expected = if N == 1 { "1 id" } else { "2 ids" };

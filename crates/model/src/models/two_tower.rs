@@ -330,7 +330,7 @@ fn word_tower(s: &Scope, words: &Tensor, config: &Config) -> Tensor {
     })
 }
 
-/// The mean of the rows where `is_row` holds, in f32 and rounded once; 0 if there is none.
+/// The mean of the rows where `is_row` holds, in f32 and rounded once; 0 if no row counts.
 ///
 /// # Shapes
 /// rows `[batch, n, elements]`, is_row `pred[batch, n]` → `[batch, elements]`.

@@ -13,7 +13,7 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 
-/// The array of which a value is an elementwise function.
+/// The array that a value is computed from elementwise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// Constants only.

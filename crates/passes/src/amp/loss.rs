@@ -77,7 +77,7 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     or_all(losses, |value| starts[graph.producer(value) as usize])
 }
 
-/// The values that `is_kept`, or all if there are none.
+/// The values that `is_kept`, or all values if that selects nothing.
 fn or_all(all: Vec<ValueId>, is_kept: impl Fn(ValueId) -> bool) -> Vec<ValueId> {
     let filtered: Vec<ValueId> = all.iter().copied().filter(|&value| is_kept(value)).collect();
     if filtered.is_empty() { all } else { filtered }

@@ -149,7 +149,7 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     (0..n as NodeId).filter(is_step).collect()
 }
 
-/// The array of which both values are strided slices, or multiples of such.
+/// The array that both values are strided slices of, or multiples of such slices.
 fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
     let sliced = |value: ValueId| {
         let record = graph.node(graph.producer(value));

@@ -80,7 +80,7 @@ pub struct Hurt {
     pub opcode: String,
     /// The number of such values with the same reason and consumer.
     pub n: usize,
-    /// The consumer that amplifies the error, if it is another instruction.
+    /// The consumer that amplifies the error, if it is a different instruction.
     pub read_by: Option<String>,
     /// The reason, in words that fit behind "although".
     pub why: String,

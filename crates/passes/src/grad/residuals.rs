@@ -103,7 +103,7 @@ impl Body<'_> {
     }
 }
 
-/// The values that the backward trip reads, as far as they are known.
+/// The values that the backward trip is known to read.
 struct Needs<'a> {
     body: &'a Body<'a>,
     free: Vec<bool>,

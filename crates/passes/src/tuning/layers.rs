@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
 /// The values that the gradients of a transformer's layers rematerialise instead of keeping them, each in a number of
-/// layers, from the first on. The default is none.
+/// layers, from the first on. Default: 0 layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LayerRemat {
     /// Attention's weights, `[batch, heads, length, length]`, at the cost of a product of that size.

@@ -156,7 +156,7 @@ impl Backend for PluginClient {
     }
 }
 
-/// The error for an executable that nobody vouches for.
+/// The error for loading an executable, which is machine code, without permission.
 fn foreign_executable() -> PjrtError {
     let text = "an executable is not loaded into this process: it is machine code, and nobody vouches for what it does";
     PjrtError::new(PjrtErrorKind::ForeignCode, PjrtPlace::Nowhere, text)

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Bytes kept of the beginning, and of the end.
 const KEPT: usize = 8 << 10;
 
-/// A text of any length, of which both ends are kept.
+/// A text of any length; both of its ends are kept.
 #[derive(Debug, Default)]
 pub(super) struct BothEnds {
     start: Vec<u8>,

@@ -91,7 +91,7 @@ pub fn levers(
 ) -> Result<LeversAnswer, StudyError> {
     let LeversQuestion { subject, precision, targets } = question;
     let mut subject = ModelSubject { program: ModelProgram::Training, ..subject.clone() };
-    // Tuning for the target is one lever, and each of its choices is another.
+    // Tuning for the target is one lever, and each of its choices is a lever as well.
     if subject.tune == Tune::Auto {
         subject.tune = Tune::None;
     }

@@ -102,7 +102,7 @@ pub fn scratch_in_hbm(instruction: &Instruction) -> u64 {
 pub fn estimated_cycles(instruction: &Instruction) -> Option<u64> {
     let config = config(instruction)?;
     let cycles = config.pointer("/window_config/estimated_cycles").and_then(number)?;
-    // The largest int64 means that there is none.
+    // The largest int64 means that no estimate exists.
     (Estimate::new(cycles) != Estimate::Unknown).then_some(cycles)
 }
 

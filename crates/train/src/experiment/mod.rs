@@ -363,7 +363,7 @@ impl TrainConfig {
         Some((["train", key].map(|key| Step::Key(key.to_string())).to_vec(), error))
     }
 
-    /// A schedule that a training of so many epochs does not complete, or whose end is not the training's, with its
+    /// A schedule that a training of this many epochs does not complete, or whose end is not the training's, with its
     /// place if the remark lacks one.
     fn schedule_remark(&self) -> Option<(Vec<Step>, ReadError)> {
         let (learning_rate, warm_up) = self.schedule().ok()?;

@@ -12,7 +12,7 @@ const MAX_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// The experiment's file, as it was named.
+    /// The experiment's file, with the name that the caller gave.
     pub experiment: String,
     /// The dtype that the network computed in.
     pub precision: String,
@@ -51,7 +51,7 @@ pub struct Start {
 /// A checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Its path, as it was named.
+    /// Its path, with the name that the caller gave.
     pub path: String,
     /// Its step.
     pub step: u64,

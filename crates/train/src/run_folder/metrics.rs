@@ -16,7 +16,7 @@ use std::io::{self, BufRead, Read as _};
 
 /// Keys that are not scalars.
 const RESERVED: [&str; 2] = ["step", "time"];
-/// The longest line that is read as a record: no run has so many metrics.
+/// The longest line that is read as a record: no run has that many metrics.
 pub(super) const MAX_LINE: usize = 1 << 20;
 
 /// The scalars of a step.

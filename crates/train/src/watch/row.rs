@@ -212,7 +212,7 @@ pub struct WatchRecord {
     /// Whether the learning rate has been 0 in all steps so far, this one included.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_moves: bool,
-    /// Running statistics of which a step keeps more than 0.999, with that share.
+    /// Running statistics that keep more than 0.999 in a step, with that share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow_statistics: Vec<(String, f64)>,
     /// In program order: inputs, activations forward, cotangents backward, then gradients and updates by variable.

@@ -19,7 +19,7 @@ pub(super) enum Field {
     Int(i64),
     Bool(bool),
     Struct(Struct),
-    /// Texts, lists, maps and floats, of which only the presence matters.
+    /// Texts, lists, maps and floats: only their presence matters.
     Other,
 }
 

@@ -35,7 +35,7 @@ impl Chunk {
     }
 }
 
-/// The chunks of a dataset, all of which must exist: elements that were never written would be invented.
+/// The chunks of a dataset. All must exist: elements that were never written would be invented.
 pub(super) fn find(
     file: &Structure<'_>,
     at: u64,

@@ -179,7 +179,7 @@ pub(crate) fn repeated_key(json: &[u8]) -> Option<String> {
     repeated
 }
 
-/// A JSON value of which only the keys are examined.
+/// A JSON value; only its keys are examined.
 struct Unrepeated<'a> {
     repeated: &'a mut Option<String>,
 }

@@ -74,7 +74,7 @@ fn mixed_dot(e: &Emitter, operands: [InstrId; 2], dims: DotDims, precision: &Pre
     e.convert(product, dtype)
 }
 
-/// Both operands in the dtype of their product; for two floats neither of which represents the other's values (bf16
+/// Both operands in the dtype of their product; for two floats that do not represent each other's values (bf16
 /// and f16), in f32, which represents both.
 pub(crate) fn to_widest(e: &Emitter, operands: [InstrId; 2]) -> [InstrId; 2] {
     let [lhs, rhs] = operands.map(|operand| e.dtype(operand));

@@ -169,7 +169,7 @@ impl Tensors {
     pub(super) fn get(&self, source: Source) -> Tensor {
         match source {
             Source::Layer(number) => self.layers[number].clone(),
-            // There are none after an error of the graph.
+            // The list is empty after an error of the graph.
             Source::State(number, state) => self.states[number].get(state).unwrap_or(&self.layers[number]).clone(),
             Source::Input(number) => match &self.inputs[number] {
                 Some(input) => input.clone(),

@@ -47,7 +47,7 @@ impl Build<'_> {
         Some(Tied { value: variable.value, full: variable.full })
     }
 
-    /// A dense layer whose kernel is another layer's table.
+    /// A dense layer that uses another layer's table as its kernel.
     pub(super) fn tied(&self, number: usize, s: &Scope, x: &Tensor, table: Tied) -> Tensor {
         let LayerKind::Dense(config) = &self.config.layers[number].kind else {
             unreachable!("`tied_to` is read of dense layers alone")

@@ -86,7 +86,7 @@ fn saved(lines: &[Line], wires: &Wires, starts: &[usize], length: usize) -> i64 
     n * length - n_uses - length - 3 - 3 * (n_inputs as i64 - 1) - 2 * n_odd as i64
 }
 
-/// Where a line's read comes from: so many lines before, or so many names outside.
+/// The source of a read: a number of lines before, or a number of names outside.
 fn way<'l>(
     lines: &'l [Line],
     wires: &Wires,

@@ -103,7 +103,7 @@ impl Porting<'_, '_> {
         Symbol::Layer(gate)
     }
 
-    /// A product of two layers, of which one may have a number for each channel, as squeeze-and-excitation has.
+    /// A product of two layers; one may have a number for each channel, as squeeze-and-excitation has.
     pub(super) fn gated(&mut self, node: &Node, a: String, b: String) -> Symbol {
         let gate_of = |x: &String, gate: &String| match (
             self.dims.get(x).map(Vec::as_slice),

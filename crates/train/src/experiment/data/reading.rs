@@ -92,7 +92,7 @@ impl Reading<'_> {
         })
     }
 
-    /// An error under `data`: at the last of `keys`, or at `data` itself if there are none.
+    /// An error under `data`: at the last of `keys`, or at `data` itself without keys.
     pub(super) fn wrong(&self, keys: &[&str], measured: &str, expected: &str) -> TrainError {
         let mut way: Vec<Step> = ["data"].iter().chain(keys).map(|key| Step::Key(key.to_string())).collect();
         if let Some(Step::Key(last)) = way.pop() {

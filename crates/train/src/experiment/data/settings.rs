@@ -95,7 +95,7 @@ pub enum Tolerance {
     /// The run ends.
     #[default]
     Stop,
-    /// It is skipped, up to so many; then the run ends.
+    /// It is skipped, up to a limit; then the run ends.
     Skip(u64),
 }
 
