@@ -56,9 +56,14 @@ fn what_is_computed_of_one_array_is_f32() {
     let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
     assert_eq!(dtypes(&step(4, PRODUCT), &f16, ["sum2"]), ["f32"]);
 
-    // With learned coefficients, or with another array, it is not a function of one array.
+    // A learned number is kept in a register, as a constant is.
     let learned = step(4, PRODUCT).replace("constant(0.5)", "parameter(2)");
-    assert_eq!(dtypes(&learned, &Policy::default(), ["sum4"]), ["bf16"]);
+    assert_eq!(dtypes(&learned, &Policy::default(), ["sum4"]), ["f32"]);
+    // With a learned coefficient for each column, or with another array, it is not a function of one array.
+    let by_column = learned
+        .replace("coefficient2 = f32[]", "coefficient2 = f32[8]")
+        .replace("broadcast(coefficient2), dimensions={}", "broadcast(coefficient2), dimensions={1}");
+    assert_eq!(dtypes(&by_column, &Policy::default(), ["sum4"]), ["bf16"]);
     let other = step(4, PRODUCT).replace("multiply(sum2, squares)", "multiply(sum2, x)");
     assert_eq!(dtypes(&other, &Policy::default(), ["sum4"]), ["bf16"]);
 }
@@ -134,4 +139,34 @@ fn a_function_says_so_and_comes_out_of_another_lowering_as_it_went_in() {
         let expected = "it is fused into its consumer and never materialised, so a narrow dtype would save no memory";
         assert_eq!(rules, [expected]);
     }
+}
+
+/// Quantization with a learned step, as LSQ writes it: what is rounded to integers is not rounded to bf16 before.
+#[test]
+fn steps_of_a_quantization_are_counted_in_f32() {
+    let source = "ENTRY main {
+  x = f32[8,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  step = f32[] parameter(2)
+  features = f32[8,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  steps = f32[8,8] broadcast(step), dimensions={}
+  scaled = f32[8,8] divide(features, steps)
+  most = f32[] constant(127)
+  mosts = f32[8,8] broadcast(most), dimensions={}
+  clipped = f32[8,8] minimum(scaled, mosts)
+  whole = f32[8,8] round-nearest-even(clipped)
+  rest = f32[8,8] subtract(whole, clipped)
+  through = f32[8,8] add(clipped, rest)
+  quantized = f32[8,8] multiply(through, steps)
+  out = f32[8,8] dot(quantized, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  is_below = pred[8,8] compare(scaled, mosts), direction=LT
+  nothing = f32[] constant(0)
+  nothings = f32[8,8] broadcast(nothing), dimensions={}
+  passed = f32[8,8] select(is_below, out, nothings)
+  back = f32[8,8] divide(passed, steps)
+  ROOT by_x = f32[8,8] dot(back, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+}
+";
+    let names = ["features", "scaled", "clipped", "rest", "through", "quantized"];
+    assert_eq!(dtypes(source, &Policy::default(), names), ["bf16", "f32", "f32", "f32", "f32", "f32"]);
 }

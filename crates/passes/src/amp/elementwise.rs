@@ -1,9 +1,11 @@
-//! Elementwise functions of one array, such as GELU, a softplus, or the polynomials that a framework computes `erfc` by.
+//! Elementwise functions of one array, such as GELU, a softplus, the polynomials that a framework computes `erfc` by, or
+//! rounding to the steps of a quantization.
 //!
 //! A back end computes such a function in one fusion, whatever ops it is written with, and stores only its end. So
 //! rounding within it saves no memory, and could make the result worse than its operand: JAX computes `erfc` in f32
 //! for every dtype. So all ops on one array, element by element, are f32, up to an op that reads another array, a sum,
-//! or a product. A value that is also read outside, as the gradient reads a function's terms, is an end.
+//! or a product. A single number, such as a learned step, is no array: it is kept in a register, as a constant is. A
+//! value that is also read outside, as the gradient reads a function's terms, is an end.
 
 use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
@@ -16,9 +18,9 @@ use bf16scope_hlo::ops::precision::Class;
 /// The array that a value is computed from elementwise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// Constants only.
-    Constants,
-    /// This value and constants.
+    /// Constants and single numbers only.
+    Numbers,
+    /// This array, constants and single numbers.
     One(ValueId),
 }
 
@@ -67,16 +69,18 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<
 
 /// The source of each value.
 fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
-    let mut sources: Vec<Source> = (0..graph.values.len() as ValueId).map(Source::One).collect();
+    let is_number = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements == 1;
+    let initial = |value| if is_number(value) { Source::Numbers } else { Source::One(value) };
+    let mut sources: Vec<Source> = (0..graph.values.len() as ValueId).map(initial).collect();
     for record in &graph.nodes {
         let mut varying =
-            record.operands.iter().map(|&value| sources[value as usize]).filter(|&source| source != Source::Constants);
+            record.operands.iter().map(|&value| sources[value as usize]).filter(|&source| source != Source::Numbers);
         let op = &graph.instr(record).op;
         let source = match (&record.kind, varying.next()) {
-            _ if matches!(op, Op::Constant(_)) => Some(Source::Constants),
+            _ if matches!(op, Op::Constant(_)) => Some(Source::Numbers),
             // The same numbers, which each computation that reads them may convert for itself.
             (NodeKind::FromLow, Some(first)) => Some(first),
-            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !record.operands.is_empty() => Some(Source::Constants),
+            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !record.operands.is_empty() => Some(Source::Numbers),
             (NodeKind::Op(_) | NodeKind::Fixed(_), Some(first)) => {
                 let is_placing = matches!(op, Op::Broadcast { .. } | Op::Reshape);
                 Some(first).filter(|_| is_map(op) && !is_placing && varying.all(|source| source == first))
@@ -84,7 +88,7 @@ fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
             _ => None,
         };
         if let Some(source) = source {
-            record.results().for_each(|value| sources[value as usize] = source);
+            record.results().filter(|&value| !is_number(value)).for_each(|value| sources[value as usize] = source);
         }
     }
     sources
