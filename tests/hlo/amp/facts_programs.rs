@@ -22,7 +22,7 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 17] = [
+const PROGRAMS: [(&str, Bound); 19] = [
     ("average_by_halves", Products),
     ("cholesky_of_a_kernel", F32),
     ("covariance", F32),
@@ -37,6 +37,8 @@ const PROGRAMS: [(&str, Bound); 17] = [
     ("fourier_features_by_constants", Roundings(3)),
     ("gram_beside_its_diagonal", F32),
     ("mmd", Products),
+    ("moved_data", Products),
+    ("places_of_a_kernel", Products),
     ("sine_of_a_scan", Products),
     ("sine_of_a_triangle", Products),
     ("sine_within_a_scan", Products),

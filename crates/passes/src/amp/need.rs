@@ -17,11 +17,13 @@ pub(super) enum Need {
     Exponent,
     /// It is raised to a large power.
     Power,
+    /// Positions are added to it or subtracted from it.
+    Position,
 }
 
 impl Need {
     /// All needs.
-    pub(super) const ALL: [Need; 7] = [
+    pub(super) const ALL: [Need; 8] = [
         Need::Choice,
         Need::Recurrence,
         Need::Angle,
@@ -29,6 +31,7 @@ impl Need {
         Need::Cancellation,
         Need::Exponent,
         Need::Power,
+        Need::Position,
     ];
 
     /// A sentence that fits behind "because".
@@ -49,6 +52,9 @@ impl Need {
             }
             Need::Power => {
                 "it is raised to a large power, by itself or by squares of squares, which multiplies its rounding by the exponent"
+            }
+            Need::Position => {
+                "positions are added to it or subtracted from it, and a coordinate of hundreds, rounded, is whole places off"
             }
             Need::Exponent => {
                 "an exponential reads it, and it is computed from a running sum, whose rounding error is proportional to all that was added up"

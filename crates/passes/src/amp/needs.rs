@@ -10,6 +10,7 @@
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
 //! | an exponential | running sums, however they are written |
 //! | a large power | its base, and the powers and factors of that (`powers`) |
+//! | a sum with positions | a coordinate that positions are added to or subtracted from, back to products |
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
@@ -18,6 +19,8 @@ use super::loops::Loop;
 use super::need::Need;
 use super::powers::powers;
 use super::recurrences::{recurrences, scans, until_squashed};
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::decisions::{amplification, calls_regions, is_map};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +34,9 @@ pub(super) struct Needs {
     pub sums: Vec<bool>,
     /// For each value whether a loop or branch has to take it as an operand, or return it, in f32.
     pub given: Vec<bool>,
+    /// For each value whether it is data that the program was given, in f32, or computed from such data alone: from no
+    /// product and from no weight that the program updates. What reads it in f32 reads what was given, moved or not.
+    pub is_input: Vec<bool>,
 }
 
 impl Needs {
@@ -40,6 +46,7 @@ impl Needs {
             of_node: choices.iter().map(|at| at.map(|at| (Need::Choice, at))).collect(),
             sums: vec![false; graph.nodes.len()],
             given: vec![false; graph.values.len()],
+            is_input: vec![false; graph.values.len()],
         }
     }
 }
@@ -73,7 +80,13 @@ pub(super) fn needs(
         exponentiations.into_iter().for_each(|exponentiations| finder.add(node, Need::Power, exponentiations));
     }
     finder.cancellations();
-    finder.reads(&MadeInF32::new(graph, loops, &around.learned), loops);
+    let is_weighted = weighted(graph, &around.learned);
+    finder.reads(&MadeInF32::new(graph, loops, &is_weighted), loops);
+    finder.coordinates(&is_weighted);
+    // What a loop or a branch takes may be a weight.
+    if graph.frames[0].comp == graph.module.entry {
+        finder.needs.is_input = is_weighted.into_iter().map(|is_weighted| !is_weighted).collect();
+    }
     finder.needs
 }
 
@@ -197,6 +210,29 @@ impl Finder<'_, '_> {
         }
     }
 
+    /// Sums of positions, which count places, and of coordinates that the network computes: the difference of two numbers
+    /// of hundreds is a part of a place. What the coordinates are added up from is f32 too, back to products.
+    fn coordinates(&mut self, is_weighted: &[bool]) {
+        let graph = self.graph;
+        let is_position = positions(graph);
+        let mut reader: Vec<Option<NodeId>> = vec![None; graph.values.len()];
+        for node in (0..graph.nodes.len() as NodeId).rev() {
+            let record = graph.node(node);
+            let is_sum = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
+            let is_computed = |value: &ValueId| is_weighted[*value as usize];
+            let is_relative = is_sum
+                && record.operands.iter().any(|&value| is_position[value as usize])
+                && record.operands.iter().any(is_computed);
+            let wanted = record.results().find_map(|value| reader[value as usize]);
+            let moves = record.class() == Some(Class::Clear);
+            let Some(at) = wanted.filter(|_| is_sum || moves).or(is_relative.then_some(node)) else { continue };
+            self.add(node, Need::Position, at);
+            if self.is_soft(node) {
+                record.operands.iter().for_each(|&value| reader[value as usize] = Some(at));
+            }
+        }
+    }
+
     /// The factor of a recurrence, and what it is computed from, back to the squashing function.
     fn until_squashed(&mut self, value: ValueId, at: NodeId) {
         for node in until_squashed(self.graph, value).0 {
@@ -219,16 +255,48 @@ enum F32Origin {
     ByLoop,
 }
 
-/// For each value whether it is computed from a product. `taken` says the same of the region's parameters.
-fn learned(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
-    let mut learned = vec![false; graph.values.len()];
-    graph.parameters().zip(taken).for_each(|(value, &is_learned)| learned[value as usize] = is_learned);
-    for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
+/// For each value whether it is computed from a product, or from a weight that the program updates: a parameter of
+/// several axes that a result has, too. (Positions have one axis, and a product never multiplies those alone.)
+/// `taken` says of the region's parameters whether they are computed from products.
+fn weighted(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
+    let mut weighted = vec![false; graph.values.len()];
+    let result = |&value: &ValueId| graph.instr(graph.node(graph.producer(value))).shape.as_array();
+    let updated: BTreeSet<_> = graph.results.iter().filter_map(result).map(|array| &array.dims).collect();
+    let is_weight = |dims: &Vec<i64>| dims.len() > 1 && updated.contains(dims);
+    graph.parameters().zip(taken).for_each(|(value, &is_learned)| weighted[value as usize] = is_learned);
+    for node in &graph.nodes {
+        if node.kind == NodeKind::Parameter {
+            for (value, leaf) in node.results().zip(graph.instr(node).shape.leaves()) {
+                weighted[value as usize] |= leaf.as_array().is_some_and(|array| is_weight(&array.dims));
+            }
+            continue;
+        }
         let multiplies = node.class() == Some(Class::Allow) || calls_regions(&graph.instr(node).op);
-        let is_learned = multiplies || node.operands.iter().any(|&value| learned[value as usize]);
-        node.results().for_each(|value| learned[value as usize] = is_learned);
+        let is_weighted = multiplies || node.operands.iter().any(|&value| weighted[value as usize]);
+        node.results().for_each(|value| weighted[value as usize] = is_weighted);
     }
-    learned
+    weighted
+}
+
+/// For each value whether it holds positions: places of an axis, scaled and moved.
+fn positions(graph: &Dataflow<'_>) -> Vec<bool> {
+    let mut is_position = vec![false; graph.values.len()];
+    for record in &graph.nodes {
+        let op = &graph.instr(record).op;
+        let any = || record.operands.iter().any(|&value| is_position[value as usize]);
+        let keeps = matches!(
+            op,
+            Op::Convert
+                | Op::Broadcast { .. }
+                | Op::Reshape
+                | Op::Transpose { .. }
+                | Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide)
+        );
+        let holds = matches!(op, Op::Iota { .. })
+            || keeps && any() && record.operands.iter().all(|&value| graph.value(value).is_data);
+        record.results().for_each(|value| is_position[value as usize] = holds);
+    }
+    is_position
 }
 
 /// The values that have f32's precision: no product between rounds them.
@@ -240,24 +308,13 @@ struct MadeInF32 {
 }
 
 impl MadeInF32 {
-    fn new(graph: &Dataflow<'_>, loops: &BTreeMap<NodeId, Loop>, taken: &[bool]) -> MadeInF32 {
-        let learned = learned(graph, taken);
-        let dims = |value: ValueId| {
-            let record = graph.node(graph.producer(value));
-            graph.instr(record).shape.as_array().map(|array| &array.dims)
-        };
-        let updated: BTreeSet<_> = graph.results.iter().filter_map(|&value| dims(value)).collect();
-        // Positions have one axis, and a product never multiplies those alone.
-        let is_trained = |value: ValueId| {
-            let is_parameter = graph.node(graph.producer(value)).kind == NodeKind::Parameter;
-            is_parameter && dims(value).is_some_and(|dims| dims.len() > 1 && updated.contains(dims))
-        };
+    fn new(graph: &Dataflow<'_>, loops: &BTreeMap<NodeId, Loop>, is_weighted: &[bool]) -> MadeInF32 {
         let mut origins = vec![None; graph.values.len()];
         let mut is_of_running_sum = vec![false; graph.values.len()];
         for (idx, record) in (0..).zip(&graph.nodes) {
             let op = &graph.instr(record).op;
             let reads_f32 = record.operands.iter().any(|&value| graph.value(value).is_f32());
-            let is_exact = |value: &ValueId| !learned[*value as usize] && !is_trained(*value);
+            let is_exact = |value: &ValueId| !is_weighted[*value as usize];
             let has_data = record.operands.iter().any(|&value| graph.value(value).is_data);
             let is_angle = amplification(op) == Amplification::Angle;
             let origin = match record.class() {

@@ -146,13 +146,14 @@ impl Assigner<'_> {
     }
 
     /// Whether a node moves data and a TPU's compiler materialises its result, unless a loss, a result or a choice is
-    /// computed from that.
+    /// computed from that, or it moves what the program was given: of that, a reader in f32 sees all digits.
     pub(super) fn is_moved(&self, node: NodeId) -> bool {
         let idx = node as usize;
         self.policy.moved == Boundary::Lower
             && !self.ends.leads_to_loss[idx]
             && !self.ends.leads_to_result[idx]
             && self.needs.of_node[idx].is_none()
+            && !self.needs.is_input[self.graph.node(node).first_result as usize]
             && self.moved[idx]
     }
 
