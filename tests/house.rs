@@ -332,7 +332,7 @@ fn nothing_is_left_unfinished() {
         concat!("#[cfg_attr(feature = \"long", "-tests\", test)]"),
     );
     let mut found = Vec::new();
-    for folder in ["src", "tests"] {
+    for folder in ["src", "crates", "examples", "benches", "tests"] {
         for (path, text) in rust_files(folder) {
             let is_marked = |line: &&str| marks.iter().any(|mark| line.contains(mark));
             found.extend(text.lines().filter(is_marked).map(|line| format!("{}: {}", path.display(), line.trim())));

@@ -105,3 +105,28 @@ pub enum AuditError {
         expected: f32,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::{text, verify};
+
+    #[test]
+    fn a_module_that_cannot_be_audited_is_described() {
+        let broken = text::parse("HloModule m\n\nENTRY m {\n  ROOT x = f32[2] parameter(1)\n}\n", "m.hlo").unwrap();
+        let errors = verify(&broken).unwrap_err();
+        let (invalid, made) = (AuditError::Invalid(errors.clone()), AuditError::Broken(errors.clone()));
+        assert_eq!(invalid.to_string(), format!("the module does not verify, so it was not audited:\n{errors}"));
+        assert_eq!(
+            made.to_string(),
+            format!(
+                "the audit made a broken module, which is a bug of bf16scope; please report it with the module:\n{errors}"
+            )
+        );
+        assert_eq!(
+            AuditError::Apart { instruction: "x".to_string() }.to_string(),
+            "%x reads an array of a size that varies, or no array, which the module is given from outside; expected arrays \
+             of fixed sizes\nhelp: give each such parameter its largest size"
+        );
+    }
+}

@@ -169,3 +169,17 @@ fn folder_of(path: &Path) -> &Path {
         Some(_) | None => Path::new("."),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_with_what_to_do() {
+        assert_eq!(FileError::Damaged { at: 512 }.to_string(), "it is damaged at byte 512 or after it");
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("new/");
+        let error = replace(&name, b"").unwrap_err();
+        assert_eq!(error.to_string(), "the name ends as a directory's does\nhelp: name a file in it");
+    }
+}

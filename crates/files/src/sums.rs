@@ -229,6 +229,12 @@ mod tests {
     }
 
     #[test]
+    fn a_damage_is_described() {
+        assert_eq!(Damage::Kind.to_string(), "it is not a regular file");
+        assert_eq!(Damage::Sums.to_string(), "its checksums are missing, damaged or another file's");
+    }
+
+    #[test]
     fn every_damage_is_seen_where_it_is_read_and_nowhere_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.records");

@@ -192,3 +192,42 @@ impl std::fmt::Display for Other {
         write!(f, "{}, and no HLO or StableHLO\nhelp: {}", self.what, self.export)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::proto::WireError;
+    use bf16scope_pjrt::{PluginSpec, Setup, locate};
+
+    #[test]
+    fn the_file_and_the_remedy_are_named() {
+        let name = || "step.mlir".to_string();
+        let source = locate(&PluginSpec::at("/nowhere/plugin.so"), &Setup::default()).unwrap_err();
+        let missing = source.to_string();
+        assert_eq!(
+            ForeignError::refused(source, "step.mlir", b"").to_string(),
+            format!("step.mlir: this StableHLO cannot be converted: {missing}")
+        );
+        let wire = ProtoError::from(WireError::new("cut off"));
+        assert_eq!(
+            ForeignError::Proto { name: name(), source: wire }.to_string(),
+            "step.mlir: what XLA made of this StableHLO is not HLO: not an HloModuleProto: cut off"
+        );
+        assert_eq!(
+            ForeignError::Damaged { name: "step.jax".to_string() }.to_string(),
+            "step.jax begins like a file of jax.export, and its program is not whole\nhelp: the file may be damaged; write it \
+             again with `jax.export.export(jax.jit(f))(*args).serialize()`"
+        );
+        let dynamic = ForeignError::Dynamic {
+            place: "step.mlir:3".to_string(),
+            name: "%0".to_string(),
+            shape: "f32[?,4]".to_string(),
+        };
+        assert_eq!(
+            dynamic.to_string(),
+            "step.mlir:3: %0 is f32[?,4], whose size is not known, and HLO's shapes are static\nhelp: export it with the sizes \
+             of its arguments: `jax.export.export(jax.jit(f))(jax.ShapeDtypeStruct((32, 4), \"float32\")).serialize()`, not \
+             with `export.symbolic_shape`"
+        );
+    }
+}

@@ -391,6 +391,17 @@ mod tests {
     }
 
     #[test]
+    fn a_compiled_module_is_refused_with_what_to_give_instead() {
+        let compiled = PlacementError::Compiled { said: "is_scheduled=true".to_string() };
+        assert_eq!(
+            compiled.to_string(),
+            "XLA compiled this module already (is_scheduled=true), so it is one device's part, with its communication written \
+             out\nhelp: give the module as it is before optimization, such as jax's lowered.as_text(\"hlo\") or the \
+             before_optimizations file of --xla_dump_to"
+        );
+    }
+
+    #[test]
     fn what_has_no_sharding_is_left_to_the_partitioner() {
         let body = |results: &str| {
             format!(

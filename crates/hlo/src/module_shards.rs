@@ -180,6 +180,22 @@ mod tests {
     }
 
     #[test]
+    fn a_shard_that_is_not_known_is_described() {
+        let what = || "result 0 (f32[4])".to_string();
+        assert_eq!(
+            ShardError::NotFollowed { what: what() }.to_string(),
+            "result 0 (f32[4]) lies over the devices in a way that is not followed here\nhelp: give it a sharding in tiles, or \
+             none"
+        );
+        let other = ShardError::OtherDims { what: what(), device: 1, measured: vec![3], expected: vec![2] };
+        assert_eq!(
+            other.to_string(),
+            "result 0 (f32[4]): device 1 gave [3], expected [2], its shard: this is a bug of bf16scope, or of the plugin's \
+             partitioner"
+        );
+    }
+
+    #[test]
     fn shardings_are_left_out_where_nothing_else_knows_the_devices() {
         let split = ", num_partitions=2";
         let alone = |header: &str, body: &str| without_shardings(&parse(header, body));

@@ -140,3 +140,21 @@ pub(super) fn read_optimized(path: &Path) -> Result<Vec<u8>, Damage> {
         false => Err(Damage::Length { measured: optimized.len() as u64, expected: header.n_bytes }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_record_says_why() {
+        let said = [
+            (Damage::Format, "this is not a record of this version"),
+            (Damage::Figures, "its figures are damaged"),
+            (Damage::Key, "it is another program's: its name was changed"),
+            (Damage::Length { measured: 3, expected: 4 }, "it holds 3 bytes of program, expected 4"),
+        ];
+        for (damage, expected) in said {
+            assert_eq!(damage.to_string(), expected);
+        }
+    }
+}

@@ -398,6 +398,19 @@ mod tests {
     use bf16scope_hlo::proto::messages::HloComputationProto;
 
     #[test]
+    fn an_answer_that_is_not_understood_is_described() {
+        let target: Target = "tpu-v2".parse().unwrap();
+        assert_eq!(
+            TpuError::NoFigure { target: target.clone(), figure: "flops" }.to_string(),
+            format!("{target}: the compiler gave no `flops`: libtpu has changed, use the pinned one")
+        );
+        assert_eq!(
+            TpuError::Program { target: target.clone(), source: WireError::new("cut off") }.to_string(),
+            format!("{target}: the optimized program is not an HloModuleProto: cut off")
+        );
+    }
+
+    #[test]
     fn custom_calls_inside_fusions_leave_no_mark() {
         let instruction = |opcode: &str, called: &[i64]| HloInstructionProto {
             opcode: opcode.to_string(),

@@ -211,6 +211,20 @@ CompareKind {
     Unsigned = "UNSIGNED";
 }}
 
+impl Comparison {
+    /// The direction `d` for which `b d a` is `a self b`.
+    pub const fn mirrored(self) -> Comparison {
+        match self {
+            Comparison::Lt => Comparison::Gt,
+            Comparison::Le => Comparison::Ge,
+            Comparison::Gt => Comparison::Lt,
+            Comparison::Ge => Comparison::Le,
+            Comparison::Eq => Comparison::Eq,
+            Comparison::Ne => Comparison::Ne,
+        }
+    }
+}
+
 impl CompareKind {
     /// The order that `compare` uses for a dtype by default.
     pub const fn default_of(dtype: DType) -> CompareKind {

@@ -166,3 +166,27 @@ impl ProtoError {
         ProtoError::Missing { place: place.to_string(), field }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_layouts_are_shown() {
+        assert_eq!(
+            ProtoError::TooLarge { n_bytes: 9 << 40 }.to_string(),
+            format!(
+                "the module takes about {} MiB of memory, at most {} may be taken for one",
+                9 << 20,
+                super::super::MAX_BYTES >> 20
+            )
+        );
+        let layout = ProtoError::BadLayout {
+            place: "main/%x".to_string(),
+            shape: "f32[2,3]".to_string(),
+            minor_to_major: "1,1".to_string(),
+            rank: 2,
+        };
+        assert_eq!(layout.to_string(), "main/%x: layout {1,1} is not a permutation of the 2 dimensions of f32[2,3]");
+    }
+}

@@ -171,3 +171,17 @@ impl std::error::Error for ParseError {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_memory_is_named() {
+        let limit = super::super::MAX_BYTES >> 20;
+        assert_eq!(
+            ParseErrorKind::TooLarge.to_string(),
+            format!("the module takes more than {limit} MiB of memory from here on, the most that one may")
+        );
+    }
+}

@@ -378,3 +378,47 @@ pub(super) fn plain(words: &str) -> String {
     };
     known.to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_says_what_is_there_and_what_to_write() {
+        let problems = [
+            (
+                ConfigProblem::OfTuning { key: "remat".to_string(), line: "tune: {remat: dots}".to_string() },
+                "`remat` is a choice for a target, expected under `tune`",
+                Some(
+                    "write `tune: {remat: dots}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what \
+                     pays off on the target",
+                ),
+            ),
+            (
+                ConfigProblem::Renamed {
+                    key: "dilation".to_string(),
+                    now: "dilation_rate",
+                    line: "dilation_rate: 2".to_string(),
+                },
+                "`dilation` is called `dilation_rate`",
+                Some("write `dilation_rate: 2`"),
+            ),
+            (
+                ConfigProblem::Syntax("a tab".to_string()),
+                "not valid yaml: a tab",
+                Some("keys and values are `key: value`, and nesting is two spaces of indentation"),
+            ),
+        ];
+        for (problem, message, help) in problems {
+            assert_eq!((problem.to_string().as_str(), problem.help().as_deref()), (message, help));
+        }
+        assert_eq!(
+            ConfigProblem::TooDeep.to_string(),
+            format!("more than {MAX_DEPTH} lists and maps stand inside one another")
+        );
+        assert_eq!(
+            ConfigProblem::TooLarge { n_bytes: MAX_BYTES + 1 }.to_string(),
+            format!("document has at least {} bytes, expected at most {MAX_BYTES}", MAX_BYTES + 1)
+        );
+    }
+}

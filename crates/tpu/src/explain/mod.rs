@@ -471,3 +471,19 @@ fn converts(module: &Module, liveness: &Liveness, origins: &Origins) -> (Vec<Con
     found.truncate(MAX_LISTED);
     (found, copies, at_the_peak)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_steps_are_counted() {
+        assert_eq!(
+            ExplainError::TooLong { module: "step".to_string() }.to_string(),
+            format!(
+                "module `step` has more than {} steps with its calls written out: too many to explain",
+                liveness::MAX_STEPS
+            )
+        );
+    }
+}
