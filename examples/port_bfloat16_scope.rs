@@ -108,7 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for precision in [Precision::F32, Precision::Bf16] {
         // config = tf.tpu.RunConfig(tpu_config=tf.tpu.TPUConfig(iterations_per_loop=4))
         // estimator = tf.tpu.TPUEstimator(model_fn, config, use_tpu, train_batch_size=32, params={'use_bfloat16': ...})
-        let steps_per_call = "4".parse()?;
+        let steps_per_call = 4.try_into()?;
         let spec = Spec { precision, objective: objective(), steps_per_call, ..Spec::new(ModelFn) };
         let mut estimator = Session::new(&client, spec)?;
 

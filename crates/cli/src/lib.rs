@@ -10,6 +10,13 @@
 //! each command's output on 80 columns. Path arguments are treated as outputs, which refuse URLs, unless they are in
 //! `outputs::INPUTS`. Warn with `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
 //!
+//! ```no_run
+//! /// A program of your own with the same commands: parses its arguments, runs one, and gives its exit code.
+//! fn main() -> std::process::ExitCode {
+//!     bf16scope_cli::run()
+//! }
+//! ```
+//!
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too); 128 + n stopped by signal n.
 
 #![forbid(unsafe_code)]

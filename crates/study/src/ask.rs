@@ -75,7 +75,7 @@ pub enum Event<'e> {
         /// The outcome.
         outcome: &'e CompileOutcome,
     },
-    /// A series of the question is done: a search, a target.
+    /// One series of compiles is complete: those of one search or one target.
     SeriesEnds,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for Event<'_> {
         match self {
             Event::Begins(compiling) => write!(f, "compiling for {}", named(compiling)),
             Event::Ends { compiling, outcome, .. } => write!(f, "{}: {outcome}", named(compiling)),
-            Event::SeriesEnds => f.write_str("series done"),
+            Event::SeriesEnds => f.write_str("one series of compiles is complete"),
         }
     }
 }

@@ -38,7 +38,8 @@ pub fn policy(name: &str) -> Result<Policy, StudyError> {
 /// # Errors
 /// An unknown preset; a document that is not a policy.
 pub fn policy_of_text(text: &str) -> Result<Policy, StudyError> {
-    if !text.contains([':', '\n']) || text.starts_with("jmp:") {
+    let is_preset = !text.contains([':', '\n']) || text.starts_with("jmp:");
+    if is_preset && !text.trim_start().starts_with('{') {
         return Ok(Policy::preset(text)?);
     }
     Ok(Policy::try_from(document::from_str::<PolicyDocument>("policy", text)?)?)
@@ -65,6 +66,8 @@ mod tests {
         assert_eq!(policy(path.to_str().unwrap()).unwrap().dtype, policy(in_braces[0]).unwrap().dtype);
         let error = policy("{dtipe: f16}").unwrap_err().to_string();
         assert!(error.starts_with("policy:1:2: unknown key `dtipe`"), "{error}");
+        let error = policy("{").unwrap_err().to_string();
+        assert!(error.starts_with("policy:"), "{error}");
         let error = policy("mine").unwrap_err();
         assert_eq!(
             error.help(),

@@ -99,7 +99,8 @@ impl Loaded {
         Totals::new(Arc::clone(&self.names))
     }
 
-    /// Checks that the program takes this batch. `is_padded` allows padding, which training does not.
+    /// Checks that the program takes this batch. `is_padded` allows padding, which training does not. Labels are looked
+    /// at here too, though a loader has done so, because a batch may be made by anybody, and its labels are few numbers.
     pub fn check(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<(), TrainError> {
         let same = |measured: String, expected: String| match measured == expected {
             true => Ok(()),

@@ -9,7 +9,7 @@ use super::resume::{INITIALIZED, function_of, settings};
 use super::spec::Spec;
 use crate::weight_names::{self, Arrays, Found, Mapping, Role, Scale, Wanted, WeightNameError};
 use bf16scope_data::{DrawVersion, ORDER_VERSION};
-use bf16scope_hlo::DType;
+use bf16scope_hlo::element::f64s;
 use bf16scope_model::graph::Storage;
 use bf16scope_model::optim::{LearningRate, SlotStorage};
 use std::collections::BTreeMap;
@@ -126,17 +126,9 @@ fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
     let failed = |source| WeightNameError::Read { file: arrays.name(), theirs: name.to_string(), source };
     let bytes = arrays.read(name).map_err(failed)?;
     let dtype = arrays.given().into_iter().find(|given| given.name == name).and_then(|given| given.dtype);
-    let step = match (dtype, &bytes[..]) {
-        (Some(DType::S64), bytes) => bytes.first_chunk().map(|bytes| i64::from_le_bytes(*bytes)),
-        (Some(DType::S32), bytes) => bytes.first_chunk().map(|bytes| i32::from_le_bytes(*bytes).into()),
-        (Some(DType::F32), bytes) => bytes
-            .first_chunk()
-            .map(|bytes| f32::from_le_bytes(*bytes))
-            .filter(|step| step.fract() == 0.0)
-            .map(|step| step as i64),
-        _ => None,
-    };
-    let step = step.and_then(|step| u64::try_from(step).ok()).filter(|step| *step <= i32::MAX as u64);
+    let number = dtype.and_then(|dtype| f64s(dtype, &bytes)?.next());
+    let is_step = |step: &f64| step.fract() == 0.0 && (0.0..=f64::from(i32::MAX)).contains(step);
+    let step = number.filter(is_step).map(|step| step as u64);
     Ok(step.ok_or_else(|| failed("it is not a number of steps from 0 to 2147483647".into()))?)
 }
 

@@ -9,6 +9,58 @@
 //! The result is a function of the spec and the data: on one processor the same run gives bitwise the same weights,
 //! also across a stop and a resumption. Settings come in as values: only [`experiment`] reads configuration files, and
 //! nothing reads environment variables. It does IO but prints nothing.
+//!
+//! ```
+//! use bf16scope_data::Arrays;
+//! use bf16scope_hlo::Array;
+//! use bf16scope_model::prelude::*;
+//! use bf16scope_train::Trainer;
+//!
+//! #[derive(Debug)]
+//! struct Line;
+//! impl Task for Line {
+//!     fn name(&self) -> &str { "line" }
+//!     fn features(&self) -> Vec<Feature> {
+//!         vec![Feature::compute("x", [1]), Feature::exact("y", DType::F32, [1]).label()]
+//!     }
+//!     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
+//!         let x = features.get("x");
+//!         let y = s.low_precision(|s| nn::dense(s, &x, "dense", &Dense { units: 1, ..Dense::default() }));
+//!         let y = y.cast(DType::F32);
+//!         if mode == Mode::Predict {
+//!             return Outputs::new().prediction("y", &y);
+//!         }
+//!         let error = &y - features.get("y");
+//!         let squared = (&error * &error).reshape([features.batch()]);
+//!         Outputs::new().loss(Loss::weighted(&squared, &features.weight()))
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("line.safetensors");
+//! // y = 2x + 1, at 64 places; `csv::read`, `npz::read` and `idx::read` read arrays from files.
+//! let x: Vec<f32> = (0..64).map(|i| i as f32 / 32.0 - 1.0).collect();
+//! let y: Vec<f32> = x.iter().map(|x| 2.0 * x + 1.0).collect();
+//! let arrays = [("x", Array::from_vec(x, [-1, 1])?), ("y", Array::from_vec(y, [-1, 1])?)];
+//! let (training, test) = Arrays::from_arrays(arrays)?.split_tail(16)?;
+//!
+//! let model = Trainer::new(Line) // any `Task`
+//!     .epochs(100)
+//!     .batch(16)
+//!     .optimizer(Optimizer::ADAM)
+//!     .learning_rate(0.05)
+//!     .checkpoint(&path) // `.resume(&path)` goes on from it
+//!     .on_epoch(|epoch| println!("{epoch}"))
+//!     .fit(&training, &test)?;
+//!
+//! let y = model.predict(&test)?.to_vec::<f32>("y")?; // for each example of `test`
+//! assert!(y.iter().zip(48..).all(|(y, i)| (y - (2.0 * (i as f32 / 32.0 - 1.0) + 1.0)).abs() < 0.1));
+//! let again = Trainer::new(Line).load(&path)?; // elsewhere, later
+//! assert_eq!(again.evaluate(&test)?.value("loss"), model.summary().value("loss"));
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

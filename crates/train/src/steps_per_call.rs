@@ -86,6 +86,15 @@ const EXPECTED: &str = "a whole number from 1 up, or `while:N`";
 #[error("{0:?} is not how many steps a call makes, expected {EXPECTED}")]
 pub struct UnknownStepsPerCall(String);
 
+/// That many steps, unrolled.
+impl TryFrom<u32> for StepsPerCall {
+    type Error = UnknownStepsPerCall;
+
+    fn try_from(n: u32) -> Result<StepsPerCall, UnknownStepsPerCall> {
+        n.to_string().parse()
+    }
+}
+
 impl FromStr for StepsPerCall {
     type Err = UnknownStepsPerCall;
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use crate::report::{Column, Screen, Table, grouped};
 use bf16scope_data::{Loader, NamedArray, Source};
 use bf16scope_hlo::DType;
-use bf16scope_hlo::element::f32s;
+use bf16scope_hlo::element::{f32s, integers};
 use bf16scope_model::task::{Feature, FeatureDType, Task};
 use bf16scope_train::Predictor;
 use bf16scope_train::checkpoint::Checkpoint;
@@ -156,8 +156,8 @@ fn labels(label: &Feature, source: &dyn Source, batch: usize) -> anyhow::Result<
     let mut labels = Vec::new();
     for batch in Loader::new(source, &[as_s64], DType::F32, batch, 0)?.in_order() {
         let batch = batch?;
-        let words = batch.arrays[0].bytes.as_chunks::<8>().0;
-        labels.extend(words[..batch.n_valid].iter().map(|word| i64::from_le_bytes(*word) as usize));
+        let classes = integers(DType::S64, &batch.arrays[0].bytes).into_iter().flatten();
+        labels.extend(classes.take(batch.n_valid).map(|class| class as usize));
     }
     Ok(labels)
 }

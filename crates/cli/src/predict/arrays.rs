@@ -4,7 +4,7 @@ use anyhow::bail;
 use serde_json::Value;
 
 use bf16scope_data::NamedArray;
-use bf16scope_hlo::element::f32s;
+use bf16scope_hlo::element::{f32s, integers};
 use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_pjrt::available_memory;
 
@@ -45,8 +45,8 @@ impl Collected {
     /// The class name of each kept example, if classes have names.
     pub(super) fn class_names(&self) -> Option<Vec<String>> {
         let classes = self.arrays.iter().find(|array| array.name == "classes" && array.dims.len() == 1)?;
-        let numbers = classes.bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes) as usize);
-        (!self.names.is_empty()).then(|| numbers.map(|class| self.name(class)).collect())
+        let numbers = integers(classes.dtype, &classes.bytes)?;
+        (!self.names.is_empty()).then(|| numbers.map(|class| self.name(class as usize)).collect())
     }
 
     /// Adds the predictions for one more batch. `place` names an example's place.

@@ -249,8 +249,8 @@ pub struct Network {
     config: Config,
     wiring: Wiring,
     features: Vec<Feature>,
-    /// The lines of the layers in the document; empty for a network made by a program.
-    lines: Vec<u32>,
+    /// The document's value, its blocks expanded, with the place of each layer; none for a network made by a program.
+    written: Option<Arc<Node>>,
 }
 
 impl Network {
@@ -261,7 +261,7 @@ impl Network {
     pub fn new(config: Config) -> Result<Network, NodeError> {
         let wiring = Wiring::new(&config)?;
         let features = build::infer(&config, &wiring)?;
-        Ok(Network { config, wiring, features, lines: Vec::new() })
+        Ok(Network { config, wiring, features, written: None })
     }
 
     /// The configuration.
@@ -270,14 +270,17 @@ impl Network {
     }
 
     fn read(node: &Node) -> Result<Network, ReadError> {
-        let (node, config) = &expansion::read(node)?;
-        let network = Network::new(config.clone()).map_err(|mut error| {
-            error.path = way_in(node, &error.path);
+        let (node, config) = expansion::read(node)?;
+        let network = Network::new(config).map_err(|mut error| {
+            error.path = way_in(&node, &error.path);
             node.error(error)
         })?;
-        let layers = node.get("layers").into_iter().flat_map(Node::children);
-        let lines = layers.map(|layer| u32::try_from(layer.mark.line).unwrap_or(0)).collect();
-        Ok(Network { lines, ..network })
+        Ok(Network { written: Some(Arc::new(node)), ..network })
+    }
+
+    /// The document's value of a layer; none for a network made by a program.
+    fn written_layer(&self, number: usize) -> Option<&Node> {
+        self.written.as_ref()?.get("layers")?.after(&Step::Index(number))
     }
 }
 
@@ -315,14 +318,11 @@ impl ModelKind for Network {
         {
             return Some(*mark);
         }
-        let Value::Map(map) = &node.value else { return None };
-        let network = map.iter().filter(|(key, _)| &**key != "kind").cloned().collect();
-        let (node, _) = &expansion::read(&node.replaced(Value::Map(network))).ok()?;
         let number = match feature.is_label {
             true => wiring.maker_of_classes(config, &feature.name),
             false => wiring.reader_of(config, feature),
         }?;
-        Some(config.layers[number].place_of_size(node.get("layers")?.after(&Step::Index(number))?))
+        Some(config.layers[number].place_of_size(self.written_layer(number)?))
     }
 
     fn is_smoothed(&self) -> bool {

@@ -69,7 +69,7 @@ fn counted(condition: &Computation, body: &Computation, before: &dyn Fn(usize) -
     };
     let (counter, end, direction) = match (bound(lhs), bound(rhs)) {
         (None, Some(end)) => (leaf(condition, lhs)?, end, *direction),
-        (Some(end), None) => (leaf(condition, rhs)?, end, mirrored(*direction)),
+        (Some(end), None) => (leaf(condition, rhs)?, end, direction.mirrored()),
         _ => return None,
     };
     let (start, step) = (before(counter)?, step(body, counter, before)?);
@@ -93,18 +93,6 @@ fn counted(condition: &Computation, body: &Computation, before: &dyn Fn(usize) -
 /// `distance / step`, rounded up; 0 if `distance` is negative.
 fn ceil(distance: i64, step: i64) -> i64 {
     if distance <= 0 { 0 } else { (distance - 1) / step + 1 }
-}
-
-/// `b mirrored(<) a` for `a < b`.
-fn mirrored(direction: Comparison) -> Comparison {
-    match direction {
-        Comparison::Lt => Comparison::Gt,
-        Comparison::Le => Comparison::Ge,
-        Comparison::Gt => Comparison::Lt,
-        Comparison::Ge => Comparison::Le,
-        Comparison::Eq => Comparison::Eq,
-        Comparison::Ne => Comparison::Ne,
-    }
 }
 
 /// The increment of an element of the state in each trip.

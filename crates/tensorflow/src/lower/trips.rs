@@ -112,7 +112,7 @@ impl Lowering<'_> {
     ) -> Option<i64> {
         let (counter, limit, direction) = match self.e.with_module(|module| element(module, condition, lhs)) {
             Some(at) => (at, rhs, direction),
-            None => (self.e.with_module(|module| element(module, condition, rhs))?, lhs, mirrored(direction)),
+            None => (self.e.with_module(|module| element(module, condition, rhs))?, lhs, direction.mirrored()),
         };
         let step = self.step(body, counter)?;
         // Where it counts down from what another loop counted, the most that this can be.
@@ -174,15 +174,5 @@ fn element(module: &Module, comp: CompId, id: InstrId) -> Option<usize> {
     match &module.comp(comp).instr(id).op {
         Op::GetTupleElement { index } => usize::try_from(*index).ok(),
         _ => None,
-    }
-}
-
-fn mirrored(direction: Comparison) -> Comparison {
-    match direction {
-        Comparison::Lt => Comparison::Gt,
-        Comparison::Le => Comparison::Ge,
-        Comparison::Gt => Comparison::Lt,
-        Comparison::Ge => Comparison::Le,
-        other => other,
     }
 }

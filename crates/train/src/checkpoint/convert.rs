@@ -1,6 +1,7 @@
 //! Converts the state in a checkpoint to the storage that another run uses.
 
 use super::{Array, Checkpoint, CheckpointError, Fault};
+use bf16scope_hlo::element::f32s;
 use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_model::graph::VariableInfo;
 use bf16scope_model::optim::{Average, LOW, ROUNDING_KEY};
@@ -131,8 +132,7 @@ fn shape_of(variable: &VariableInfo) -> ArrayShape {
 fn split(array: &Array) -> Result<(Array, Array), (usize, f32)> {
     let shape = ArrayShape::new(DType::BF16, array.shape.dims.clone());
     let (mut high, mut low) = (Vec::new(), Vec::new());
-    for (idx, bytes) in array.bytes.as_chunks::<4>().0.iter().enumerate() {
-        let value = f32::from_le_bytes(*bytes);
+    for (idx, value) in f32s(DType::F32, &array.bytes).into_iter().flatten().enumerate() {
         let near = bf16::from_f32(value);
         if value.is_finite() && !near.is_finite() {
             return Err((idx, value));
@@ -145,14 +145,10 @@ fn split(array: &Array) -> Result<(Array, Array), (usize, f32)> {
 
 /// Each bf16 as an f32, plus its remainder if that is stored.
 fn widened(array: &Array, low: Option<&Array>) -> Array {
-    let element = |array: &Array, idx: usize| {
-        array.bytes.as_chunks::<2>().0.get(idx).map_or(0.0, |bytes| bf16::from_le_bytes(*bytes).to_f32())
+    let high = f32s(DType::BF16, &array.bytes).into_iter().flatten();
+    let bytes = match low.and_then(|low| f32s(DType::BF16, &low.bytes)) {
+        Some(low) => high.zip(low).flat_map(|(high, low)| (high + low).to_le_bytes()).collect(),
+        None => high.flat_map(f32::to_le_bytes).collect(),
     };
-    let n_elements = array.bytes.len() / 2;
-    let value = |idx: usize| match low {
-        Some(low) => element(array, idx) + element(low, idx),
-        None => element(array, idx),
-    };
-    let bytes = (0..n_elements).flat_map(|idx| value(idx).to_le_bytes()).collect();
     Array { shape: ArrayShape::new(DType::F32, array.shape.dims.clone()), bytes }
 }

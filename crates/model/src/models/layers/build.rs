@@ -22,8 +22,9 @@ const BATCH: i64 = 32;
 
 /// The task's outputs for a batch.
 pub(super) fn call(task: &Layers, s: &Scope, features: &Features<'_>, mode: Mode) -> Result<Outputs, NodeError> {
-    let Layers { network: Network { config, wiring, lines, .. }, label_smoothing, origin } = task;
-    let build = Build { config, wiring, origin, lines, s, features, mode };
+    let Layers { network, label_smoothing, origin } = task;
+    let Network { config, wiring, .. } = network;
+    let build = Build { config, wiring, origin, network: Some(network), s, features, mode };
     build.outputs(&build.layers()?, *label_smoothing)
 }
 
@@ -38,15 +39,16 @@ pub(super) fn infer(config: &Config, wiring: &Wiring) -> Result<Vec<Feature>, No
     let inputs = inputs(config, wiring);
     let s = graph.scope();
     let features = Features::new(&graph, &inputs, BATCH, Mode::Train);
-    let build = Build { config, wiring, origin: &origin, lines: &[], s: &s, features: &features, mode: Mode::Train };
+    let build = Build { config, wiring, origin: &origin, network: None, s: &s, features: &features, mode: Mode::Train };
     let tensors = build.layers()?;
     let all = with_labels(config, wiring, inputs.clone(), &tensors);
     let features = features.described_as(&all);
-    Build { config, wiring, origin: &origin, lines: &[], s: &s, features: &features, mode: Mode::Train }
+    Build { config, wiring, origin: &origin, network: None, s: &s, features: &features, mode: Mode::Train }
         .outputs(&tensors, 0.0)?;
     let graph = Graph::new("check").computing_in(Precision::Bf16);
     let (s, features) = (graph.scope(), Features::new(&graph, &all, BATCH, Mode::Evaluate));
-    let build = Build { config, wiring, origin: &origin, lines: &[], s: &s, features: &features, mode: Mode::Evaluate };
+    let build =
+        Build { config, wiring, origin: &origin, network: None, s: &s, features: &features, mode: Mode::Evaluate };
     build.outputs(&build.layers()?, 0.0)?;
     Ok(all)
 }
@@ -196,8 +198,8 @@ pub(super) struct Build<'a> {
     pub(super) wiring: &'a Wiring,
     /// The origin of the configuration.
     origin: &'a Origin,
-    /// The lines of its layers in the document.
-    lines: &'a [u32],
+    /// The network, once it is built: it knows where its layers are written.
+    network: Option<&'a Network>,
     s: &'a Scope,
     features: &'a Features<'a>,
     mode: Mode,
@@ -292,10 +294,10 @@ impl Build<'_> {
     /// place.
     fn written<R>(&self, list: &str, number: usize, s: &Scope, body: impl FnOnce(&Scope) -> R) -> R {
         // A layer of a block has the block's line.
-        if let (true, Some(&line), Some(document)) = (list == "layers", self.lines.get(number), self.origin.document())
-        {
-            let (path, line) = document.place_of(line as usize);
-            return s.written_at(path, line as u32, body);
+        let layer = self.network.filter(|_| list == "layers").and_then(|network| network.written_layer(number));
+        if let (Some(layer), Some(document)) = (layer, self.origin.document()) {
+            let (path, line) = document.place_of(layer.mark.line);
+            return s.written_at(path, u32::try_from(line).unwrap_or(0), body);
         }
         let list = self.origin.at(list);
         let is_list = list.node().is_some_and(|node| matches!(node.value, Value::List(_)));
