@@ -1,9 +1,10 @@
-//! Runs the training step of a graph ten times beside TensorFlow's record of it: `steps model.meta record.safetensors [--f64]`.
+//! Runs the training step of a graph ten times and compares it with TensorFlow's record: `steps model.meta record.safetensors
+//! [--f64]`.
 //!
 //! The record has arrays `before/VARIABLE`, `step0/INPUT`, `step0/loss`, … and `after/VARIABLE`, and may have `first/VARIABLE`
 //! (after one step), and the same of TensorFlow in another order of sums: `xla/…`, `xla_first/…`, and `again/…`, `again_first/…`.
-//! One line of JSON says how far apart losses and the changes of variables are. With `--f64`, the module also runs widened to f64:
-//! both f32 results are compared with it.
+//! Prints the distances of losses and of variables' changes as a line of JSON. With `--f64`, the module also runs widened to f64,
+//! and both f32 results are compared with that.
 //! `benches/port/official.py` writes such records and reads the line.
 
 use std::collections::BTreeMap;
@@ -56,7 +57,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
 }
 
-/// How far `ours` is from `theirs`, as a share of what each variable changed since `before`.
+/// The distance of `ours` from `theirs`, relative to each variable's change since `before`.
 struct Apart {
     median: f64,
     worst: f64,
@@ -69,7 +70,7 @@ fn apart(before: &State, theirs: &State, ours: &State) -> Option<Apart> {
         let (Some(before), Some(ours)) = (before.get(name), ours.get(name)) else { continue };
         let [before, theirs, ours] = [before, theirs, ours].map(numbers);
         let (change, size) = (distance(&theirs, &before), distance(&theirs, &vec![0.0; theirs.len()]));
-        // What moved by less than the roundings of its own elements moved by chance.
+        // A change below the roundings of the variable's own elements is noise.
         if change > size * f64::from(f32::EPSILON) * 10.0 {
             shares.push((distance(&ours, &theirs) / change, name));
         }

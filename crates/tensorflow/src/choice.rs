@@ -1,4 +1,4 @@
-//! What of a graph is asked for: a function of a SavedModel, the op that trains, tensors by name, or what nothing reads.
+//! Selects the part of a graph to lower: a SavedModel's signature, the training op, named tensors, or the unread tensors.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,29 +9,30 @@ use super::node::Edge;
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{ArrayShape, DType};
 
-/// The size of dimension `dim` of parameter `number`, where the graph does not say it.
+/// The size of dimension `dim` of parameter `number`, if the graph leaves it open.
 pub type SizeOf<'a> = dyn Fn(usize, usize) -> Option<i64> + 'a;
 
-/// What of a graph becomes a module.
+/// The part of a graph that becomes a module.
 pub struct Choice<'a> {
-    /// A signature's name, or tensors and ops by name, with commas between; `None`: the graph's own choice.
+    /// A signature's name, or the names of tensors and ops, separated by commas. `None` selects the signature
+    /// `serving_default` or the first one; without signatures the collection `train_op` and the losses; else all unread
+    /// tensors.
     pub name: Option<String>,
     /// Sizes that the graph leaves open.
     pub size_of: &'a SizeOf<'a>,
 }
 
-/// What a module computes.
+/// The results and effects of a module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Targets {
     pub results: Vec<(String, Edge)>,
     pub effects: Vec<usize>,
-    /// Names of inputs that a signature gives.
+    /// Input names from a signature.
     pub inputs: HashMap<Edge, String>,
 }
 
 impl Choice<'_> {
-    /// The nodes that are asked for. Without a name: of a SavedModel the signature `serving_default`, or the first; else the
-    /// ops of the collection `train_op`, with the losses; else every tensor that nothing reads.
+    /// The selected nodes, by [`Choice::name`].
     pub(crate) fn targets(&self, graph: &Graph) -> Result<Targets, GraphError> {
         if let Some(name) = &self.name {
             return named(graph, name);
@@ -59,7 +60,7 @@ impl Choice<'_> {
         }
     }
 
-    /// The dims of an input, with every size that is open settled.
+    /// The dims of an input, with open sizes filled in by [`Choice::size_of`].
     pub(crate) fn settle(
         &self,
         file: &str,
@@ -142,7 +143,7 @@ fn of_signature(graph: &Graph, signature: &Signature) -> Result<Targets, GraphEr
     })
 }
 
-/// The ops that train, and the losses: those of the collection, and what a summary calls loss.
+/// The training ops, and the losses: those in the collection `losses`, and scalar summaries called `loss`.
 fn training(graph: &Graph, train: &[String]) -> Targets {
     let effects: Vec<usize> = train.iter().filter_map(|name| Some(graph.body.edge(name)?.node)).collect();
     let listed = graph.collection("losses").iter().filter_map(|name| graph.body.edge(name));
@@ -158,7 +159,7 @@ fn training(graph: &Graph, train: &[String]) -> Targets {
     Targets { results, effects, inputs: HashMap::new() }
 }
 
-/// Tensors that nothing reads.
+/// Unread tensors.
 fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
     let nodes = &graph.body.nodes;
     let mut is_read = vec![false; nodes.len()];
@@ -168,7 +169,7 @@ fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
     let of_host: Vec<bool> = nodes.iter().map(|node| is_host(&node.op)).collect();
     for (idx, node) in nodes.iter().enumerate() {
         let reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
-        // What only waits, and is waited for, orders other nodes: what it reads is no result.
+        // A `NoOp` that others wait for only orders nodes, so the nodes that it waits for are not results.
         let is_order = node.op == "NoOp" && is_awaited[idx];
         reads.filter(|_| is_order || !of_host[idx]).for_each(|from| is_read[from] = true);
     }

@@ -1,4 +1,4 @@
-//! TensorFlow's dtypes, by number and by name, and HLO's.
+//! TensorFlow's dtypes by number and by name, and the HLO dtypes that they become.
 //!
 //! Source: `types.proto`. A number above 100 is a reference to a variable of the dtype 100 below.
 
@@ -39,10 +39,10 @@ const TABLE: [(i32, &str, Option<DType>); 28] = [
 /// A handle: of a variable, a stack or a `TensorArray`.
 pub(crate) const RESOURCE: i32 = 20;
 
-/// References have numbers from here.
+/// The number of a reference dtype is this plus the number of the variable's dtype.
 const REF: i32 = 100;
 
-/// HLO's dtype of a number; of a reference the variable's.
+/// The HLO dtype of a number; a reference has the dtype of its variable.
 pub(crate) fn hlo(number: i32) -> Option<DType> {
     let number = if number > REF { number - REF } else { number };
     TABLE.iter().find(|(known, ..)| *known == number).and_then(|(.., dtype)| *dtype)
@@ -55,7 +55,7 @@ pub(crate) fn of_name(name: &str) -> Option<i64> {
     TABLE.iter().find(|(_, known, _)| *known == name).map(|(number, ..)| i64::from(number + offset))
 }
 
-/// As Python calls it: `float32`, `resource`.
+/// A dtype's name in Python: `float32`, `resource`.
 pub(crate) fn name(number: i32) -> String {
     let plain = if number > REF { number - REF } else { number };
     let name = TABLE.iter().find(|(known, ..)| *known == plain).map(|(_, name, _)| *name);

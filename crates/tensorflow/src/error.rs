@@ -1,6 +1,6 @@
-//! What can go wrong with a graph: where, what was read, what was expected, what to do.
+//! Errors of reading and lowering a graph: where, what was read, what was expected, what to do.
 
-/// A graph that is not read, or does not become a module.
+/// An error in reading a graph or in lowering it to HLO.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
@@ -20,10 +20,10 @@ pub enum GraphError {
     Damaged {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
-    /// A text whose form is broken.
+    /// A syntax error in a text file.
     #[error(
         "{file}:{line}: {message}\nhelp: the text is read as protocol buffers print it; write it anew, or write the binary form"
     )]
@@ -32,17 +32,17 @@ pub enum GraphError {
         file: String,
         /// The line.
         line: u32,
-        /// What stands there, and what was expected.
+        /// The token at the error, and the expected one.
         message: String,
     },
-    /// More than is read.
+    /// The decoded file would exceed the memory limit.
     #[error(
         "{file}: decoded it would take more than {limit} bytes\nhelp: freeze the part that is to be run into a graph of its own"
     )]
     Large {
         /// The file.
         file: String,
-        /// Bytes.
+        /// The limit in bytes.
         limit: u64,
     },
     /// Nothing in the graph says what to compute.
@@ -50,12 +50,12 @@ pub enum GraphError {
     NoProgram {
         /// The file.
         file: String,
-        /// What is missing.
+        /// The missing part.
         message: String,
-        /// What to do.
+        /// The remedy.
         help: String,
     },
-    /// An op that has no meaning here.
+    /// An op without a lowering to HLO.
     #[error("{file}: node `{node}`{place} is `{op}`, which does not become HLO here\nhelp: {help}")]
     UnknownOp {
         /// The file.
@@ -66,7 +66,7 @@ pub enum GraphError {
         place: String,
         /// The op.
         op: String,
-        /// What to do.
+        /// The remedy.
         help: String,
     },
     /// A node whose inputs or attributes do not fit.
@@ -80,9 +80,9 @@ pub enum GraphError {
         op: String,
         /// ` (model.py:12)`, where the graph says it.
         place: String,
-        /// What is wrong.
+        /// The problem.
         message: String,
-        /// What to do.
+        /// The remedy.
         help: String,
     },
     /// An input whose size is not known.
@@ -101,7 +101,7 @@ pub enum GraphError {
     },
 }
 
-/// What is wrong with one node, before it is said which.
+/// An error of one node, before the node's name and place are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub message: String,

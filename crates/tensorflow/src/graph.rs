@@ -1,4 +1,4 @@
-//! A graph as a whole: its body, its functions, and what its file says about them (signatures, collections, variables).
+//! A TensorFlow graph: its nodes, its functions, and its file's signatures, collections and variables.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -18,16 +18,16 @@ use super::{kind::GraphKind, text};
 /// Files above this size are refused.
 const MAX_FILE: u64 = 512 << 20;
 
-/// Nodes that are wired: a graph's, or a function's.
+/// The nodes of a graph or of a function, with resolved inputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
-    /// In the file's order, which need not be one of execution.
+    /// In the file's order, which need not be topological.
     pub nodes: Vec<Node>,
     by_name: HashMap<String, usize>,
 }
 
 impl Body {
-    /// Nodes that are wired already; of several of one name the last is found by it.
+    /// A body of nodes whose inputs are resolved; [`Body::find`] gives the last of several nodes with one name.
     pub(crate) fn new(nodes: Vec<Node>) -> Body {
         let by_name = nodes.iter().enumerate().map(|(idx, node)| (node.name.clone(), idx)).collect();
         Body { nodes, by_name }
@@ -38,14 +38,14 @@ impl Body {
         self.by_name.get(name).copied()
     }
 
-    /// What `name:1`, `name` or `^name` stands for.
+    /// The output that `name:1`, `name` or `^name` names.
     pub fn edge(&self, text: &str) -> Option<Edge> {
         let (name, output) = split(text.trim_start_matches('^'));
         Some(Edge { node: self.find(name)?, output })
     }
 }
 
-/// `name:1` as its parts.
+/// Splits `name:1` into the node's name and the output's index.
 fn split(text: &str) -> (&str, usize) {
     let parts = text.rsplit_once(':').and_then(|(name, output)| Some((name, output.parse().ok()?)));
     parts.unwrap_or((text, 0))
@@ -56,38 +56,38 @@ fn split(text: &str) -> (&str, usize) {
 pub struct Function {
     /// Its nodes.
     pub body: Body,
-    /// How many of them are arguments.
+    /// How many of its first nodes are arguments.
     pub n_arguments: usize,
-    /// What it returns.
+    /// The outputs that it returns.
     pub returns: Vec<Edge>,
-    /// What it does besides: assignments, say.
+    /// Nodes that run for their effects, such as assignments.
     pub effects: Vec<usize>,
 }
 
-/// What goes in and out of a SavedModel's function, by name.
+/// The inputs and outputs of a SavedModel's function, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Inputs: name, and the tensor it stands for.
+    /// Tensors of the inputs, by name.
     pub inputs: BTreeMap<String, String>,
-    /// Outputs: name, and the tensor it stands for.
+    /// Tensors of the outputs, by name.
     pub outputs: BTreeMap<String, String>,
 }
 
-/// A variable as a collection of the graph knows it.
+/// A variable that one of the graph's collections lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableInfo {
     /// Its name, without `:0`.
     pub name: String,
     /// Whether it is trained.
     pub is_trainable: bool,
-    /// The op that gives it its first value.
+    /// The op that assigns its initial value.
     pub initializer: String,
 }
 
 /// A TensorFlow graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
-    /// What messages call the file.
+    /// The file's name in messages.
     pub file: String,
     /// Its nodes.
     pub body: Body,
@@ -99,7 +99,7 @@ pub struct Graph {
     pub collections: BTreeMap<String, Vec<String>>,
     /// The variables that its collections hold, each once, in order.
     pub variables: Vec<VariableInfo>,
-    /// TensorFlow's version, where the file says it.
+    /// TensorFlow's version; empty if the file does not record it.
     pub version: String,
 }
 
@@ -107,7 +107,7 @@ impl Graph {
     /// Reads a graph from the bytes of a file; messages call it `file`.
     ///
     /// # Errors
-    /// Bytes that hold no graph; one that is cut off, too large, or wired to nodes that are not there.
+    /// Bytes that hold no graph; a graph that is cut off, is too large, or reads nodes that it does not have.
     pub fn read(bytes: &[u8], file: &str) -> Result<Graph, GraphError> {
         let _span = tracing::info_span!("graph", n_bytes = bytes.len()).entered();
         let damaged = |message: &str| GraphError::Damaged { file: file.to_string(), message: message.to_string() };
@@ -137,7 +137,7 @@ impl Graph {
         Graph::of_meta(meta, file)
     }
 
-    /// As [`Graph::read`], from a file, or from the folder of a SavedModel.
+    /// Reads a graph as [`Graph::read`] does, from a file or from a SavedModel's folder.
     ///
     /// # Errors
     /// As [`Graph::read`]; a file that cannot be read.
@@ -178,7 +178,7 @@ impl Graph {
         })
     }
 
-    /// Names of a collection; empty where there is none.
+    /// The names in a collection; empty if the graph has no such collection.
     pub fn collection(&self, name: &str) -> &[String] {
         self.collections.get(name).map_or(&[], Vec::as_slice)
     }
@@ -212,7 +212,7 @@ fn checked(bytes: &[u8], schema: &'static Schema, file: &str) -> Result<(), Grap
     })
 }
 
-/// The graph to serve, of those that a SavedModel holds.
+/// A SavedModel's graph with the tag `serve`, or its first graph.
 fn serving(model: SavedModel) -> MetaGraphDef {
     let mut graphs = model.meta_graphs;
     let is_serving = |graph: &MetaGraphDef| {
@@ -250,7 +250,7 @@ fn variables_of(collections: &BTreeMap<String, CollectionDef>) -> Vec<VariableIn
     all
 }
 
-/// Nodes with their inputs found. `arguments` are those of a function, which come first.
+/// Nodes with resolved inputs, and the number of arguments. A function's `arguments` become the first nodes.
 fn wired(defs: Vec<NodeDef>, arguments: &[String], file: &str) -> Result<(Body, usize), GraphError> {
     let argument = |name: &String| NodeDef { name: name.clone(), op: "_Arg".to_string(), ..NodeDef::default() };
     let mut nodes: Vec<Node> = arguments.iter().map(argument).map(Node::of_def).collect();
@@ -284,7 +284,7 @@ fn wired(defs: Vec<NodeDef>, arguments: &[String], file: &str) -> Result<(Body, 
 }
 
 impl Body {
-    /// What an input names: `node:1` in a graph, `node:output:1` in a function.
+    /// The output that an input names: `node:1` in a graph, `node:output:1` in a function.
     fn resolve(&self, text: &str) -> Option<Edge> {
         let text = text.trim_start_matches('^');
         if let Some(node) = self.find(text) {

@@ -1,6 +1,6 @@
-//! Ops of the host: those that no device runs, and those that no program is made for.
+//! Host ops: ops that run on no device, and ops that are never a program's result.
 
-/// Ops that no device runs: what they do is left out, and said.
+/// Ops that run on no device: lowering leaves them out and lists them.
 const LEFT_OUT: [&str; 26] = [
     "Abort",
     "Assert",
@@ -30,12 +30,12 @@ const LEFT_OUT: [&str; 26] = [
     "WriteSummary",
 ];
 
-/// Whether an op is left out.
+/// Whether lowering leaves an op out.
 pub(crate) fn is_left_out(op: &str) -> bool {
     LEFT_OUT.contains(&op)
 }
 
-/// Whether an op is of the host, or changes a variable: none that a program is made for.
+/// Whether an op is the host's or changes a variable, so that it is never a program's result.
 pub(crate) fn is_host(op: &str) -> bool {
     const HOST: [&str; 16] = [
         "Assign",

@@ -1,6 +1,6 @@
-//! Maps and sets by positions (of nodes, outputs, instructions), which a large graph asks millions of times.
+//! Hash maps and sets keyed by indices (of nodes, outputs, instructions), which a large graph looks up millions of times.
 //!
-//! Positions are our own numbers, so nothing is won by a hash that resists chosen keys.
+//! The keys are our own indices, never a file's text, so the hash need not resist chosen keys.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) type IndexMap<K, V> = HashMap<K, V, BuildHasherDefault<IndexHasher>>;
 pub(crate) type IndexSet<K> = HashSet<K, BuildHasherDefault<IndexHasher>>;
 
-/// Multiplies each number in, and folds the high bits down, by which tables choose their buckets.
+/// Multiplies each number in, and folds the high bits into the low ones, by which tables choose their buckets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IndexHasher(u64);
 

@@ -1,4 +1,4 @@
-//! Which kind of graph bytes hold, by their first fields.
+//! Detects which kind of graph file some bytes are, by their first fields.
 //!
 //! Source: the tags of `SavedModel`, `MetaGraphDef`, `GraphDef` and `NodeDef`.
 
@@ -6,7 +6,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 
 use super::text::first_field;
 
-/// A file that holds a graph.
+/// A kind of file that holds a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphKind {
     /// A `GraphDef`, such as a frozen graph.
@@ -23,7 +23,7 @@ pub enum GraphKind {
     SavedModelText,
 }
 
-/// How much of a text is looked at.
+/// How many bytes of a text are looked at.
 const HEAD: usize = 64 << 10;
 
 impl GraphKind {
@@ -32,7 +32,7 @@ impl GraphKind {
         binary(bytes).or_else(|| of_text(bytes))
     }
 
-    /// Whether it is text.
+    /// Whether the file is text.
     pub fn is_text(self) -> bool {
         matches!(self, GraphKind::GraphText | GraphKind::MetaGraphText | GraphKind::SavedModelText)
     }
@@ -65,7 +65,7 @@ fn field(bytes: &[u8]) -> Option<(u32, WireType, &[u8], &[u8])> {
         return Some((tag, wire_type, &before[..before.len() - rest.len()], rest));
     }
     let n = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
-    // The end may be missing: that is for the reader to say.
+    // The end may be missing: the reader reports that.
     let n = n.min(rest.len());
     Some((tag, wire_type, &rest[..n], &rest[n..]))
 }
@@ -80,7 +80,7 @@ fn is_node(bytes: &[u8]) -> bool {
     is_name(name) && is_op(op)
 }
 
-/// Whether a message holds a graph as its second field, after what it says about it.
+/// Whether a message holds a graph as its second field, after its `meta_info_def`.
 fn is_meta_graph(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some((tag, WireType::LengthDelimited, content, after)) = field(rest) {

@@ -1,10 +1,10 @@
-//! TensorFlow's graphs, read without TensorFlow and without running anything: a Saver's `.meta`, a SavedModel, a frozen `.pb`
-//! or `.pbtxt`; and as HLO.
+//! Reads TensorFlow graphs (a Saver's `.meta`, a SavedModel, a frozen `.pb` or `.pbtxt`) and lowers them to HLO, without
+//! TensorFlow and without running anything.
 //!
-//! [`Graph::read`] reads a file; [`lower`] makes of a graph's training, evaluation or prediction function an
+//! [`Graph::read`] reads a file; [`lower`] turns a graph's training, evaluation or prediction function into an
 //! [`hlo::Module`](bf16scope_hlo::Module): variables are parameters and, where they are assigned, results; casts are as the
-//! graph has them; what only a host does (summaries, savers) is left out and listed. What is in a graph is in dtypes, names and
-//! shapes; what a script merely suggests is not looked for here.
+//! graph has them; host-only ops (summaries, savers) are left out and listed. [`port`] writes a graph's network and training
+//! as an experiment, [`slips`] lists mistakes that its dtypes show, and [`read_script`] lints a Python script.
 //!
 //! ```
 //! use bf16scope_tensorflow::{Choice, Graph, lower};

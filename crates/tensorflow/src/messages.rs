@@ -1,4 +1,4 @@
-//! TensorFlow's protocol buffers, as far as they are read. Declared by hand, so there is no `protoc`.
+//! The parts of TensorFlow's protocol buffers that are read, declared by hand so that building needs no `protoc`.
 //!
 //! Source: `graph.proto`, `node_def.proto`, `attr_value.proto`, `tensor.proto`, `tensor_shape.proto`, `function.proto`,
 //! `op_def.proto`, `meta_graph.proto`, `saved_model.proto`, `variable.proto` and `graph_debug_info.proto` of TensorFlow.
@@ -219,7 +219,7 @@ pub(crate) struct SavedModel {
     pub meta_graphs: Vec<MetaGraphDef>,
 }
 
-/// What a collection of variables holds, in bytes.
+/// An element of a collection of variables, which stores it as bytes.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct VariableDef {
     #[prost(string, tag = "1")]

@@ -1,4 +1,4 @@
-//! Nodes of a graph, and their attributes by name and type.
+//! Nodes of a graph, and typed access to their attributes by name.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Node {
         self.attrs.get(name)?.value.as_ref()
     }
 
-    /// A whole number.
+    /// An integer attribute.
     pub fn int(&self, name: &str) -> Option<i64> {
         match self.kind(name)? {
             AttrKind::I(value) => Some(*value),
@@ -49,7 +49,7 @@ impl Node {
         }
     }
 
-    /// A number.
+    /// A float attribute.
     pub fn float(&self, name: &str) -> Option<f32> {
         match self.kind(name)? {
             AttrKind::F(value) => Some(*value),
@@ -57,12 +57,12 @@ impl Node {
         }
     }
 
-    /// A flag; `false` where it is not set.
+    /// A boolean attribute; `false` if it is not set.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.kind(name), Some(AttrKind::B(true)))
     }
 
-    /// A text; empty where it is not set or not UTF-8.
+    /// A string attribute; empty if it is not set or not UTF-8.
     pub fn text(&self, name: &str) -> &str {
         match self.kind(name) {
             Some(AttrKind::S(bytes)) => std::str::from_utf8(bytes).unwrap_or_default(),
@@ -70,7 +70,7 @@ impl Node {
         }
     }
 
-    /// The number of a dtype.
+    /// TensorFlow's number of a dtype attribute.
     pub(crate) fn type_number(&self, name: &str) -> Option<i32> {
         match self.kind(name)? {
             AttrKind::Type(number) => Some(*number),
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// A dtype that HLO has.
+    /// A dtype attribute, if HLO has that dtype.
     pub fn dtype(&self, name: &str) -> Option<DType> {
         dtypes::hlo(self.type_number(name)?)
     }
@@ -90,12 +90,12 @@ impl Node {
         }
     }
 
-    /// Whole numbers; empty where they are not set.
+    /// A list of integers; empty if it is not set.
     pub fn ints(&self, name: &str) -> &[i64] {
         self.list(name).map_or(&[], |list| &list.i)
     }
 
-    /// The name of a function.
+    /// The name of the function that an attribute holds.
     pub fn function(&self, name: &str) -> Option<&str> {
         match self.kind(name)? {
             AttrKind::Func(func) => Some(&func.name),
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// Dims, -1 for each that is not known; `None` where the rank is not known either.
+    /// The dims of a shape attribute, -1 for each unknown one; `None` if the rank is unknown.
     pub fn dims(&self, name: &str) -> Option<Vec<i64>> {
         match self.kind(name)? {
             AttrKind::Shape(shape) => dims_of(shape),
@@ -118,13 +118,13 @@ impl Node {
         }
     }
 
-    /// The name of the variable that a handle is for: of a resource the one it is shared by.
+    /// The name of a variable's node: a resource's `shared_name` if it has one, else the node's name.
     pub(crate) fn variable_name(&self) -> String {
         let shared = self.text("shared_name");
         if self.op == "VarHandleOp" && !shared.is_empty() { shared.to_string() } else { self.name.clone() }
     }
 
-    /// Where the user wrote it, if the graph says so: `model.py:12`.
+    /// The line of the script that made the node, if the graph records it: `model.py:12`.
     pub fn source(&self) -> Option<&str> {
         Some(self.text(SOURCE)).filter(|source| !source.is_empty())
     }
@@ -135,7 +135,7 @@ impl Node {
     }
 }
 
-/// As [`Node::dims`].
+/// The dims of a shape, as [`Node::dims`] gives them.
 pub(crate) fn dims_of(shape: &TensorShape) -> Option<Vec<i64>> {
     let dims = shape.dim.iter().map(|dim| if dim.size < 0 { -1 } else { dim.size }).collect();
     (!shape.unknown_rank).then_some(dims)

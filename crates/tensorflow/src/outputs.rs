@@ -1,8 +1,8 @@
-//! Names of the outputs of ops that have several, as functions name them (`batch_norm:batch_mean:0`).
+//! Output names of ops with several outputs, as functions write them (`batch_norm:batch_mean:0`).
 //!
 //! Source: the ops' registrations in TensorFlow's `core/ops`.
 
-/// Ops whose outputs have names that differ, each one tensor.
+/// Ops whose outputs have different names, one tensor each.
 const NAMED: [(&str, &[&str]); 21] = [
     ("FusedBatchNorm", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
     ("FusedBatchNormV2", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
@@ -36,7 +36,7 @@ const NAMED: [(&str, &[&str]); 21] = [
     ("TensorListPopBack", &["output_handle", "tensor"]),
 ];
 
-/// The number of an op's first output with this name; 0 for ops whose outputs have one name.
+/// The index of an op's first output with this name; 0 for ops with a single output name.
 pub(crate) fn index_of_output(op: &str, name: &str) -> Option<usize> {
     match NAMED.iter().find(|(known, _)| *known == op) {
         Some((_, names)) => names.iter().position(|known| *known == name),

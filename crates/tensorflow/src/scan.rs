@@ -1,32 +1,32 @@
-//! What a binary message would take in memory, and how deep it nests, before it is decoded: a file of a megabyte can hold a
-//! million nodes without a name.
+//! Bounds a binary message's memory and nesting before it is decoded: a file of a megabyte can hold a million nodes without a
+//! name.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 use super::schema::{FieldType, Schema};
 
-/// Messages nest no deeper. prost's own limit is 100; graphs of functions nest a dozen levels.
+/// The deepest nesting of messages that is read. prost's own limit is 100; graphs of functions nest a dozen levels.
 const MAX_DEPTH: u32 = 64;
-/// What a decoded file may take.
+/// Bytes of memory that a decoded file may take.
 pub(crate) const MAX_BYTES: u64 = 2 << 30;
 
-/// Why a message is not decoded.
+/// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanProblem {
-    /// It is not of this schema, or is cut off.
+    /// It does not follow the schema, or is cut off.
     Wire,
-    /// It nests too deep.
+    /// It nests too deeply.
     Deep,
     /// It would take more memory than [`MAX_BYTES`].
     Large,
 }
 
-/// Whether a message can be decoded within the limits.
+/// Checks that a message can be decoded within the limits.
 pub(crate) fn check(bytes: &[u8], schema: &'static Schema) -> Result<(), ScanProblem> {
     scan(bytes, schema, 0, &mut Budget { cost: 0, limit: MAX_BYTES })
 }
 
-/// What was counted, and what may be.
+/// Bytes of memory counted so far, and the limit.
 struct Budget {
     cost: u64,
     limit: u64,
@@ -50,7 +50,7 @@ fn scan(mut rest: &[u8], schema: &'static Schema, depth: u32, budget: &mut Budge
                     FieldType::Message(inner) => scan(field, inner, depth + 1, budget)?,
                     FieldType::Bytes => budget.cost += (n + size_of::<String>()) as u64,
                     FieldType::Fixed32 | FieldType::Fixed64 => budget.cost += n as u64,
-                    // Packed: a byte may be a number of eight.
+                    // Packed: a byte may decode to a number of 8 bytes.
                     FieldType::Varint | FieldType::DType => budget.cost += 8 * n as u64,
                 }
             }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn empty_nodes_are_counted_before_they_are_made() {
-        // Two bytes each, and more than a hundred in memory.
+        // Each is two bytes in the file and more than a hundred in memory.
         let nodes = [0x0a, 0].repeat(1 << 10);
         let within = |limit| scan(&nodes, &GRAPH, 0, &mut Budget { cost: 0, limit });
         assert_eq!((within(100 << 10), within(200 << 10)), (Err(ScanProblem::Large), Ok(())));

@@ -1,9 +1,9 @@
-//! The messages as a table: names, tags and types of fields. By it the text form becomes the binary one (`text`), and what a
-//! file would take in memory is known before it is decoded (`scan`).
+//! TensorFlow's messages as tables of field names, tags and types. `text` converts the text form to the binary one by them, and
+//! `scan` bounds a file's memory before it is decoded.
 //!
-//! Fields that are not in the table are skipped in binary, and in text too.
+//! Fields that are not in the tables are skipped, in the binary and in the text form.
 //!
-//! Source: as `messages`.
+//! Source: the `.proto` files that `messages` names.
 
 use std::mem::size_of;
 
@@ -13,7 +13,7 @@ use super::messages as m;
 pub(crate) struct Schema {
     pub name: &'static str,
     pub fields: &'static [Field],
-    /// Bytes that one takes in memory, without what it points at.
+    /// Bytes of memory that a message takes, without what it points to.
     pub n_bytes: usize,
 }
 
@@ -24,12 +24,12 @@ pub(crate) struct Field {
     pub ty: FieldType,
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy)]
 pub(crate) enum FieldType {
-    /// Whole numbers, `true` and `false`.
+    /// An integer or boolean.
     Varint,
-    /// A number of `types.proto`: `DT_FLOAT`.
+    /// A `DataType` of `types.proto`: `DT_FLOAT`.
     DType,
     Fixed32,
     Fixed64,
@@ -45,7 +45,7 @@ const fn field(tag: u32, name: &'static str, ty: FieldType) -> Field {
 }
 
 const fn schema<T>(name: &'static str, fields: &'static [Field]) -> Schema {
-    // An entry of a map costs its key's place too.
+    // A map entry also stores its key.
     Schema { name, fields, n_bytes: size_of::<T>() + size_of::<String>() }
 }
 

@@ -1,7 +1,7 @@
-//! Constants of a graph as literals of HLO. One value that fills an array stays one value, so a message of a few bytes makes no
-//! array of gigabytes.
+//! Converts a graph's constants to HLO literals. A single value that fills an array stays a scalar, so a message of a few bytes
+//! never becomes an array of gigabytes.
 //!
-//! Source: `TensorProto` in `tensor.proto`: the last of too few values is repeated; none at all are zeros.
+//! Source: `TensorProto` in `tensor.proto`: if there are too few values the last is repeated; without values all are zero.
 
 use half::{bf16, f16};
 
@@ -11,13 +11,13 @@ use super::messages::TensorProto;
 use super::node::dims_of;
 use bf16scope_hlo::{ArrayShape, DType, Literal};
 
-/// An array that is written out takes at most this.
+/// Bytes of an array whose last value is repeated, at most.
 const MAX_BYTES: i64 = 1 << 30;
 
 /// A constant.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Constant {
-    /// Written out.
+    /// Every element.
     Dense(Literal),
     /// A scalar that fills these dims.
     Splat(Literal, Vec<i64>),
@@ -65,7 +65,7 @@ pub(crate) fn constant(tensor: &TensorProto) -> Result<Constant, Problem> {
     Ok(Constant::Dense(Literal::Array { shape: ArrayShape::new(dtype, dims), bytes: whole(all, dtype) }))
 }
 
-/// The same bytes, with 1 for every `true`.
+/// The same bytes, with every `true` as 1.
 fn whole(mut bytes: Vec<u8>, dtype: DType) -> Vec<u8> {
     if dtype == DType::Pred {
         bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
@@ -73,7 +73,7 @@ fn whole(mut bytes: Vec<u8>, dtype: DType) -> Vec<u8> {
     bytes
 }
 
-/// The values of a message's lists, as bytes.
+/// The values of a message's `*_val` lists, as little-endian bytes.
 fn values(tensor: &TensorProto, dtype: DType) -> Result<Vec<u8>, Problem> {
     let ints = || tensor.int_val.iter();
     Ok(match dtype {

@@ -1,5 +1,5 @@
-//! The text form of protocol buffers (`.pbtxt`), to the binary one by a [`Schema`]. Fields that the schema does not have are
-//! passed over; values are not interpreted beyond their encoding.
+//! Converts the text form of protocol buffers (`.pbtxt`) to the binary form by a [`Schema`]. Fields that the schema does not
+//! have are skipped; values are not interpreted beyond their encoding.
 //!
 //! Source: the text format's specification, as `google/protobuf/text_format.cc` reads it.
 
@@ -8,15 +8,15 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use super::dtypes;
 use super::schema::{Field, FieldType, Schema};
 
-/// Messages nest no deeper.
+/// The deepest nesting of messages that is read.
 const MAX_DEPTH: u32 = 64;
 
-/// What is wrong with a text, and where.
+/// A syntax error, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TextProblem {
-    /// From 1.
+    /// The line, counted from 1.
     pub line: u32,
-    /// In words, with what stands there.
+    /// The token at the error, and the expected one.
     pub message: String,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn to_binary(text: &str, schema: &'static Schema) -> Result<Vec<u8>, 
     Ok(out)
 }
 
-/// The names of a text's fields at its top, as far as they are seen in `text`: what kind of message it is.
+/// The name of the first field of a text, which shows what kind of message it is.
 pub(crate) fn first_field(text: &str) -> Option<&str> {
     let mut reader = Reader { text, rest: text };
     reader.skip();
@@ -52,7 +52,7 @@ impl<'t> Reader<'t> {
         Err(TextProblem { line, message: format!("{seen}, expected {expected}") })
     }
 
-    /// Passes over blanks and comments.
+    /// Skips whitespace and comments.
     fn skip(&mut self) {
         loop {
             self.rest = self.rest.trim_start();
@@ -61,7 +61,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Takes a letter and what is blank behind it.
+    /// Takes a character and the whitespace after it, if the character comes next.
     fn take(&mut self, letter: char) -> bool {
         let is_there = self.rest.starts_with(letter);
         if is_there {
@@ -71,7 +71,7 @@ impl<'t> Reader<'t> {
         is_there
     }
 
-    /// Letters, digits and what numbers have; empty if there are none.
+    /// Takes a name or a number; empty if neither comes next.
     fn word(&mut self) -> &'t str {
         let is_of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '+' | '/');
         let end = self.rest.find(|c| !is_of_word(c)).unwrap_or(self.rest.len());
@@ -200,7 +200,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The byte that stands behind a backslash, and how many letters it is.
+/// The byte that an escape stands for, and how many characters it takes after the backslash.
 fn escape(letters: &[u8]) -> Option<(u8, usize)> {
     let first = *letters.first()?;
     let digits = |radix: u32, from: usize, most: usize| {
@@ -229,7 +229,7 @@ fn put_bytes(tag: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes a number or name; whether it is one of the field's.
+/// Writes a number or name; false if the field does not take it.
 fn put_word(field: &Field, word: &str, out: &mut Vec<u8>) -> bool {
     match field.ty {
         FieldType::Varint => match whole(word).or_else(|| dtypes::of_name(word)) {

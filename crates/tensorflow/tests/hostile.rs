@@ -1,4 +1,4 @@
-//! Graphs that are damaged, or made to do damage: errors, without a panic, in bounded time and memory.
+//! Damaged and malicious graphs are refused with an error, without a panic, in bounded time and memory.
 
 mod fixtures;
 mod run;
@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use std::time::{Duration, Instant};
 
-/// Reads, ports and lowers; a module that comes out is whole.
+/// Reads, ports and lowers a graph; a module that results is verified.
 fn go_through(bytes: &[u8]) -> Result<(), String> {
     let graph = Graph::read(bytes, "g").map_err(|error| error.to_string())?;
     port(&graph);
@@ -19,7 +19,7 @@ fn go_through(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A few bytes changed, taken out, put in, or moved from elsewhere.
+/// The bytes with a few mutations: changed, removed, inserted or moved.
 fn mutated(bytes: &[u8], rng: &mut StdRng) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..rng.random_range(1..6) {
@@ -42,7 +42,7 @@ fn mutated(bytes: &[u8], rng: &mut StdRng) -> Vec<u8> {
     bytes
 }
 
-/// How many of each kind; `BF16SCOPE_TEST_MUTATIONS` asks for more.
+/// The number of mutations of each kind; `BF16SCOPE_TEST_MUTATIONS` sets another number.
 fn n_mutations() -> usize {
     std::env::var("BF16SCOPE_TEST_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
 }
@@ -94,11 +94,11 @@ fn what_would_take_all_memory_is_refused() {
         tensor_shape { dim { size: 1000000000000 } dim { size: 1000 } } float_val: 1 } } }"#;
     let text = node("c", "Const", &[], huge) + &node("y", "Neg", &["c"], FLOAT);
     assert!(error(&text).contains("more than memory holds"), "{}", error(&text));
-    // One value that fills 2^40 elements is a broadcast, and its sum a module.
+    // A single value that fills 10^12 elements is a broadcast, so that a reader of it becomes a module.
     let wide = huge.replace("1000000000000", "1000000000");
     let text = node("c", "Const", &[], &wide) + &node("y", "Neg", &["c"], FLOAT);
     go_through(text.as_bytes()).unwrap();
-    // Two values, which would be written out.
+    // Two values would have to be written out.
     let text = text.replace("float_val: 1", "float_val: [1, 2]");
     assert!(error(&text).contains("more than 1073741824 bytes"), "{}", error(&text));
 }
@@ -132,7 +132,7 @@ fn functions_that_double_are_refused() {
     let started = Instant::now();
     assert!(error(&text).contains("nodes, each as often as it is called"), "{}", error(&text));
     assert!(started.elapsed() < Duration::from_secs(120));
-    // One that calls itself.
+    // A recursive function.
     let text = node(
         "x",
         "Placeholder",

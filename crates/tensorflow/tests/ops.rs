@@ -1,4 +1,4 @@
-//! Each op beside what TensorFlow computed of it on random inputs, ranks and paddings (`data`).
+//! Compares each op with TensorFlow's results on random inputs, ranks and paddings (`data`).
 
 mod fixtures;
 mod run;
@@ -12,7 +12,7 @@ fn every_op_computes_what_tensorflow_computes() {
     compare("ops");
 }
 
-/// `TensorArray`s of both versions in and outside of loops, and what gradients of loops keep.
+/// `TensorArray`s of both versions in and outside of loops, and residuals of loops.
 #[test]
 fn lists_and_gradients_of_loops_are_what_tensorflow_computes() {
     compare("lists");
@@ -49,14 +49,14 @@ fn compare(file: &str) {
         };
         assert_eq!(results.len(), outs.len(), "{case}");
         for (name, ours) in outs.iter().zip(&results) {
-            // Eight: four for each of two implementations of a function of one element.
+            // Eight roundings: four for each of two implementations of a function of one element.
             wrong.extend(difference(ours, &arrays[name], terms + 8.0).map(|text| format!("{name}: {text}")));
         }
     }
     assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), terms.len(), wrong.join("\n"));
 }
 
-/// A graph of text, its inputs and its one result.
+/// The result that a graph in text form computes from some inputs.
 fn computed(text: &str, inputs: &[Literal], fetch: &str) -> Vec<f64> {
     let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
     let lowered = lower(&graph, &Choice { name: Some(fetch.to_string()), size_of: &|_, _| None }).unwrap();
@@ -109,7 +109,7 @@ fn what_only_the_last_trip_runs_is_between_a_loop_and_its_exit() {
     assert_eq!(computed(&nodes.join("\n"), &[x], "plain"), [192.0]);
 }
 
-/// What an iterator gives is an input; the pipeline behind it is the host's.
+/// An iterator's outputs are inputs of the program; the pipeline behind it runs on the host.
 #[test]
 fn a_graph_begins_behind_its_input_pipeline() {
     let text = "node { name: \"iterator\" op: \"IteratorV2\" }
@@ -121,7 +121,7 @@ fn a_graph_begins_behind_its_input_pipeline() {
     assert_eq!(computed(text, &inputs, "y"), [4.0, 5.0]);
 }
 
-/// A trip pushes the handle of its stack in no order to what loops inside push on that.
+/// The graph does not order a push of a stack's handle against the inner loops' pushes on that stack.
 #[test]
 fn a_stack_on_a_stack_is_what_it_holds_in_the_end() {
     let attrs = |key: &str, dtype: &str| format!("attr {{ key: \"{key}\" value {{ type: {dtype} }} }}");

@@ -1,4 +1,4 @@
-//! What graphs become as experiments, and the slips that they show.
+//! Graphs ported to experiments, and the mistakes that graphs show.
 
 mod fixtures;
 mod run;
@@ -17,7 +17,7 @@ fn a_network_becomes_layers_with_all_of_its_variables() {
         let ported = ported(name);
         let text = ported.experiment.expect("it has words");
         assert_eq!(ported.variables.unmapped, [""; 0], "{name}\n{text}");
-        // Slots and counters aside, those that TensorFlow has.
+        // All of TensorFlow's variables except slots and counters.
         let (arrays, _) = arrays(name);
         let names = arrays.keys().filter_map(|key| key.strip_prefix("before/"));
         let is_own = |name: &&str| {
@@ -62,7 +62,7 @@ fn slips_are_those_that_the_dtypes_show() {
     for name in ["mlp_adam", "cnn", "resnet"] {
         assert_eq!(kinds(name), [], "{name}");
     }
-    // Fed in f32 through a placeholder, and cast in the graph.
+    // The input is fed in f32 through a placeholder and cast in the graph.
     assert_eq!(kinds("resnet_bf16"), [SlipKind::CastOnDevice]);
     assert_eq!(kinds("slip_bf16_loss"), [SlipKind::Bf16Loss, SlipKind::Bf16LossSum]);
     assert_eq!(kinds("slip_dice"), [SlipKind::Bf16Loss, SlipKind::Bf16LossSum]);
@@ -73,7 +73,7 @@ fn slips_are_those_that_the_dtypes_show() {
     assert_eq!(kinds("clean_cores"), []);
 }
 
-/// Each form as people write it, and what it becomes; `port_cli` compares its rates with those that TensorFlow computes.
+/// Common ways of writing each form, and the resulting YAML; `port_cli` compares its rates with TensorFlow's.
 #[test]
 fn learning_rates_are_said_in_words() {
     let exponential = "{kind: exponential, value: 0.05, decay_steps: 300, decay_rate: 0.9}";
@@ -131,14 +131,14 @@ fn learning_rates_are_said_in_words() {
             text => assert!(about_rates[0].starts_with(text), "{name}: {about_rates:?}"),
         }
     }
-    // A form without words: its values are in the note.
+    // A form that YAML does not have: the note lists its values.
     let inverse_time = ported("schedule_inverse_time");
     assert_eq!(inverse_time.training.learning_rate, "");
     let text = &inverse_time.missing[0].text;
     assert!(text.contains("it is 0.05 at step 0, 0.030000001 at step 1000"), "{text}");
 }
 
-/// What two losses weigh, and which labels they read.
+/// The weights of two losses, and the labels that they read.
 #[test]
 fn several_losses_are_outputs_with_weights() {
     let ported = ported("two_heads");
@@ -152,7 +152,7 @@ fn several_losses_are_outputs_with_weights() {
     assert_eq!(ported.variables.unmapped, [""; 0]);
 }
 
-/// Batch norms of plain ops, squeeze-and-excitation's gates, slim's names, initializers.
+/// Batch norms written with plain ops, squeeze-and-excitation's gates, slim's names, initializers.
 #[test]
 fn plain_ops_become_the_layers_that_they_are() {
     let ported = ported("plain_ops");
@@ -174,12 +174,12 @@ fn plain_ops_become_the_layers_that_they_are() {
     assert_eq!(ported.variables.unmapped, [""; 0]);
 }
 
-/// What the graph says of initial values, where no word of ours is the same.
+/// Initializers of a graph that have no name in YAML.
 #[test]
 fn initial_values_are_said_by_their_numbers() {
     let text = ported("resnet").experiment.unwrap();
     assert!(text.contains("{dense: 5, kernel_initializer: {random_normal: 0.01}, name: dense}"), "{text}");
-    // A square kernel is both `lecun_normal` and `glorot_normal`: it has the word that the others have.
+    // A square kernel fits both `lecun_normal` and `glorot_normal`: it gets the initializer of the other kernels.
     assert!(!text.contains("glorot_normal"), "{text}");
 }
 
@@ -230,7 +230,7 @@ fn a_function_of_a_saved_model_becomes_its_network() {
 ";
     assert!(text.contains(layers), "{text}");
     assert!(softmax.differs[0].text.contains("it ends here as one trained by sparse_softmax_cross_entropy does"));
-    // An op that has no word is not left out without a word.
+    // An op that layers cannot express is reported.
     let cumulated = read(&saved("Cumsum", "last:out:0"));
     assert_eq!(cumulated.experiment, None);
     assert!(
@@ -250,7 +250,7 @@ fn node(name: &str, op: &str, inputs: &[&str], types: &[(&str, &str)], dims: Opt
     format!("node {{ name: {name:?} op: {op:?} {inputs}{types}{shape} }}\n")
 }
 
-/// Every kind of slip, in a graph of a few nodes, and what is like it and right.
+/// Every kind of mistake in a graph of a few nodes, and a similar graph without it.
 #[test]
 fn each_kind_of_slip_is_shown_by_a_few_nodes() {
     let (f32, bf16, half, long) = ("DT_FLOAT", "DT_BFLOAT16", "DT_HALF", "DT_INT64");

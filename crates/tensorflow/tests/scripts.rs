@@ -1,4 +1,4 @@
-//! Scripts read as a lint: what is found at which line, and no alarm on those without.
+//! The script lint: findings with their lines, and no finding in clean scripts.
 
 use bf16scope_tensorflow::read_script;
 use rand::rngs::StdRng;
@@ -25,15 +25,15 @@ def model_fn(features, labels, mode, params):
 def input_fn(params):
   return dataset.batch(params['batch_size'], drop_remainder=True)
 ",
-    // Python 2, and a batch of a list that is no data set's.
+    // Python 2, and a function `batch` that is not a data set's method.
     "print 'training', FLAGS.name\nx = tf.cast(x, tf.bfloat16)\nbatch(a, b)\n",
-    // Keras by its policy.
+    // Keras with its mixed-precision policy.
     "tf.keras.mixed_precision.Policy('mixed_bfloat16')\nmodel.add(Dense(10, kernel_regularizer=l2(1e-4)))\nmodel.fit(x, y)\n",
-    // A comment about the scope, and a text with code in it.
+    // A comment about the scope, and a string with code in it.
     "# the bfloat16_scope keeps variables in f32\ns = '''\nwith bfloat16_scope():\n  model.compile()\n'''\n",
-    // A probability beside the loss.
+    // Probabilities that the loss does not read.
     "probabilities = tf.nn.softmax(logits)\nloss = tf.losses.softmax_cross_entropy(labels, logits)\n",
-    // f16 where no TPU is meant.
+    // f16 in a script that is not for a TPU.
     "policy = tf.keras.mixed_precision.Policy('mixed_float16')\nopt = LossScaleOptimizer(opt)\n",
 ];
 
@@ -110,7 +110,7 @@ fn slips_are_found_at_their_line() {
     }
 }
 
-/// Forty scripts in as many styles: `=== title: clean`, or `=== title: line what`.
+/// Forty scripts in different styles, each below `=== title: clean` or `=== title: line what`.
 #[test]
 fn forty_scripts_are_read_as_they_are_meant() {
     let all = include_str!("data/scripts.txt");
@@ -141,7 +141,7 @@ fn what_is_not_followed_is_listed() {
     assert_eq!(reading.not_followed, ["official", "resnet_model"]);
 }
 
-/// Scripts with letters changed, moved and cut off: read, without a panic.
+/// Scripts with changed, inserted and removed characters are linted without a panic.
 #[test]
 fn mutated_scripts_are_read() {
     let mut rng = StdRng::seed_from_u64(56);

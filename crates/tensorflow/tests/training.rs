@@ -1,4 +1,4 @@
-//! Training steps as a Saver's .meta holds them, beside three steps of TensorFlow's: losses, variables, slots, counters.
+//! Compares the training steps of Savers' .meta files with three steps in TensorFlow: losses, variables, slots, counters.
 
 mod fixtures;
 mod run;
@@ -13,11 +13,11 @@ fn lowered(name: &str) -> Lowered {
     lower(&graph, &Choice { name: None, size_of: &|_, _| None }).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// How far two results may be apart.
+/// A bound on the difference of two results.
 enum Bound {
-    /// As `terms` of [`difference`].
+    /// The `terms` of [`difference`].
     Terms(f64),
-    /// A share of the most that the variable changed in three steps.
+    /// Relative to the largest change of the variable in three steps.
     Change(f64),
 }
 
@@ -30,7 +30,7 @@ fn check(name: &str, bound: &Bound) {
         .iter()
         .filter_map(|(key, array)| Some((key.strip_prefix("before/")?.to_string(), array.clone())))
         .collect();
-    // Every variable but those that the step neither reads nor changes is one of the module's.
+    // The module has every variable that the step reads or changes.
     let roles = &lowered.roles;
     let mut wrong = Vec::new();
     for step in 0..3 {
@@ -88,10 +88,10 @@ fn three_steps_of_a_recurrent_network_with_tables_are_tensorflows() {
 
 #[test]
 fn three_steps_in_a_bf16_scope_are_tensorflows() {
-    // A gradient passes a rounding to bf16 (2^-8) at each product and activation of its way, forward and back, and each may
-    // fall the other way where sums are ordered otherwise: 8 of them in the two layers.
+    // A gradient is rounded to bf16 (2^-8) at each product and activation on its path, forward and backward, and each rounding
+    // may go the other way if sums are ordered differently: 8 roundings in the two layers.
     check("mlp", &Bound::Change(8.0 / 256.0));
-    // 70 in the network of 11 convolutions with their activations.
+    // 70 roundings in the network of 11 convolutions with their activations.
     check("resnet_bf16", &Bound::Change(70.0 / 256.0));
 }
 

@@ -1,4 +1,4 @@
-//! What the rule of an op works with: a node, its inputs, and the words in which rules are written.
+//! The context of an op's lowering rule: the node, its inputs, and helpers that rules share.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ pub(crate) struct Call<'a, 'g> {
     pub gates: Gates,
 }
 
-/// What a rule gives: the values of the node's outputs.
+/// A rule's result: the values of the node's outputs.
 pub(crate) type Outputs = Result<Vec<Value>, Problem>;
 
 impl<'g> Call<'_, 'g> {
@@ -33,7 +33,7 @@ impl<'g> Call<'_, 'g> {
             .ok_or_else(|| Problem::new(format!("it has {n} inputs, expected at least {}", number + 1)))
     }
 
-    /// An input that is an array; of a variable its value.
+    /// An input as an array; for a variable its value.
     pub(crate) fn array(&mut self, number: usize) -> Result<InstrId, Problem> {
         match *self.input(number)? {
             Value::Array(id) => Ok(id),
@@ -63,7 +63,7 @@ impl<'g> Call<'_, 'g> {
         Ok(all)
     }
 
-    /// The variable that an input is.
+    /// An input that is a variable: its index.
     pub(crate) fn variable(&self, number: usize) -> Result<usize, Problem> {
         match self.input(number)? {
             Value::Variable(variable) => Ok(*variable),
@@ -79,7 +79,7 @@ impl<'g> Call<'_, 'g> {
         self.e().dtype(id)
     }
 
-    /// An input that has to be known while the graph is read.
+    /// An input that has to be known at compile time.
     pub(crate) fn known(&mut self, number: usize) -> Result<Rc<Known>, Problem> {
         let id = self.array(number)?;
         self.lowering.known(id).ok_or_else(|| {
@@ -88,14 +88,14 @@ impl<'g> Call<'_, 'g> {
         })
     }
 
-    /// The same, as whole numbers.
+    /// An input that has to be known, as integers.
     pub(crate) fn ints(&mut self, number: usize) -> Result<Vec<i64>, Problem> {
         let known = self.known(number)?;
         let whole = known.values.iter().map(|value| value.whole()).collect::<Option<Vec<i64>>>();
         whole.ok_or_else(|| Problem::new(format!("input {number} is {}, expected whole numbers", known.dtype)))
     }
 
-    /// The same, as one whole number.
+    /// An input that has to be known, as a single integer.
     pub(crate) fn int(&mut self, number: usize) -> Result<i64, Problem> {
         let ints = self.ints(number)?;
         match ints[..] {
@@ -104,13 +104,13 @@ impl<'g> Call<'_, 'g> {
         }
     }
 
-    /// The same, as a number.
+    /// An input that has to be known, as a float: its first element.
     pub(crate) fn number(&mut self, number: usize) -> Result<f64, Problem> {
         let known = self.known(number)?;
         known.values.first().map(|value| Number::real(*value)).ok_or_else(|| Problem::new("it is empty"))
     }
 
-    /// A dtype that HLO has, from an attribute.
+    /// A dtype attribute as HLO's dtype.
     pub(crate) fn dtype_of(&self, name: &str) -> Result<DType, Problem> {
         match self.node.type_number(name) {
             None => Err(Problem::new(format!("its attribute `{name}` is missing"))),
@@ -120,12 +120,12 @@ impl<'g> Call<'_, 'g> {
         }
     }
 
-    /// Axes among `rank`, counted from the end where they are negative.
+    /// Axes of an array of this rank; negative ones count from the end.
     pub(crate) fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<i64>, Problem> {
         axes.iter().map(|axis| self.axis(*axis, rank)).collect()
     }
 
-    /// One of them.
+    /// An axis of an array of this rank; a negative one counts from the end.
     pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<i64, Problem> {
         let rank = rank as i64;
         let from_start = if axis < 0 { axis + rank } else { axis };
@@ -135,7 +135,7 @@ impl<'g> Call<'_, 'g> {
         }
     }
 
-    /// The dims that two broadcast to, as NumPy does.
+    /// The dims that two shapes broadcast to, by NumPy's rule.
     pub(crate) fn broadcast_dims(&self, a: &[i64], b: &[i64]) -> Result<Vec<i64>, Problem> {
         let rank = a.len().max(b.len());
         let at = |dims: &[i64], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
@@ -149,7 +149,7 @@ impl<'g> Call<'_, 'g> {
             .collect()
     }
 
-    /// An array repeated to these dims, as NumPy does.
+    /// An array broadcast to these dims, by NumPy's rule.
     pub(crate) fn broadcast_to(&self, x: InstrId, dims: &[i64]) -> Result<InstrId, Problem> {
         let from = self.dims(x);
         if from == dims {
@@ -169,23 +169,23 @@ impl<'g> Call<'_, 'g> {
         Ok(self.e().broadcast(self.e().reshape(x, &kept), &places, dims))
     }
 
-    /// Two arrays of the same dims.
+    /// Two arrays broadcast to common dims.
     pub(crate) fn same(&self, x: InstrId, y: InstrId) -> Result<(InstrId, InstrId), Problem> {
         let dims = self.broadcast_dims(&self.dims(x), &self.dims(y))?;
         Ok((self.broadcast_to(x, &dims)?, self.broadcast_to(y, &dims)?))
     }
 
-    /// A scalar in the dtype of `x`, filling its dims.
+    /// An array with the dtype and dims of `x`, filled with `value`.
     pub(crate) fn like(&self, x: InstrId, value: f64) -> InstrId {
         self.e().full_like(x, value)
     }
 
-    /// A vector along `axis` of `dims`.
+    /// A vector broadcast along `axis` of `dims`.
     pub(crate) fn along(&self, vector: InstrId, axis: i64, dims: &[i64]) -> InstrId {
         self.e().broadcast(vector, &[axis], dims)
     }
 
-    /// A box, one step at a time.
+    /// A slice with stride 1.
     pub(crate) fn slice(&self, x: InstrId, starts: &[i64], limits: &[i64]) -> InstrId {
         let dims = starts.iter().zip(limits).map(|(&start, &limit)| SliceDim { start, limit, stride: 1 });
         self.e().slice(x, &dims.collect::<Vec<_>>())
@@ -199,7 +199,7 @@ impl<'g> Call<'_, 'g> {
         self.slice(x, &starts, &limits)
     }
 
-    /// A constant vector, or with `dims` of another rank an array.
+    /// A constant array of integers with these dims.
     pub(crate) fn ints_constant(&self, values: &[i64], dims: &[i64], dtype: DType) -> InstrId {
         use bf16scope_hlo::Literal;
         let literal = match dtype {
@@ -209,7 +209,7 @@ impl<'g> Call<'_, 'g> {
         self.e().constant(literal)
     }
 
-    /// The dtype in which sums of `dtype` are taken, as TensorFlow's XLA bridge does.
+    /// The accumulation dtype of sums of `dtype`, as in TensorFlow's XLA bridge.
     pub(crate) fn sums_in(&self, dtype: DType) -> DType {
         match dtype {
             DType::BF16 | DType::F16 => DType::F32,
@@ -217,7 +217,7 @@ impl<'g> Call<'_, 'g> {
         }
     }
 
-    /// A sum over axes: in f32 for 16 bits, rounded at the end.
+    /// A sum over axes, accumulated in f32 for 16-bit dtypes and rounded at the end.
     pub(crate) fn sum(&self, x: InstrId, axes: &[i64]) -> InstrId {
         let dtype = self.dtype(x);
         let wide = self.e().convert(x, self.sums_in(dtype));

@@ -1,4 +1,4 @@
-//! How values go into loops and branches, and come out: as elements of a state, as constants, or as what they are outside too.
+//! Carries values into and out of loops and branches: as elements of their state, as constants, or unchanged (handles).
 
 use std::rc::Rc;
 
@@ -7,10 +7,10 @@ use super::{Lowering, Value};
 use crate::error::{GraphError, Problem};
 use bf16scope_hlo::{DType, Emitter, InstrId, Literal, Op, Shape};
 
-/// A list that handles name: a `Stack`.
+/// A list that is reached through handles: a `Stack`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
-    /// `None` in a loop or branch that it is not handed to.
+    /// `None` in a loop or branch that the stack is not passed to.
     pub list: Option<Rc<List>>,
 }
 
@@ -26,30 +26,30 @@ impl Store {
     }
 }
 
-/// What a value in a state is.
+/// The form of a value in a state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Form {
     Array,
     List(Box<ListKind>),
 }
 
-/// How an outer value is inside.
+/// How an outer value is passed into a loop or branch.
 #[derive(Clone, Debug)]
 pub(super) enum Handed {
     State(Form),
-    /// The same constant inside.
+    /// The same constant, written again inside.
     Constant(Literal),
-    /// A handle.
+    /// A handle, which is the same inside.
     Same(Value),
 }
 
-/// What a loop or branch is handed: values, the variables and stores that they name.
+/// The inputs of a loop or branch: values, and the variables and stores that they refer to.
 #[derive(Debug)]
 pub(super) struct Carried {
     pub values: Vec<Handed>,
     pub variables: Vec<usize>,
     pub stores: Vec<(usize, ListKind)>,
-    /// The elements of the state: of values, variables, stores.
+    /// The elements of the state: those of values, then of variables, then of stores.
     pub state: Vec<InstrId>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Effects {
     pub stores: Vec<Value>,
 }
 
-/// How far a module and what is said of it were, to go back to.
+/// A point in the writing of a module to roll back to.
 pub(super) struct Mark {
     n_computations: usize,
     n_stores: usize,
@@ -83,11 +83,11 @@ impl Form {
         }
     }
 
-    /// The same, but for what `original` does not know yet.
+    /// The same form, without facts that `original` does not know yet.
     pub(super) fn forgetful(self, original: &Form) -> Form {
         match (self, original) {
             (Form::List(kind), Form::List(original)) => Form::List(Box::new(kind.forgetful(original))),
-            // A flow of zero, of which a trip says all.
+            // A flow of zero: the trip determines the form.
             (Form::List(_), Form::Array) => Form::Array,
             (form, _) => form,
         }
@@ -126,7 +126,7 @@ pub(super) fn promoted(e: &Emitter, value: &Value, form: &Form) -> Value {
     }
 }
 
-/// The next value of a form.
+/// The next value of a form, from the next elements of a state.
 pub(super) fn taken(form: &Form, elements: &mut impl Iterator<Item = InstrId>) -> Value {
     match form {
         Form::Array => elements.next().map_or(Value::Nothing, Value::Array),
@@ -138,7 +138,7 @@ pub(super) fn taken(form: &Form, elements: &mut impl Iterator<Item = InstrId>) -
 }
 
 impl<'g> Lowering<'g> {
-    /// How values go in. A value that stays the same may be a constant inside.
+    /// How values are passed in. A value that is the same on every trip may be a constant inside.
     pub(super) fn carried(&mut self, values: &[Value], is_invariant: &[bool]) -> Result<Carried, Problem> {
         let mut carried = Carried { values: Vec::new(), variables: Vec::new(), stores: Vec::new(), state: Vec::new() };
         for (value, is_invariant) in values.iter().zip(is_invariant) {
@@ -199,7 +199,7 @@ impl<'g> Lowering<'g> {
         })
     }
 
-    /// Runs `write` with what was handed, inside a computation; gives variables and stores after it too.
+    /// Runs `write` with the values inside a computation; also returns the variables and stores after it.
     pub(super) fn with_carried<T>(
         &mut self,
         carried: &Carried,
@@ -243,7 +243,7 @@ impl<'g> Lowering<'g> {
         Ok((written?, effects))
     }
 
-    /// What values are after a loop, whose state it left as `elements`.
+    /// The values after a loop that left `elements` as its state.
     pub(super) fn after(
         &mut self,
         carried: &Carried,
@@ -259,7 +259,7 @@ impl<'g> Lowering<'g> {
         results
     }
 
-    /// Gives variables and stores the values that they have after a loop or branch.
+    /// Sets variables and stores to their values after a loop or branch.
     pub(super) fn write_back(
         &mut self,
         variables: &[usize],
@@ -276,7 +276,7 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Where the module is now.
+    /// The current point in the writing of the module.
     pub(super) fn mark(&self) -> Mark {
         Mark {
             n_computations: self.e.with_module(|module| module.computations.len()),
@@ -286,19 +286,19 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Forgets computations that were written since.
+    /// Rolls back to a mark: removes the computations that were written since.
     pub(super) fn go_back(&mut self, mark: Mark) {
         self.e.with_module_mut(|module| module.computations.truncate(mark.n_computations));
         self.memory.borrow_mut().forget(mark.n_computations);
         self.counts.retain(|(comp, _), _| comp.idx() < mark.n_computations);
         self.grown.retain(|(comp, _)| comp.idx() < mark.n_computations);
         self.stores.truncate(mark.n_stores);
-        // What is written again has the same numbers, by which lists are told apart.
+        // Lists that are written again get the same numbers, which identify them.
         self.n_arrays = mark.n_arrays;
         self.left_out = mark.left_out;
     }
 
-    /// The list that a store is.
+    /// The list of a store.
     pub(crate) fn store(&self, store: usize) -> Result<Rc<List>, Problem> {
         self.stores.get(store).and_then(|store| store.list.clone()).ok_or_else(|| {
             Problem::new("its stack is used in a loop or branch that it is not handed to")

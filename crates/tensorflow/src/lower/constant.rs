@@ -1,5 +1,5 @@
-//! Values that are known while a graph is read: shapes, axes, paddings. They are computed from the instructions written so far,
-//! in whole numbers and f64; what is large, or of another kind, is not known.
+//! Constant folding: values that are known at compile time, such as shapes, axes and paddings. They are computed from the
+//! instructions written so far, in integers and f64; large arrays and other dtypes are not known.
 //!
 //! Source: the ops' semantics in XLA's `operation_semantics.md`.
 
@@ -14,7 +14,7 @@ const MAX_ELEMENTS: i64 = 4096;
 /// Instructions between a value and its constants at most.
 const MAX_DEPTH: usize = 256;
 
-/// An array of numbers.
+/// An array whose numbers are known at compile time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
     pub dtype: DType,
@@ -22,7 +22,7 @@ pub(crate) struct Known {
     pub values: Vec<Number>,
 }
 
-/// A number: whole (and `pred`), or a float.
+/// A number: an integer (also for `pred`), or a float.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(crate) enum Number {
     Whole(i64),
@@ -45,7 +45,7 @@ impl Number {
     }
 }
 
-/// What is known of each instruction so far, by computation.
+/// A cache of the known values of instructions, by computation; `None` for an instruction whose value is not known.
 #[derive(Debug, Default)]
 pub(crate) struct Memory(IndexMap<(CompId, InstrId), Option<Rc<Known>>>);
 
@@ -92,7 +92,7 @@ fn is_known_dtype(dtype: DType) -> bool {
     matches!(dtype, DType::Pred | DType::F32 | DType::F64)
 }
 
-/// The number that a dtype holds instead.
+/// A number rounded or wrapped to a dtype.
 fn rounded(value: Number, dtype: DType) -> Option<Number> {
     Some(match (value, dtype) {
         (Number::Real(value), DType::F32) => Number::Real(f64::from(value as f32)),
@@ -131,7 +131,7 @@ fn literal(literal: &Literal) -> Option<Vec<Number>> {
     })
 }
 
-/// Steps of a row-major index.
+/// The strides of a row-major array, in elements.
 pub(crate) fn strides(dims: &[i64]) -> Vec<i64> {
     let mut strides = vec![1; dims.len()];
     for axis in (1..dims.len()).rev() {

@@ -1,5 +1,5 @@
-//! Control flow: branches of version 1 by gates, loops of version 1 and 2 as `while`, branches of version 2 as `conditional`,
-//! functions in the place of their calls.
+//! Lowers control flow: v1 branches (`Switch`, `Merge`) by gates, v1 and v2 loops as `while`, v2 branches as `conditional`;
+//! function calls are inlined.
 
 use std::rc::Rc;
 
@@ -14,17 +14,17 @@ use crate::node::{Edge, Node};
 use bf16scope_hlo::ops::Conditional;
 use bf16scope_hlo::{CompId, Emitter, InstrId, Op, Shape};
 
-/// How often a loop or branch is written again at most, until what it carries has one form.
+/// How often a loop or branch is rewritten at most, until the forms of its carried values no longer change.
 const MAX_FORMS: usize = 8;
 
-/// What a loop computes: of the values of a trip the condition, or the next ones.
+/// A loop's condition or body, as a function of the values at the start of a trip.
 type Inside<'a, 'g, T> = &'a dyn Fn(&mut Lowering<'g>, Vec<Value>) -> Result<T, GraphError>;
 
 /// A branch's results, and the stores after it.
 type Outcome = (Vec<Value>, Vec<Value>);
 
 impl<'g> Lowering<'g> {
-    /// The value of a variable, which becomes a parameter if nothing assigned it.
+    /// The current value of a variable.
     pub(crate) fn read(&mut self, variable: usize) -> Result<InstrId, Problem> {
         let state = &mut self.variables[variable];
         state.value.ok_or_else(|| {
@@ -32,7 +32,7 @@ impl<'g> Lowering<'g> {
         })
     }
 
-    /// Assigns a variable, where the gates hold.
+    /// Assigns a variable; it keeps its old value where the gates do not hold.
     pub(crate) fn assign(&mut self, variable: usize, value: InstrId, gates: &Gates) -> Result<(), Problem> {
         let shape = self.variables[variable].shape.clone();
         let assigned = self.array_shape(value);
@@ -53,7 +53,7 @@ impl<'g> Lowering<'g> {
         Ok(())
     }
 
-    /// A branch of version 1: each output is there under its condition.
+    /// A v1 branch: each output is computed under its condition.
     pub(super) fn switch(
         &mut self,
         scope: &mut Scope,
@@ -70,13 +70,13 @@ impl<'g> Lowering<'g> {
             scope.values.insert(Edge { node: idx, output }, data.clone());
         }
         scope.gates.insert(idx, gates);
-        // Readers take the gate of the output that they read: see `gates_of_edge`.
+        // Readers get the gate of the output that they read: see `gates_of_edge`.
         scope.switches.insert(idx, pred);
         scope.done.insert(idx);
         Ok(())
     }
 
-    /// Where two branches meet: the one that was taken.
+    /// The end of a v1 branch: the value of the branch that was taken.
     pub(super) fn merge(&mut self, scope: &mut Scope, node: &Node, idx: usize) -> Result<(), GraphError> {
         let inputs: Vec<(Value, Gates)> = node
             .inputs
@@ -111,7 +111,7 @@ impl<'g> Lowering<'g> {
         Ok(())
     }
 
-    /// One of two arrays by a scalar, which is repeated: XLA's CPU compiler aborts on some scalar predicates inside of fusions.
+    /// A select by a scalar predicate, broadcast because XLA's CPU compiler aborts on some scalar predicates inside fusions.
     fn select(&self, pred: InstrId, on_true: InstrId, on_false: InstrId) -> InstrId {
         let dims = self.e.dims(on_true);
         let pred =
@@ -119,7 +119,7 @@ impl<'g> Lowering<'g> {
         self.e.select(pred, on_true, on_false)
     }
 
-    /// One of two by a predicate; the one itself where the predicate is known.
+    /// One of two values by a predicate; no select is emitted if the predicate is known.
     pub(crate) fn chosen(&self, pred: InstrId, on_true: &Value, on_false: &Value) -> Result<Value, Problem> {
         let known = self.known(pred).and_then(|known| known.values.first().and_then(|value| value.whole()));
         match known {
@@ -139,7 +139,7 @@ impl<'g> Lowering<'g> {
         Ok(super::carried::taken(&form, &mut leaves.into_iter()))
     }
 
-    /// A function in the place of its call.
+    /// Inlines a function call.
     pub(super) fn call(
         &mut self,
         node: &'g Node,
@@ -172,7 +172,7 @@ impl<'g> Lowering<'g> {
         Ok(function.returns.iter().map(value).collect())
     }
 
-    /// Writes a computation of its own: `write` gets its parameter's elements, and gives its results.
+    /// Writes a new computation: `write` gets the elements of its parameter and returns its results.
     fn inside(
         &mut self,
         name: &str,
@@ -202,7 +202,8 @@ impl<'g> Lowering<'g> {
         Ok(comp)
     }
 
-    /// A loop over values: written until what goes in and what comes out have one form, since only a trip shows what lists hold.
+    /// A loop over values. It is rewritten until its inputs and outputs have the same forms, since only a trip shows what lists
+    /// hold.
     fn looped(
         &mut self,
         name: &str,
@@ -212,7 +213,7 @@ impl<'g> Lowering<'g> {
         body: Inside<'_, 'g, Vec<Value>>,
         error: &dyn Fn(&Self, Problem) -> GraphError,
     ) -> Result<Vec<Value>, GraphError> {
-        // Pushes behind the loop are not within its bound.
+        // The loop's bound does not apply to pushes after the loop.
         let is_bounded = |value: &Value| matches!(value, Value::List(list) if list.kind.is_bounded);
         let were_bounded: Vec<bool> = values.iter().map(is_bounded).collect();
         let stores_were: Vec<bool> = self.stores.iter().map(Store::is_bounded).collect();
@@ -307,7 +308,7 @@ impl<'g> Lowering<'g> {
         Err(error(self, problem.with_help("write elements of one shape to a TensorArray")))
     }
 
-    /// A loop of version 1, whose frame is left by this node.
+    /// A v1 loop whose frame this node leaves.
     pub(super) fn exit(
         &mut self,
         body: &'g Body,
@@ -316,7 +317,7 @@ impl<'g> Lowering<'g> {
         idx: usize,
     ) -> Result<(), GraphError> {
         if scope.done.contains(&idx) {
-            // The loop was written for another of its exits.
+            // Another exit of the loop has already written it.
             return Ok(());
         }
         let node = &body.nodes[idx];
@@ -333,7 +334,7 @@ impl<'g> Lowering<'g> {
         let problem = |lowering: &Self, message: &str| Err(lowering.error(node, Problem::new(message)));
         let Some(condition) = frame.condition else { return problem(self, "its loop has no condition") };
         let value = |scope: &Scope, edge: Edge| scope.values.get(&edge).cloned().unwrap_or(Value::Nothing);
-        // What enters: first the loop's own values, which come to a merge, then what stays the same.
+        // The values that enter: first the loop variables, which reach a merge, then the loop invariants.
         let mut first = Vec::new();
         for &merge in &frame.merges {
             let is_enter = |edge: &&Edge| body.nodes[edge.node].op.ends_with("Enter");
@@ -383,7 +384,8 @@ impl<'g> Lowering<'g> {
         };
         let error = |this: &Self, problem: Problem| this.error(node, problem);
         let results = self.looped(&name, values, &is_invariant, &condition, &trip, &error)?;
-        // What leaves is a switch's other output, itself or behind what only the last trip runs: identities of a gradient.
+        // An exit reads a switch's other output, directly or behind nodes that run only on the last trip (a gradient's
+        // identities).
         let mut last = preset(results);
         for &exit in &frame.exits {
             let Some(input) = body.nodes[exit].inputs.first() else { continue };
@@ -410,7 +412,7 @@ impl<'g> Call<'_, 'g> {
             .ok_or_else(|| Problem::new(format!("its `{name}` is `{function}`, and the graph has no such function")))
     }
 
-    /// A function's results in the place of the call.
+    /// Inlines the function that an attribute names, with the inputs from `first` on.
     pub(crate) fn inline(&mut self, name: &str, first: usize) -> Outputs {
         let function = self.function(name)?;
         let inputs = self.inputs[first.min(self.inputs.len())..].to_vec();
@@ -422,7 +424,7 @@ impl<'g> Call<'_, 'g> {
     pub(crate) fn while_loop(&mut self) -> Outputs {
         let (condition, body) = (self.function("cond")?, self.function("body")?);
         let values = self.inputs.clone();
-        // What the body gives back as it got it is the same on every trip.
+        // A value that the body returns unchanged is the same on every trip.
         let is_invariant: Vec<bool> = (0..values.len()).map(|at| function_passes(body, at)).collect();
         let node = self.node;
         let none = Gates::default();
@@ -462,7 +464,7 @@ impl<'g> Call<'_, 'g> {
         let node = self.node;
         let this = &mut *self.lowering;
         let none = Gates::default();
-        // The forms of results and of stores, once they are known to differ by branch.
+        // The common forms of results and of stores, once the branches are known to differ.
         let mut forms: Option<(Vec<Form>, Vec<Form>)> = None;
         for _ in 0..MAX_FORMS {
             let carried = this.carried(&values, &vec![true; values.len()])?;
@@ -493,7 +495,7 @@ impl<'g> Call<'_, 'g> {
                     .map(|at| {
                         let mut all = outcomes.iter().map(|outcome| Form::of_value(&which(outcome)[at]));
                         let first = all.next().unwrap_or(Form::Array);
-                        // Forms grow with each branch: a second round has them all.
+                        // Forms grow with each branch: in a second round every branch has the common form.
                         all.try_fold(first, |form, other| form.joined(&other, Join::Branches))
                     })
                     .collect::<Result<Vec<Form>, Problem>>()
@@ -531,7 +533,7 @@ impl<'g> Call<'_, 'g> {
     }
 }
 
-/// Whether a function gives its argument back, itself or through identities, in the same place.
+/// Whether a function returns argument `at` as result `at`, directly or through identities.
 fn function_passes(function: &Function, at: usize) -> bool {
     let Some(mut edge) = function.returns.get(at).copied() else { return false };
     for _ in 0..64 {
@@ -545,7 +547,7 @@ fn function_passes(function: &Function, at: usize) -> bool {
     false
 }
 
-/// The error of a node inside, as the problem of the one around it.
+/// The error of a node inside a function, as a problem of the calling node.
 fn nested(error: GraphError) -> Problem {
     match error {
         GraphError::Node { node, op, message, help, .. } => {

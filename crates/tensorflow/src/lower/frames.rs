@@ -1,4 +1,4 @@
-//! Loops of version 1: frames, which `Enter` opens and `Exit` leaves.
+//! The frames of v1 loops, which `Enter` opens and `Exit` leaves.
 //!
 //! Source: `BuildControlFlowInfo` in TensorFlow's `core/graph/control_flow.cc`.
 
@@ -23,12 +23,12 @@ pub(super) struct Frame {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Frames {
     pub frames: Vec<Frame>,
-    /// The frame that a node is in, for those in one.
+    /// The frame of each node that is in one.
     pub of_node: IndexMap<usize, usize>,
     switches: IndexSet<usize>,
-    /// Frames whose body is lowered once, as a step: something in them is asked for itself.
+    /// Frames whose body is lowered once, as a step, because a target is inside of them.
     pub opened: IndexSet<usize>,
-    /// Inputs of the program, whatever they are read from: an iterator of the host.
+    /// Nodes that are inputs of the program; their own inputs (a host's iterator) are not lowered.
     pub fed: IndexSet<usize>,
 }
 
@@ -108,9 +108,9 @@ impl Frames {
         all
     }
 
-    /// Opens the frames around a node that is asked for.
+    /// Opens the frames around a target.
     pub(super) fn open(&mut self, node: usize) {
-        // What leaves a loop is not in it.
+        // An exit's value is outside of its loop.
         let is_exit = |frame: &usize| self.frames[*frame].exits.contains(&node);
         let mut frame = self.of_node.get(&node).copied();
         if let Some(inner) = frame.filter(is_exit) {
@@ -122,17 +122,17 @@ impl Frames {
         }
     }
 
-    /// Whether a switch is a loop's, by whose condition it goes on or leaves.
+    /// Whether a node is a loop's switch, which continues or leaves the loop by its condition.
     pub(super) fn is_loop_switch(&self, node: usize) -> bool {
         self.switches.contains(&node)
     }
 
-    /// Whether a node is one of a loop that is lowered as a step.
+    /// Whether a node is in a loop that is lowered as a step.
     pub(super) fn is_opened(&self, node: usize) -> bool {
         self.of_node.get(&node).is_some_and(|frame| self.opened.contains(frame))
     }
 
-    /// Adds what a node waits for: its inputs; a loop's result for all that goes into the loop.
+    /// Adds the nodes that a node depends on: its inputs; for a loop's exit everything that enters the loop.
     pub(super) fn before(&self, body: &Body, node: usize, all: &mut Vec<usize>) {
         let edges = |node: usize| {
             let node = &body.nodes[node];
@@ -140,16 +140,16 @@ impl Frames {
         };
         let op = body.nodes[node].op.as_str();
         if self.fed.contains(&node) {
-            // Its value is given.
+            // Its value is a parameter.
         } else if is_exit(op) && !self.is_opened(node) {
             let frame = self.of_node.get(&node).map(|frame| &self.frames[*frame]);
             all.extend(frame.iter().flat_map(|frame| &frame.enters).flat_map(|enter| edges(*enter)));
         } else if is_merge(op) && self.is_opened(node) {
-            // The first trip.
+            // The step is the first trip, so the value comes from outside.
             let is_next = |node: &usize| body.nodes[*node].op.ends_with("NextIteration");
             all.extend(edges(node).filter(|node| !is_next(node)));
         } else if self.is_loop_switch(node) {
-            // Its condition is not asked: the body is lowered, or the step is taken.
+            // The condition is not needed: the loop's body or its step is lowered in either case.
             all.extend(body.nodes[node].inputs.first().map(|edge| edge.node));
         } else {
             all.extend(edges(node));

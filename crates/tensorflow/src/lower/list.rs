@@ -1,8 +1,8 @@
 //! Lists of equal elements: TensorFlow's `TensorList`, `TensorArray` and `Stack`.
 //!
-//! A list is an array `[size, element…]` for each array that an element is of (an element is an array, or again a list), with a
-//! length that is known while the graph is read, or is a scalar. What nothing was written to is zeros, which are made when they
-//! are read. A `TensorArray` is the value of its flow, so that loops carry it as any other value.
+//! A list is lowered to an array `[size, element…]` for each array of its elements (an element is an array or again a list), and
+//! a length that is known at compile time or is a scalar. A list that was never written is all zeros, which are emitted when
+//! they are read. A `TensorArray` is represented by its flow, so that loops carry it as any other value.
 //!
 //! Source: `tensor_list_utils.cc` of TensorFlow's `tf2xla/kernels`; `list_kernels.cc` and `tensor_array.h` of its CPU kernels.
 
@@ -13,49 +13,51 @@ use crate::error::Problem;
 use bf16scope_hlo::ops::PadDim;
 use bf16scope_hlo::{ArrayShape, DType, Emitter, InstrId, Literal, Op};
 
-/// The gradient's array of a `TensorArray`, or the array itself where the source is empty.
+/// The identity of a `TensorArray`: its number, and the source of a gradient's array (empty for the array itself).
 pub(crate) type Owner = (usize, String);
 
 /// A list.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct List {
     pub kind: ListKind,
-    /// Its arrays; none while all is zero.
+    /// Its arrays; empty while every element is zero.
     pub leaves: Vec<InstrId>,
-    /// Its length, where the kind does not say it.
+    /// Its length, if the kind does not have it.
     pub len: Option<InstrId>,
-    /// The only element that is not zero, and its place: sums of lists add it alone.
+    /// The place and the value of the only element that is not zero, if there is only one: sums of lists add just this element.
     pub only: Option<(InstrId, Vec<InstrId>)>,
 }
 
-/// What is known of a list while the graph is read.
+/// The facts about a list that are known at compile time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ListKind {
-    /// The `TensorArray` that it is.
+    /// The `TensorArray` that it belongs to.
     pub owner: Option<Owner>,
-    /// What its elements are; `None` until one is written.
+    /// The type of its elements; `None` until one is written.
     pub element: Option<Element>,
-    /// Its length, where it is known.
+    /// Its length, if it is known.
     pub n: Option<i64>,
-    /// The size of its arrays; `None`: its length.
+    /// The size of its arrays; `None` if that is its length.
     pub capacity: Option<i64>,
-    /// Whether all elements are one constant: shapes that loops keep for their gradients.
+    /// Whether all elements are the same constant, such as shapes that loops save for their gradients.
     pub same: Same,
-    /// Whether pushes stay within the capacity: a loop's bound, or TensorFlow's own.
+    /// Whether pushes stay within the capacity, by a loop's bound or TensorFlow's own.
     pub is_bounded: bool,
 }
 
-/// What is known of the values of a list's elements.
+/// The known values of a list's elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Same {
-    /// There is none yet.
+    /// The list is empty.
     Empty,
+    /// Every element is this constant.
     One(Literal),
+    /// Elements differ, or are not known.
     Several,
 }
 
 impl Same {
-    /// That of two lists, or of one with an element more.
+    /// The known values of the elements of two lists together.
     pub(crate) fn joined(&self, other: &Same) -> Same {
         match (self, other) {
             (Same::Empty, same) | (same, Same::Empty) => same.clone(),
@@ -65,12 +67,12 @@ impl Same {
     }
 }
 
-/// What an element is.
+/// The type of an element.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Element {
     Array(ArrayShape),
     List(Box<ListKind>),
-    /// A `TensorArray` that every trip of a loop makes: its handle, without arrays.
+    /// The handle of a `TensorArray` that every trip of a loop makes; it has no arrays.
     Handle(Rc<Handle>),
 }
 
@@ -79,7 +81,7 @@ pub(crate) enum Element {
 pub(crate) struct Handle {
     pub kind: ListKind,
     pub dtype: DType,
-    /// Whether it grows when it is written behind its end.
+    /// Whether it grows when it is written beyond its end.
     pub grows: bool,
 }
 
@@ -100,18 +102,18 @@ fn prefixed(n: i64, shape: &ArrayShape) -> ArrayShape {
 }
 
 impl ListKind {
-    /// A list of `n` elements, of which nothing else is known: zeros.
+    /// A list of `n` zeros.
     pub(crate) fn zeros(n: i64, element: Option<Element>) -> ListKind {
         ListKind { owner: None, element, n: Some(n), capacity: None, same: Same::Several, is_bounded: false }
     }
 
-    /// An empty list, of so many elements at most where that is not negative.
+    /// An empty list of at most `most` elements; a negative `most` is no bound.
     pub(crate) fn empty(most: i64, element: Option<Element>) -> ListKind {
         let capacity = (most >= 0).then_some(most.min(MAX_LENGTH));
         ListKind { owner: None, element, n: Some(0), capacity, same: Same::Empty, is_bounded: capacity.is_some() }
     }
 
-    /// The same, but for what `original` does not know yet: a trip of a loop says it.
+    /// The same kind, without facts that `original` does not know yet: a trip of the loop determines them.
     pub(crate) fn forgetful(&self, original: &ListKind) -> ListKind {
         let element = original.element.as_ref().and(self.element.clone());
         ListKind { element, same: original.same.clone(), ..self.clone() }
@@ -122,14 +124,14 @@ impl ListKind {
         self.capacity.or(self.n).unwrap_or(0)
     }
 
-    /// The arrays that a list of this kind is carried as: of its elements, then its length if it is not known.
+    /// The arrays that carry a list of this kind: those of its elements, then its length if it is not known.
     pub(crate) fn leaves(&self) -> Vec<ArrayShape> {
         let of_element = self.element.iter().flat_map(Element::leaves);
         let length = self.n.is_none().then(|| ArrayShape::new(DType::S32, []));
         of_element.map(|shape| prefixed(self.size(), &shape)).chain(length).collect()
     }
 
-    /// The kind that holds lists of both kinds, where `other` is another branch's, or what a trip of a loop makes of `self`.
+    /// The kind that holds lists of both kinds: `other` is another branch's kind, or the kind after a loop's trip from `self`.
     pub(crate) fn joined(&self, other: &ListKind, by: Join) -> Result<ListKind, Problem> {
         if self == other {
             return Ok(self.clone());
@@ -174,19 +176,20 @@ impl ListKind {
     }
 }
 
-/// How a list becomes another.
+/// Why two kinds of a list are joined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Join {
+    /// They come from two branches.
     Branches,
-    /// By a trip of a loop that runs so often at most, if that is known.
+    /// The second comes after a trip of a loop with this maximal trip count, if that is known.
     Loop(Option<i64>),
 }
 
-/// Lists are no longer.
+/// The largest length of a list.
 pub(crate) const MAX_LENGTH: i64 = 1 << 24;
 
 impl List {
-    /// A list in which nothing is written.
+    /// A list that was never written.
     pub(crate) fn zeros(kind: ListKind) -> List {
         List { kind, leaves: Vec::new(), len: None, only: None }
     }
@@ -219,7 +222,7 @@ impl List {
         List { kind: kind.clone(), leaves, len, only: None }
     }
 
-    /// The same list in a kind that holds it.
+    /// The same list in a more general kind.
     pub(crate) fn promoted(&self, e: &Emitter, kind: &ListKind) -> List {
         if self.kind == *kind {
             return self.clone();
@@ -235,7 +238,7 @@ impl List {
                 let arrays = ListKind { n: Some(to.size()), ..(**to).clone() }.leaves();
                 leaves.splice(0..0, arrays.iter().map(|shape| zeros(e, &prefixed(n, shape))));
             }
-            // The lengths of lists in it, which were all the same.
+            // The lengths of its inner lists, which were all equal.
             if let (Some(length), None) = (from.n, to.n) {
                 leaves.push(e.full(DType::S32, &[n], length as f64));
             }
@@ -251,7 +254,7 @@ pub(crate) fn zeros(e: &Emitter, shape: &ArrayShape) -> InstrId {
     e.full(shape.dtype, &shape.dims, 0.0)
 }
 
-/// An array with zeros behind it, up to these dims.
+/// An array padded with zeros at its end, up to these dims.
 fn enlarged(e: &Emitter, x: InstrId, dims: &[i64]) -> InstrId {
     let from = e.dims(x);
     if from == dims || from.len() != dims.len() {
@@ -262,7 +265,7 @@ fn enlarged(e: &Emitter, x: InstrId, dims: &[i64]) -> InstrId {
     e.pad(x, e.scalar(e.dtype(x), 0.0), &pads)
 }
 
-/// An element of an array `[size, element…]`.
+/// The element at `index` of an array `[size, element…]`.
 pub(crate) fn row(e: &Emitter, leaf: InstrId, index: InstrId) -> InstrId {
     let dims = e.dims(leaf);
     let Some((_, inner)) = dims.split_first() else { return leaf };
@@ -271,7 +274,7 @@ pub(crate) fn row(e: &Emitter, leaf: InstrId, index: InstrId) -> InstrId {
     e.reshape(part, inner)
 }
 
-/// An array `[size, element…]` with another element.
+/// An array `[size, element…]` with `value` as the element at `index`.
 pub(crate) fn with_row(e: &Emitter, leaf: InstrId, index: InstrId, value: InstrId) -> InstrId {
     let dims: Vec<i64> = std::iter::once(1).chain(e.dims(value)).collect();
     let mut operands = starts(e, leaf, index);
@@ -279,14 +282,14 @@ pub(crate) fn with_row(e: &Emitter, leaf: InstrId, index: InstrId, value: InstrI
     e.emit(Op::DynamicUpdateSlice, &operands, None)
 }
 
-/// An array, and where its row `index` begins.
+/// The operands of a dynamic slice of row `index`: the array and the start indices.
 fn starts(e: &Emitter, leaf: InstrId, index: InstrId) -> Vec<InstrId> {
     let zero = e.scalar(e.dtype(index), 0.0);
     let rest = e.dims(leaf).len().saturating_sub(1);
     [leaf, index].into_iter().chain(std::iter::repeat_n(zero, rest)).collect()
 }
 
-/// What a value is as an element, and its arrays.
+/// The element type and the arrays of a value.
 pub(crate) fn element(e: &Emitter, value: &Value) -> Result<(Element, Vec<InstrId>), Problem> {
     match value {
         Value::Array(id) => {
@@ -302,7 +305,7 @@ pub(crate) fn element(e: &Emitter, value: &Value) -> Result<(Element, Vec<InstrI
     }
 }
 
-/// The value that an element is.
+/// The value of an element, from its arrays.
 pub(crate) fn value(element: &Element, leaves: Vec<InstrId>) -> Value {
     match (element, &leaves[..]) {
         (Element::Array(_), [one]) => Value::Array(*one),

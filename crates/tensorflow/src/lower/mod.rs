@@ -1,9 +1,9 @@
-//! A graph to HLO, node by node, in an order in which inputs come first.
+//! Lowers a graph to HLO, node by node, in topological order.
 //!
-//! Every node is lowered by the rule of its op ([`ops`]). A variable is a parameter of the module and, where it is assigned, a
-//! result; between, its value is whatever was assigned last. A read that nothing orders after an assignment comes before it.
-//! Values of a branch that may not be taken carry the conditions under which they are (their *gates*): a `Merge` selects by
-//! them, and an assignment keeps the old value where they do not hold.
+//! Every node is lowered by the rule of its op ([`ops`]). A variable is a parameter of the module and, if it is assigned, a
+//! result; in between, its value is the last one assigned. A read that is not ordered after an assignment comes before it.
+//! Values of a branch that may not be taken carry the conditions under which they are computed (their *gates*): a `Merge`
+//! selects by them, and an assignment keeps the old value where they do not hold.
 //!
 //! Source: the dataflow semantics of TensorFlow's executor; how TensorFlow's XLA bridge lowers ops (`tf2xla`).
 
@@ -39,29 +39,29 @@ use super::index_map::{IndexMap, IndexSet};
 use super::node::{Edge, Node};
 use bf16scope_hlo::{ArrayShape, CompId, DType, Emitter, InstrId, Metadata, POISON};
 
-/// Functions call each other no deeper.
+/// The deepest nesting of function calls.
 const MAX_CALLS: usize = 48;
-/// Nodes that are lowered at most, those of functions as often as they are called.
+/// Nodes that are lowered at most; a function's nodes count once for each call.
 const MAX_NODES: usize = 1_000_000;
 
-/// What an output of a node is.
+/// The value of a node's output.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// An array of the computation that is being written.
     Array(InstrId),
-    /// A variable: a resource, or a reference.
+    /// A variable: a resource or a reference.
     Variable(usize),
     /// A list of arrays.
     List(Rc<List>),
-    /// A stack, which its handle names.
+    /// A stack's handle: an index into [`Lowering::stores`].
     Store(usize),
-    /// The handle of a `TensorArray`, whose value is its flow.
+    /// A `TensorArray`'s handle; the flow is its value.
     Handle(Rc<Handle>),
-    /// Text, an iterator, or nothing: what no program on a device reads.
+    /// A value that no device program reads: text, an iterator, or no value.
     Nothing,
 }
 
-/// The conditions under which a value is there: predicates, and what they must be.
+/// The conditions under which a value is computed: predicates and their required values.
 pub(crate) type Gates = Rc<Vec<(InstrId, bool)>>;
 
 /// A variable while the graph is lowered.
@@ -74,7 +74,7 @@ pub(crate) struct Variable {
     pub is_assigned: bool,
 }
 
-/// Values of one body that is being lowered: the graph's, or a call of a function.
+/// The values of a body that is being lowered: the graph's, or that of a function call.
 #[derive(Debug, Default)]
 pub(crate) struct Scope {
     pub values: IndexMap<Edge, Value>,
@@ -90,19 +90,19 @@ pub(crate) struct Lowering<'g> {
     pub e: Emitter,
     pub variables: Vec<Variable>,
     pub variable_of: BTreeMap<String, usize>,
-    /// Values of inputs, by node of the graph.
+    /// The parameters of inputs, by the graph's edges.
     pub inputs: IndexMap<Edge, InstrId>,
-    /// What was left out, by op.
+    /// The number of ops that were left out, by op.
     pub left_out: BTreeMap<String, usize>,
-    /// The state of random numbers, where ops draw some: a variable of ours.
+    /// The state of the random number generator, a variable of ours, if an op draws from it.
     pub random: Option<usize>,
     /// Stacks.
     pub stores: Vec<Store>,
-    /// How many `TensorArray`s there are.
+    /// The number of `TensorArray`s.
     pub n_arrays: usize,
-    /// What counters are at most behind the loops that count them.
+    /// The largest values of loop counters after their loops.
     counts: IndexMap<(CompId, InstrId), i64>,
-    /// Elements of loops' states by which `TensorArray`s grow.
+    /// Elements of loop states at which `TensorArray`s are written beyond their end.
     grown: Vec<(CompId, usize)>,
     memory: RefCell<Memory>,
     n_calls: usize,
@@ -110,7 +110,7 @@ pub(crate) struct Lowering<'g> {
 }
 
 impl<'g> Lowering<'g> {
-    /// What is known of a value.
+    /// The numbers of a value, if they are known at compile time.
     pub(crate) fn known(&self, id: InstrId) -> Option<Rc<Known>> {
         let comp = self.e.comp();
         self.e.with_module(|module| self.memory.borrow_mut().value(module, comp, id))
@@ -130,7 +130,7 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Lowers what `targets` need of a body, and gives nothing: their values are in `scope`.
+    /// Lowers the nodes of a body that `targets` need; their values are in `scope` afterwards.
     fn run(&mut self, body: &'g Body, frames: &Frames, scope: &mut Scope, targets: &[usize]) -> Result<(), GraphError> {
         let order = order::order(body, frames, scope, targets)
             .map_err(|node| self.error(&body.nodes[node], Problem::new("its inputs depend on itself")))?;
@@ -176,7 +176,7 @@ impl<'g> Lowering<'g> {
         }
         let is_handle = |value: &Value| matches!(value, Value::Variable(_) | Value::Store(_) | Value::Handle(_));
         if outputs.iter().all(is_handle) && !outputs.is_empty() {
-            // A handle is there in every branch; what is done with it is gated by the controls.
+            // A handle is valid in every branch; operations on it are gated by their control inputs.
             gates = if node.controls.is_empty() { Rc::default() } else { gates };
         }
         for (output, value) in outputs.into_iter().enumerate() {
@@ -189,7 +189,7 @@ impl<'g> Lowering<'g> {
         Ok(())
     }
 
-    /// Values of a node's outputs.
+    /// The values of a node's outputs.
     fn outputs(&mut self, node: &'g Node, inputs: Vec<Value>, gates: &Gates) -> Result<Vec<Value>, GraphError> {
         if let Some(function) = self.graph.functions.get(&node.op) {
             return self.call(node, function, inputs, gates);
@@ -202,7 +202,7 @@ impl<'g> Lowering<'g> {
         let mut call = Call { lowering: self, node, inputs, gates: gates.clone() };
         match rule(&mut call) {
             Ok(values) => Ok(values),
-            // What the emitter says is better: the rule saw only poison.
+            // The emitter's own error is better: the rule saw only poison.
             Err(_) if self.e.error().is_some() => Ok(vec![Value::Array(POISON)]),
             Err(problem) => Err(self.error(node, problem)),
         }
@@ -230,7 +230,7 @@ impl<'g> Lowering<'g> {
     }
 }
 
-/// The conditions of a node: those of its inputs and of what runs before it.
+/// The conditions of a node: those of its inputs and of its control inputs.
 fn gates_of(scope: &Scope, node: &Node) -> Gates {
     let of_inputs = node.inputs.iter().map(|edge| gates_of_edge(scope, *edge));
     let of_controls = node.controls.iter().filter_map(|node| scope.gates.get(node).cloned());
@@ -248,7 +248,7 @@ fn gates_of(scope: &Scope, node: &Node) -> Gates {
     }
 }
 
-/// The conditions of an output: of a switch's also which of the two it is.
+/// The conditions of an output: those of its node, and for a switch its predicate with the output's index.
 fn gates_of_edge(scope: &Scope, edge: Edge) -> Gates {
     let gates = scope.gates.get(&edge.node).cloned().unwrap_or_default();
     let Some(pred) = scope.switches.get(&edge.node) else { return gates };
@@ -259,7 +259,7 @@ fn gates_of_edge(scope: &Scope, edge: Edge) -> Gates {
     Rc::new(gates)
 }
 
-/// What instructions of a node say of it.
+/// The metadata of a node's instructions.
 fn metadata(node: &Node) -> Metadata {
     let place = node.source().and_then(|source| source.rsplit_once(':'));
     let (source_file, source_line) =

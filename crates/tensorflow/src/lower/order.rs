@@ -1,4 +1,4 @@
-//! An order in which inputs come first, and reads of variables before assignments that nothing orders.
+//! A topological order of nodes, with reads of variables before assignments that the graph does not order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,11 +32,11 @@ fn turn(node: &Node) -> u8 {
     }
 }
 
-/// The nodes that `targets` need and that are not done, in order; else one that needs itself.
+/// The nodes that `targets` need and that are not done, in order; the error is a node that depends on itself.
 pub(super) fn order(body: &Body, frames: &Frames, scope: &Scope, targets: &[usize]) -> Result<Vec<usize>, usize> {
     let mut number_of: IndexMap<usize, usize> = IndexMap::default();
     let mut needed: Vec<usize> = Vec::new();
-    // A node that is read, and the number of its reader: as often as it is read.
+    // A node and the number of its reader, once for each read.
     let mut reads: Vec<(usize, usize)> = Vec::new();
     let mut pending: Vec<usize> = targets.to_vec();
     let mut before = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn order(body: &Body, frames: &Frames, scope: &Scope, targets: &[usiz
         pending.extend(&before);
     }
     let mut n_before = vec![0; needed.len()];
-    // Readers of each node, one after another: those of number `n` from `first_reader[n]` on.
+    // The readers of all nodes in one vector: those of number `n` begin at `first_reader[n]`.
     let mut first_reader = vec![0; needed.len() + 1];
     for (node, reader) in &mut reads {
         *node = number_of[node];

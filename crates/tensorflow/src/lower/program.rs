@@ -1,5 +1,5 @@
-//! Which part of a graph is a program, and the module that it becomes: variables, then inputs in; what is asked for, then the
-//! variables that were assigned out.
+//! Lowers the selected part of a graph to a module. Its parameters are the variables, then the inputs; its results are the
+//! selected tensors, then the assigned variables.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,34 +14,34 @@ use crate::index_map::IndexMap;
 use crate::node::{Edge, Node, dims_of};
 use bf16scope_hlo::{Alias, AliasKind, ArrayShape, CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
 
-/// A module made of a graph.
+/// A graph lowered to a module.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// The module: parameters and results as [`Roles`] says.
+    /// The module, with parameters and results in the order of [`Roles`].
     pub module: Module,
-    /// What parameters and results are.
+    /// The roles of parameters and results.
     pub roles: Roles,
-    /// Ops that were left out because no device runs them, and how many of each: summaries, savers, host calls.
+    /// The number of ops that were left out because no device runs them, by op: summaries, savers, host calls.
     pub left_out: BTreeMap<String, usize>,
 }
 
-/// What parameters and results of a module are.
+/// The roles of a module's parameters and results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
     /// The variables: the first parameters.
     pub variables: Vec<InputInfo>,
-    /// The inputs, after them.
+    /// The inputs: the parameters after the variables.
     pub inputs: Vec<InputInfo>,
     /// Whether the last parameter is the state of random numbers (`u64[2]`), whose new value is then the last result.
     pub has_random_state: bool,
-    /// The results: what was asked for, then variables with their new values.
+    /// The results: the selected tensors, then the new values of variables.
     pub results: Vec<ResultInfo>,
 }
 
 /// A parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputInfo {
-    /// As the graph calls it.
+    /// Its name in the graph.
     pub name: String,
     /// Dtype and dims.
     pub shape: ArrayShape,
@@ -52,14 +52,14 @@ pub struct InputInfo {
 pub struct ResultInfo {
     /// The tensor's name, or the variable's.
     pub name: String,
-    /// Which variable's new value it is; `None` for what was asked for.
+    /// The variable whose new value it is; `None` for a selected tensor.
     pub variable: Option<usize>,
 }
 
-/// The program that `choice` names, as a module.
+/// Lowers the part of a graph that `choice` selects to a module.
 ///
 /// # Errors
-/// A graph in which nothing says what to compute; a node that does not become HLO; an input whose size is not known.
+/// A graph without a tensor or op to select; a node that does not become HLO; an input whose size is not known.
 pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> {
     let _span = tracing::info_span!("lower", n_nodes = graph.body.nodes.len()).entered();
     let mut frames = Frames::of_body(&graph.body);
@@ -76,7 +76,7 @@ pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> 
     lowering.finish(&scope, &targets, roles)
 }
 
-/// All that targets need, in the graph's order.
+/// All nodes that targets need, in the graph's order.
 fn needed(graph: &Graph, frames: &Frames, targets: &[usize]) -> Vec<usize> {
     let mut is_needed = vec![false; graph.body.nodes.len()];
     let mut pending = targets.to_vec();
@@ -104,7 +104,7 @@ fn is_input(op: &str) -> bool {
     )
 }
 
-/// Dtype and dims of a node's outputs that are inputs of the program: those of [`is_input`].
+/// Dtype and dims of each output of a node that is an input of the program (see [`is_input`]).
 fn input_shapes(node: &Node) -> Option<Vec<(DType, Option<Vec<i64>>)>> {
     match node.op.as_str() {
         "Placeholder" | "PlaceholderV2" => Some(vec![(node.dtype("dtype")?, node.dims("shape"))]),
@@ -144,7 +144,7 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Makes the parameters: of variables, of inputs, of random numbers' state.
+    /// Makes the parameters: variables, inputs, and the state of the random number generator.
     fn parameters(&mut self, needed: &[usize], targets: &Targets, choice: &Choice<'_>) -> Result<Roles, GraphError> {
         let mut roles = Roles::default();
         let mut taken = BTreeSet::new();
@@ -219,7 +219,7 @@ impl<'g> Lowering<'g> {
         if !plain.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             plain.insert(0, '_');
         }
-        // A generated name is `opcode.number`, which this must not be.
+        // `opcode.number` is the form of generated names, so a parameter must not have it.
         if plain.rsplit_once('.').is_some_and(|(_, tail)| tail.bytes().all(|byte| byte.is_ascii_digit())) {
             plain.push('_');
         }
@@ -292,7 +292,7 @@ impl<'g> Lowering<'g> {
     }
 }
 
-/// Removes instructions that nothing reads, but for parameters, and computations that nothing calls.
+/// Removes unused instructions, except for parameters, and computations that are never called.
 fn remove_dead(module: &mut Module, is_dropped: impl Fn(&bf16scope_hlo::Instruction) -> bool) {
     let entry = module.entry;
     for (at, computation) in module.computations.iter_mut().enumerate() {

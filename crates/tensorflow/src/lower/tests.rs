@@ -1,4 +1,4 @@
-//! Graphs whose wiring, attributes and constants were mixed up: every rule meets inputs that it was not written for.
+//! Fuzzes the lowering rules: graphs with mutated wiring, attributes and constants must lower or fail without a panic.
 
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! How often a loop runs at most, where its condition counts.
+//! Bounds the trip counts of loops whose condition compares a counter.
 
 use std::rc::Rc;
 
@@ -9,26 +9,26 @@ use crate::error::Problem;
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::{BinaryOp, CompId, InstrId, Module, Op};
 
-/// A loop's condition and body, and its state before it.
+/// A loop's condition, its body, and the state before it.
 type Trip<'a> = (CompId, CompId, &'a [InstrId]);
 
 impl Lowering<'_> {
-    /// The least bound among the comparisons that all have to hold for a loop to go on: of an element of its state, which every
-    /// trip changes by a constant, with a number that is known.
+    /// An upper bound on a loop's trip count: the least bound among the comparisons in its condition that all have to hold.
+    /// Each compares an element of the state that every trip changes by a constant with a known number.
     pub(super) fn n_trips(&self, condition: CompId, body: CompId, state: &[InstrId]) -> Option<i64> {
         let (comparisons, _) = self.comparisons(condition);
         comparisons.into_iter().filter_map(|comparison| self.bound(condition, body, state, comparison, false)).min()
     }
 
-    /// How often a loop runs, where all that its condition asks is such comparisons.
+    /// A loop's exact trip count, if its condition consists of such comparisons only.
     fn exact_trips(&self, (condition, body, state): Trip<'_>) -> Option<i64> {
         let (comparisons, is_all) = self.comparisons(condition);
         let bounds = comparisons.into_iter().map(|comparison| self.bound(condition, body, state, comparison, true));
         bounds.collect::<Option<Vec<i64>>>()?.into_iter().min().filter(|_| is_all)
     }
 
-    /// Whether an index is an element of the state of the loop whose body is being written. It is remembered, and
-    /// [`Lowering::settle_grown`] sees what it counts.
+    /// Whether an index is an element of the state of the loop whose body is being written. The element is recorded, and
+    /// [`Lowering::settle_grown`] checks how it counts.
     pub(crate) fn grows_by(&mut self, index: InstrId) -> bool {
         let comp = self.e.comp();
         let at = self
@@ -38,7 +38,7 @@ impl Lowering<'_> {
         at.is_some()
     }
 
-    /// Gives `TensorArray`s that grew in a loop their length: each trip wrote one element, from the end that they had on.
+    /// Sets the length of `TensorArray`s that grew in a loop: each trip wrote one element, starting at the old end.
     pub(super) fn settle_grown(
         &self,
         trip: Trip<'_>,
@@ -72,7 +72,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The comparisons that all have to hold for a loop to go on, and whether nothing else has to.
+    /// The comparisons that all have to hold for a loop to continue, and whether the condition consists only of them.
     fn comparisons(&self, condition: CompId) -> (Vec<(Comparison, InstrId, InstrId)>, bool) {
         let (mut comparisons, mut is_all) = (Vec::new(), true);
         self.e.with_module(|module| {
@@ -91,7 +91,7 @@ impl Lowering<'_> {
         (comparisons, is_all)
     }
 
-    /// What elements of the state that count up are at most behind a loop, by their index.
+    /// Upper bounds after a loop for the elements of its state that count up, by their index.
     pub(super) fn counts(&self, condition: CompId, body: CompId, state: &[InstrId]) -> Vec<(usize, i64)> {
         let Some(n_trips) = self.n_trips(condition, body, state) else { return Vec::new() };
         let count = |at: usize| {
@@ -115,7 +115,7 @@ impl Lowering<'_> {
             None => (self.e.with_module(|module| element(module, condition, rhs))?, lhs, direction.mirrored()),
         };
         let step = self.step(body, counter)?;
-        // Where it counts down from what another loop counted, the most that this can be.
+        // A loop that counts down from another loop's counter starts at most at that counter's bound.
         let start = *state.get(counter)?;
         let counted = |id: InstrId| self.counts.get(&(self.e.comp(), id)).copied().filter(|_| !is_exact);
         let most = |id: InstrId| self.whole(self.e.comp(), id).or_else(|| counted(id));
@@ -142,7 +142,7 @@ impl Lowering<'_> {
         Some((distance.max(0) as u64).div_ceil(step as u64) as i64)
     }
 
-    /// By how much a trip changes an element of the state.
+    /// The constant by which a trip changes an element of the state.
     fn step(&self, body: CompId, at: usize) -> Option<i64> {
         let (x, y) = self.e.with_module(|module| {
             let comp = module.comp(body);
@@ -162,14 +162,14 @@ impl Lowering<'_> {
         }
     }
 
-    /// A whole number that is known in a computation.
+    /// The integer value of an instruction, if it is known.
     fn whole(&self, comp: CompId, id: InstrId) -> Option<i64> {
         let known = self.e.with_module(|module| self.memory.borrow_mut().value(module, comp, id))?;
         known.values.first()?.whole()
     }
 }
 
-/// Which element of a computation's state this is.
+/// The index of an instruction among the elements of its computation's state, if it is one.
 fn element(module: &Module, comp: CompId, id: InstrId) -> Option<usize> {
     match &module.comp(comp).instr(id).op {
         Op::GetTupleElement { index } => usize::try_from(*index).ok(),

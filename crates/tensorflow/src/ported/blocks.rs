@@ -1,8 +1,9 @@
-//! Repeated parts of a network as blocks: found in its list of layers, written once with parameters, and used where they stood.
+//! Factors repeated parts of a network into blocks: a segment of layers is written once, with parameters, and used wherever it
+//! occurred.
 //!
-//! Two segments of the list are alike where their layers have the same kinds, the same options with other numbers, and read each
+//! Two segments of the list are alike if their layers have the same kinds and the same options up to numbers, and read each
 //! other in the same way. Their differences become parameters; numbers in names count (`conv2d_$(n + 1)`). A layer with
-//! variables keeps the graph's name, which a block's layer says by a `/` before it. Blocks stand in blocks where uses repeat.
+//! variables keeps the graph's name, marked by a leading `/` inside a block. Blocks contain blocks where uses repeat.
 
 mod parameters;
 mod search;
@@ -19,7 +20,7 @@ pub(super) use parameters::escaped;
 /// Reader of a network's results: a loss.
 const OUTSIDE: usize = usize::MAX;
 
-/// Kinds of layers that a block may not be called.
+/// Names that a block may not have, since they are kinds of layers.
 const BLOCKS_OF_THE_ZOO: [&str; 2] = ["transformer_block", "llama_block"];
 
 /// Blocks of a network at most.
@@ -29,15 +30,15 @@ const MAX_BLOCKS: usize = 40;
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub kind: String,
-    /// The option behind the kind.
+    /// The option written as the kind's own value.
     pub first: String,
     pub options: Vec<(String, String)>,
     pub reads: Vec<String>,
-    /// The graph's name; that of the last layer where it is a block.
+    /// The graph's name; for a block the name of its last layer.
     pub name: String,
-    /// The layers of the flat list that it is.
+    /// The layers of the flat list that it covers.
     range: Range<usize>,
-    /// Whether it has variables, whose names begin with its own.
+    /// Whether it has variables, whose names begin with its name.
     has_variables: bool,
     pub block: Option<BlockUse>,
 }
@@ -45,24 +46,24 @@ pub(super) struct Line {
 /// A use of a block.
 #[derive(Clone, Debug)]
 pub(super) struct BlockUse {
-    /// Whether its last layer has its name already.
+    /// Whether the block itself names its last layer.
     is_named_inside: bool,
-    /// How many stand behind one another.
+    /// How many uses follow one another.
     pub repeats: usize,
-    /// The parts of layers that its parameters set; numbers in names may count.
+    /// The part of a layer that each parameter sets; numbers in names may count.
     parts: Vec<ParameterPart>,
 }
 
 /// A network's layers with blocks.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    /// Each as lines of YAML without indentation.
+    /// The blocks' definitions: lines of YAML without indentation.
     pub definitions: Vec<Vec<String>>,
     pub lines: Vec<Line>,
     wires: Wires,
 }
 
-/// Where names stand in the flat list, and which layers read them.
+/// The position of each name in the flat list, and the layers that read it.
 #[derive(Debug, Default)]
 struct Wires {
     readers: HashMap<String, Vec<usize>>,
@@ -74,12 +75,12 @@ impl Wires {
         self.positions.get(name).copied()
     }
 
-    /// Whether a name is read outside of some layers.
+    /// Whether a layer outside of `range` reads a name.
     fn outside(&self, name: &str, range: &Range<usize>) -> bool {
         self.readers.get(name).is_some_and(|readers| readers.iter().any(|reader| !range.contains(reader)))
     }
 
-    /// Whether a line is read by another than the line behind it alone.
+    /// Whether a line has a reader other than the next line, or the next line also reads other lines.
     fn is_read_apart(&self, lines: &[Line], at: usize) -> bool {
         let line = &lines[at];
         let is_next = |reader: &usize| {
@@ -90,12 +91,12 @@ impl Wires {
     }
 }
 
-/// Whether a kind's own option is the list of what it reads.
+/// Whether a kind's own value is the list of its inputs.
 pub(super) fn is_merge(kind: &str) -> bool {
     matches!(kind, "concat" | "add" | "subtract" | "multiply" | "maximum")
 }
 
-/// The network's layers, with what repeats as blocks.
+/// The network's layers, with repeated parts as blocks.
 pub(super) fn blocks(network: &NetworkPort) -> Blocks {
     let owners: HashSet<&str> = network.names.values().filter_map(|name| Some(name.rsplit_once('/')?.0)).collect();
     let line = |(number, layer): (usize, &super::network::LayerLine)| Line {
@@ -114,7 +115,7 @@ pub(super) fn blocks(network: &NetworkPort) -> Blocks {
         layer.reads.iter().for_each(|read| network_blocks.wires.readers.entry(read.clone()).or_default().push(number));
         network_blocks.wires.positions.insert(layer.name.clone(), number);
     }
-    // The only result is the last layer without being named.
+    // A single result needs no name if it is the last layer.
     let is_last = network.layers.last().is_some_and(|last| last.name == network.output);
     for head in network.heads.iter().filter(|_| network.heads.len() > 1 || !is_last) {
         network_blocks.wires.readers.entry(head.output.clone()).or_default().push(OUTSIDE);
@@ -150,13 +151,13 @@ struct NewBlock {
 }
 
 impl Blocks {
-    /// The block of segments that are alike, if few parameters say how they differ.
+    /// The block for segments that are alike, if few enough parameters express their differences.
     fn block(&self, alike: &search::Alike, taken: &HashSet<String>) -> Option<(String, Vec<usize>, NewBlock)> {
         let segments: Vec<&[Line]> =
             alike.starts.iter().map(|start| &self.lines[*start..start + alike.length]).collect();
         let ranges: Vec<Range<usize>> = segments.iter().map(|lines| covered(lines)).collect();
         let last = alike.length - 1;
-        // Named for all uses alike, if for one.
+        // A line that one use needs by name is named in all uses.
         let is_outside = |at: usize| {
             at != last && segments.iter().zip(&ranges).any(|(lines, range)| self.wires.outside(&lines[at].name, range))
         };
@@ -251,7 +252,7 @@ impl Blocks {
         Some(text + "}")
     }
 
-    /// The names that a block's layer reads, by names that its list knows.
+    /// The names that a block's layer reads, as they are written inside the block.
     fn body_reads(
         &self,
         at: usize,
@@ -278,7 +279,7 @@ impl Blocks {
         texts
     }
 
-    /// Characters that a block saves, uses behind one another being one.
+    /// Characters that a block saves, where consecutive uses are a single line.
     fn saved(&self, starts: &[usize], block: &NewBlock) -> i64 {
         let size = |line: &Line| {
             let options = line.options.iter().map(|(option, value)| option.len() + value.len() + 4);
@@ -315,7 +316,7 @@ impl Blocks {
         self.definitions.push(block.definition);
     }
 
-    /// Joins uses that stand behind one another, whose numbers of names count.
+    /// Joins consecutive uses whose numbers in names count up.
     fn repeat(&mut self) {
         let mut lines: Vec<Line> = Vec::new();
         let mut at = 0;
@@ -341,7 +342,7 @@ impl Blocks {
         self.wires.is_read_apart(&self.lines, at)
     }
 
-    /// Whether a line's name stands in it.
+    /// Whether a line's name is written in it.
     pub fn is_named(&self, at: usize) -> bool {
         match &self.lines[at].block {
             None => true,
@@ -378,7 +379,7 @@ impl Line {
         self.block.as_ref().map_or(ParameterPart::Value, |block| block.parts[number])
     }
 
-    /// Whether a block's first parameter stands behind its name: one of values, not a number of names.
+    /// Whether a block's first parameter is written as its kind's own value: a parameter of values, not of names.
     pub fn has_main(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.parts.first() == Some(&ParameterPart::Value))
     }
@@ -388,7 +389,7 @@ fn covered(lines: &[Line]) -> Range<usize> {
     lines[0].range.start..lines[lines.len() - 1].range.end
 }
 
-/// The names that a segment reads of the network before it, in order.
+/// The names before a segment that the segment reads, in order.
 fn outside_reads(lines: &[Line], wires: &Wires) -> Vec<String> {
     let mut outside: Vec<String> = Vec::new();
     let is_outside = |read: &&String| wires.position(read).is_none_or(|flat| flat < lines[0].range.start);
@@ -404,14 +405,14 @@ fn input_name(number: usize) -> String {
     if number == 0 { "input".to_string() } else { format!("input_{}", number + 1) }
 }
 
-/// Whether a line of a segment is read by another line there than the next alone.
+/// Whether a line of a segment has a reader in it other than the next line, or the next line also reads other lines.
 fn is_read_apart(lines: &[Line], at: usize) -> bool {
     let name = &lines[at].name;
     let reads = |line: &Line| line.reads.contains(name);
     lines.get(at + 1).is_some_and(|next| reads(next) && next.reads.len() > 1) || lines.iter().skip(at + 2).any(reads)
 }
 
-/// A name inside a block: the kind, with a number where several have it.
+/// A name inside a block: the kind and a number.
 fn local_name(lines: &[Line], at: usize) -> String {
     let kind = |line: &Line| match line.kind.as_str() {
         "activation" => line.first.clone(),
@@ -425,7 +426,7 @@ fn local_name(lines: &[Line], at: usize) -> String {
     }
 }
 
-/// The name of the option behind a kind.
+/// The name of the option that is written as a kind's own value.
 fn first_option(kind: &str) -> &str {
     match kind {
         "conv" => "filters",
@@ -441,7 +442,7 @@ fn first_option(kind: &str) -> &str {
     }
 }
 
-/// The name of a block: the part of its layers' names that all uses have but for numbers.
+/// The name of a block: the part of its layers' names that all uses share up to numbers.
 fn block_name(segments: &[&[Line]], taken: &HashSet<String>) -> String {
     let scope = |line: &Line| {
         let (scope, _) = line.name.rsplit_once('/')?;

@@ -1,4 +1,4 @@
-//! Where a network ends: the logits that losses read, how much each loss weighs, and what its labels are.
+//! Finds a network's heads: the logits that losses read, the losses' weights, and their labels.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,17 +7,18 @@ use super::symbols::{Symbols, shortest};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
-/// A loss, and what it reads.
+/// A loss and its inputs.
 pub(super) struct Head {
     pub logits: Edge,
     pub labels: Option<Edge>,
-    /// As YAML calls it; empty where the graph only predicts.
+    /// The loss's name in YAML; empty if the graph only predicts.
     pub loss: &'static str,
     /// Its weight in the sum of losses.
     pub weight: f64,
 }
 
-/// The losses of a graph, those that weigh most first; of a graph that only predicts what its signature gives, or its last layer.
+/// The losses of a graph, by decreasing weight. A graph that only predicts has its signature's outputs as heads, or its last
+/// layer.
 pub(super) fn heads(graph: &Graph, loss: Option<usize>) -> Vec<Head> {
     let nodes = &graph.body.nodes;
     let Some(loss) = loss else {
@@ -41,7 +42,7 @@ pub(super) fn heads(graph: &Graph, loss: Option<usize>) -> Vec<Head> {
     heads
 }
 
-/// The outputs of a signature, before its softmax or sigmoid: losses that it may have been trained by.
+/// The outputs of a signature, before a softmax or sigmoid, with the losses that they were probably trained by.
 fn predicted(graph: &Graph) -> Vec<Head> {
     let mut heads: Vec<Head> = Vec::new();
     let symbols = Symbols::new(graph);
@@ -50,7 +51,7 @@ fn predicted(graph: &Graph) -> Vec<Head> {
         let Some(edge) = graph.body.edge(tensor) else { continue };
         let edge = symbols.behind(edge);
         let node = symbols.node(edge.node);
-        // Classes are not what a loss reads.
+        // A loss does not read predicted classes.
         if matches!(node.op.as_str(), "ArgMax" | "Cast" | "AsString" | "TopKV2") {
             continue;
         }
@@ -79,7 +80,7 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         let node = &nodes[idx];
         let head = match node.op.as_str() {
             "SparseSoftmaxCrossEntropyWithLogits" => Some((node.inputs.first(), "sparse_softmax_cross_entropy")),
-            // One-hot labels of classes are classes.
+            // One-hot labels are class indices in the sparse loss.
             "SoftmaxCrossEntropyWithLogits" if labels_of_classes(graph, node) => {
                 Some((node.inputs.first(), "sparse_softmax_cross_entropy"))
             }
@@ -94,7 +95,7 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
             let (logits, labels) = (symbols.behind(*logits), node.inputs.get(1).copied());
             heads.push(Head { logits, labels, loss, weight: weigh(idx) });
         }
-        // Sigmoid cross-entropy has no op of its own: its nodes are under a name.
+        // Sigmoid cross-entropy is no single op: it is recognised by the names of its nodes.
         let product = || graph.body.find(&node.name.replace("logistic_loss/sub", "logistic_loss/mul"));
         if node.name.ends_with("logistic_loss/sub")
             && let Some(product) = product()
@@ -106,12 +107,12 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
     heads
 }
 
-/// Forward nodes by what they read.
+/// The readers of each node among `nodes`.
 fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usize>> {
     let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
     for &idx in nodes {
         let node = &graph.body.nodes[idx];
-        // An op that reads only the shape passes no number on.
+        // An op that reads only the shape passes no values on.
         if !matches!(node.op.as_str(), "Shape" | "Size" | "Rank" | "ZerosLike" | "OnesLike" | "ShapeN") {
             node.inputs.iter().for_each(|edge| readers.entry(edge.node).or_default().push(idx));
         }
@@ -119,7 +120,7 @@ fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usize>> {
     readers
 }
 
-/// The product of the numbers that a loss is multiplied by, without the share of a core.
+/// The product of the constants that a loss is multiplied by, without the factor 1 / cores.
 fn weight(symbols: &Symbols<'_>, readers: &HashMap<usize, Vec<usize>>, from: usize) -> f64 {
     let n_cores = symbols.graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata");
     let n_cores = n_cores.filter_map(|node| node.int("num_replicas")).next().unwrap_or(1) as f64;
@@ -145,7 +146,7 @@ fn labels_of_classes(graph: &Graph, node: &Node) -> bool {
     region::ancestors(graph, [labels.node]).iter().any(|idx| graph.body.nodes[*idx].op == "OneHot")
 }
 
-/// tf.losses smooths by `labels * (1 - s) + s / n`.
+/// The label smoothing `s`: tf.losses computes `labels * (1 - s) + s / n`.
 pub(super) fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
     let symbols = Symbols::new(graph);
     let Some(labels) = labels else { return 0.0 };
@@ -160,7 +161,7 @@ pub(super) fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
     }
 }
 
-/// The name of the labels: the input that they come from.
+/// The name of the labels: that of the placeholder they are computed from.
 pub(super) fn labels_name(graph: &Graph, labels: Option<Edge>) -> String {
     let near = labels.map(|labels| region::ancestors(graph, [labels.node])).unwrap_or_default();
     let mut inputs: Vec<usize> = near

@@ -1,4 +1,4 @@
-//! How variables start: the constants and distributions of their initializers, as a layer's `…_initializer` calls them.
+//! Initial values of variables: the constants and distributions of their initializers, as values of `…_initializer` options.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,8 +13,8 @@ fn assigned(graph: &Graph, variable: &str) -> Option<Edge> {
     graph.body.nodes[assign].inputs.get(1).copied()
 }
 
-/// How a variable of these dims starts, as YAML has it; `None` where its initializer is of another kind. Several words may be the
-/// same (those of fan-in and fan-out of a square matrix): the one that stands first in `preferred` is taken.
+/// The initializer of a variable of these dims in YAML; `None` if it is of another kind. Several initializers may coincide
+/// (fan-in and fan-out of a square matrix): the first one in `preferred` is taken.
 pub(super) fn initial(symbols: &Symbols<'_>, variable: &str, dims: &[i64], preferred: &[&str]) -> Option<String> {
     let word = match start(symbols, variable)? {
         Start::Constant(0.0) => "zeros".to_string(),
@@ -29,7 +29,7 @@ pub(super) fn initial(symbols: &Symbols<'_>, variable: &str, dims: &[i64], prefe
     Some(word)
 }
 
-/// Words for initial values that are no others', those of most variables first.
+/// Initializers that describe some variable unambiguously, by decreasing number of such variables.
 pub(super) fn preferred(symbols: &Symbols<'_>, variables: &HashMap<String, Vec<i64>>) -> Vec<&'static str> {
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
     for (name, dims) in variables {
@@ -44,9 +44,9 @@ pub(super) fn preferred(symbols: &Symbols<'_>, variables: &HashMap<String, Vec<i
     words.into_iter().map(|(word, _)| word).collect()
 }
 
-/// How a variable starts.
+/// A variable's initial value.
 enum Start {
-    /// All elements are this number.
+    /// Every element is this number.
     Constant(f64),
     Drawn(Drawn),
 }
@@ -61,7 +61,7 @@ enum Drawn {
         mean: f64,
         deviation: f64,
     },
-    /// The deviation is that before values beyond two of it are drawn again.
+    /// `deviation` is that of the normal distribution before values beyond two deviations are redrawn.
     Truncated {
         mean: f64,
         deviation: f64,
@@ -97,7 +97,7 @@ fn start(symbols: &Symbols<'_>, variable: &str) -> Option<Start> {
     }))
 }
 
-/// Words for this distribution that know the dims.
+/// Initializers that give this distribution for these dims.
 fn words(drawn: &Drawn, dims: &[i64]) -> Vec<&'static str> {
     let n: i64 = dims.iter().rev().skip(2).product();
     let (inputs, outputs) = match dims {
@@ -105,7 +105,7 @@ fn words(drawn: &Drawn, dims: &[i64]) -> Vec<&'static str> {
         [one] => (*one as f64, *one as f64),
         [] => (1.0, 1.0),
     };
-    // A truncated normal of deviation 1 has this one: TensorFlow divides by it.
+    // The standard deviation of a standard normal truncated at 2, by which TensorFlow divides.
     const TRUNCATED: f64 = 0.879_625_661_034_239_8;
     let both = inputs + outputs;
     let (all, value): (&[(&'static str, f64)], f64) = match *drawn {
@@ -153,7 +153,7 @@ fn words(drawn: &Drawn, dims: &[i64]) -> Vec<&'static str> {
     all.iter().filter(|(_, known)| is_this(*known)).map(|(word, _)| *word).collect()
 }
 
-/// A distribution by its numbers.
+/// A distribution in YAML, with explicit numbers.
 fn in_numbers(drawn: &Drawn) -> String {
     match *drawn {
         Drawn::Uniform { least, limit } if least == -limit => format!("{{random_uniform: {}}}", short(limit)),
@@ -175,7 +175,7 @@ fn short(value: f64) -> String {
     yaml_number(shortest(value as f32))
 }
 
-/// The number that all elements are.
+/// The number that every element equals.
 fn constant_of(symbols: &Symbols<'_>, node: &Node) -> Option<f64> {
     match node.op.as_str() {
         "Const" => {

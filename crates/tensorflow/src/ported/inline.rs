@@ -1,17 +1,17 @@
-//! A SavedModel's function as one body: its calls replaced by what they call, so that its network is read as any other.
+//! Inlines all calls of a SavedModel's function, so that its network is a single body.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::{Body, Graph, Signature};
 use crate::node::{Edge, Node};
 
-/// Functions that call each other, at most.
+/// The deepest nesting of calls.
 const MAX_DEPTH: usize = 32;
 
-/// Nodes of the result at most: a function may be called from many places.
+/// Nodes of the result at most, since a function may be called from many places.
 const MAX_NODES: usize = 1 << 20;
 
-/// The graph that a SavedModel serves, without calls; `None` where it has no signature or calls nothing, and where it is too large.
+/// The graph that a SavedModel serves, without calls; `None` if it has no signature, calls nothing, or is too large.
 pub(super) fn served(graph: &Graph) -> Option<Graph> {
     let offered = |name: &&String| !name.starts_with("__") && !graph.signatures[*name].outputs.is_empty();
     let names: Vec<&String> = graph.signatures.keys().filter(offered).collect();
@@ -38,7 +38,7 @@ pub(super) fn served(graph: &Graph) -> Option<Graph> {
     })
 }
 
-/// Names that the signature gives to placeholders.
+/// The signature's input names, by placeholder.
 fn inputs(graph: &Graph, signature: &Signature) -> HashMap<String, String> {
     let named = |(name, tensor): (&String, &String)| {
         let edge = graph.body.edge(tensor)?;
@@ -55,7 +55,7 @@ fn called<'g>(graph: &'g Graph, node: &Node) -> Option<&'g crate::graph::Functio
     }
 }
 
-/// A body on the way.
+/// The body that is being written.
 struct Inlined<'g> {
     graph: &'g Graph,
     nodes: Vec<Node>,
@@ -64,7 +64,7 @@ struct Inlined<'g> {
 }
 
 impl Inlined<'_> {
-    /// Adds what some edges of a body need; gives those edges in the result.
+    /// Adds the nodes that `wanted` edges of a body need, and returns those edges in the result.
     fn body(&mut self, body: &Body, wanted: &[Edge], arguments: &[Edge], depth: usize) -> Option<Vec<Edge>> {
         let mut outputs: HashMap<usize, Vec<Edge>> = HashMap::new();
         let mut is_seen = vec![false; body.nodes.len()];
@@ -78,7 +78,7 @@ impl Inlined<'_> {
                 continue;
             }
             let node = &body.nodes[idx];
-            // A loop of version 1 reads what comes later.
+            // A loop of control flow v1 reads a node that comes later, which has no edge yet.
             let reads: Option<Vec<Edge>> = node.inputs.iter().map(|edge| edge_in(&outputs, *edge)).collect();
             let edges = match (node.op.as_str(), called(self.graph, node)) {
                 ("_Arg", _) => vec![*arguments.get(idx)?],
@@ -108,7 +108,7 @@ impl Inlined<'_> {
     }
 }
 
-/// An edge of a body in the result: one of a call's results, or another output of the same node.
+/// The edge of the result for an edge of a body: a call's result, or the same output of a copied node.
 fn edge_in(outputs: &HashMap<usize, Vec<Edge>>, edge: Edge) -> Option<Edge> {
     let edges = outputs.get(&edge.node)?;
     match edges[..] {

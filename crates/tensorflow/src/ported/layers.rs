@@ -1,4 +1,4 @@
-//! The forward part of a graph as lines of `kind: layers`: an op, or a few that belong together, for each.
+//! Ports the forward part of a graph to lines of `kind: layers`, one for each op or group of ops that belong together.
 
 mod pools;
 mod products;
@@ -15,33 +15,33 @@ use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::DType;
 
-/// A network on the way.
+/// The network that is being ported.
 struct Porting<'g, 'n> {
     symbols: Symbols<'g>,
     port: NetworkPort,
     notes: &'n mut Notes,
     taken: HashSet<String>,
-    /// Layers by name.
+    /// Indices of layers, by name.
     at: BTreeMap<String, usize>,
     n_readers: IndexMap<Edge, usize>,
-    /// Normalisations of plain ops by the node that gives the result, and the nodes in between.
+    /// Normalisations written with plain ops, by the node of their result; and the nodes inside of them.
     norms: HashMap<usize, Norm>,
     inside: HashSet<usize>,
-    /// Output dims of layers, without the batch, where known.
+    /// Known output dims of layers, without the batch.
     dims: HashMap<String, Vec<i64>>,
     /// Decays of moving averages, by variable.
     momenta: HashMap<String, f64>,
     /// The dims of variables.
     shapes: HashMap<String, Vec<i64>>,
-    /// Initializers of variables that are claimed for the layer that comes.
+    /// Initializers of the variables that the next layer claims.
     initials: Vec<(&'static str, String)>,
-    /// Words for initial values, those of most variables first.
+    /// Initializers, by decreasing number of variables.
     preferred: Vec<&'static str>,
-    /// Variables whose own names are others here: how many, and one, by both names.
+    /// Variables that are renamed here: their number and an example, by the old and the new last part of the name.
     renamed: BTreeMap<(String, &'static str), (usize, String)>,
 }
 
-/// The network that a loss is of; without a loss, of what nothing reads.
+/// The network of a loss; without a loss the network of the graph's outputs.
 pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> NetworkPort {
     let heads = heads::heads(graph, loss);
     let Some(main) = heads.first() else {
@@ -96,7 +96,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
                 output: name.clone(),
                 loss: head.loss.to_string(),
                 labels: match head.labels {
-                    // A graph that predicts has no labels: each of several outputs gets its own.
+                    // A graph that only predicts has no labels, so each of several outputs gets a name for its labels.
                     None if heads.len() > 1 => format!("{}_label", name.replace('/', "_")),
                     labels => heads::labels_name(graph, labels),
                 },
@@ -117,7 +117,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     porting.port
 }
 
-/// The forward nodes that some nodes need, inputs first.
+/// The forward nodes that `ends` need, in topological order.
 fn in_order(graph: &Graph, ends: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut order = Vec::new();
     let mut is_seen = vec![false; graph.body.nodes.len()];
@@ -147,7 +147,7 @@ impl Porting<'_, '_> {
         self.symbols.of_edge.insert(Edge { node: idx, output: 0 }, symbol);
     }
 
-    /// The layer that a node is, or belongs to.
+    /// The layer that a node becomes, or belongs to.
     fn layer(&mut self, idx: usize, node: &Node) -> Symbol {
         let reads = |number: usize| match self.symbols.input(node, number) {
             Symbol::Layer(name) => Some(name),
@@ -267,7 +267,7 @@ impl Porting<'_, '_> {
         Symbol::Layer(name)
     }
 
-    /// The first floating array of a pipeline.
+    /// The first floating-point array of an input pipeline, as the network's input.
     fn first_of_pipeline(&mut self, idx: usize, node: &Node) -> Symbol {
         let lists = [("output_types", "output_shapes"), ("dtypes", "shapes")];
         for (types, shapes) in lists {
@@ -285,7 +285,7 @@ impl Porting<'_, '_> {
         Symbol::Other
     }
 
-    /// The layer's name that a variable's name begins with, and the variable's own.
+    /// Claims a variable for a layer, as its `expected` variable: the layer's name, from the variable's name, and the dims.
     fn claim(&mut self, node: &Node, number: usize, expected: &'static str) -> Option<(String, Vec<i64>)> {
         self.claim_edge(*node.inputs.get(number)?, expected)
     }
@@ -314,7 +314,7 @@ impl Porting<'_, '_> {
         Some((layer.to_string(), dims))
     }
 
-    /// Leaves out layers that no loss reads.
+    /// Removes layers that no loss depends on.
     fn prune(&mut self) {
         let mut needed: HashSet<String> = self.port.heads.iter().map(|head| head.output.clone()).collect();
         for line in self.port.layers.iter().rev() {
@@ -325,7 +325,7 @@ impl Porting<'_, '_> {
         self.port.layers.retain(|line| needed.contains(&line.name));
     }
 
-    /// A loss that takes a softmax itself reads what is before one: a network that gives probabilities ends there.
+    /// Moves a softmax cross-entropy that reads a softmax layer to that layer's input, since the loss computes the softmax.
     fn without_softmax(&mut self) {
         for head in self.port.heads.iter_mut().filter(|head| head.loss.contains("softmax")) {
             let line = self.at.get(&head.output).map(|at| &self.port.layers[*at]);
@@ -366,7 +366,7 @@ impl Porting<'_, '_> {
         self.normalised_by(node, x, "batch_norm", [Some(gamma), Some(beta)], (epsilon, axis))
     }
 
-    /// A normalisation of plain ops.
+    /// A normalisation written with plain ops.
     fn plain_norm(&mut self, node: &Node, norm: &Norm) -> Symbol {
         let Some(Symbol::Layer(x)) = self.symbols.of_edge.get(&norm.x).cloned() else { return Symbol::Other };
         let kind = match norm.kind {
@@ -432,7 +432,7 @@ impl Porting<'_, '_> {
     fn reshape(&mut self, node: &Node, x: String) -> Symbol {
         let shape = match self.symbols.input(node, 1) {
             Symbol::Constant { values, .. } => values.iter().map(|value| *value as i64).collect(),
-            // Computed from the batch: numbers that are packed.
+            // Computed from the batch size: the packed numbers, -1 for those that are not constant.
             _ => match node.inputs.get(1).map(|edge| self.symbols.node(self.symbols.behind(*edge).node)) {
                 Some(packed) => (0..packed.inputs.len())
                     .map(|number| self.symbols.scalar(packed, number).map_or(-1, |size| size as i64))
@@ -449,7 +449,7 @@ impl Porting<'_, '_> {
         }
     }
 
-    /// A layer and a number: a rescaling; a number that dropout divides by belongs to it.
+    /// A layer scaled or shifted by a constant: a rescaling. [`Porting::dropped`] removes the one that belongs to dropout.
     fn scaled(&mut self, node: &Node) -> Symbol {
         let (x, other, is_swapped) = match (self.symbols.input(node, 0), self.symbols.input(node, 1)) {
             (Symbol::Layer(x), other) => (x, other, false),
@@ -457,7 +457,7 @@ impl Porting<'_, '_> {
             _ => return Symbol::Other,
         };
         let Symbol::Constant { values, .. } = other else {
-            // A mask of dropout, which multiplies.
+            // Dropout by multiplication with a mask.
             return match self.dropout_rate(node) {
                 Some(_) if node.op == "Mul" => self.dropped(node, x),
                 _ => self.unclaimed(node),
@@ -481,7 +481,7 @@ impl Porting<'_, '_> {
         self.push(node, "rescaling", format!("{scale:?}"), options, vec![x])
     }
 
-    /// An input less its channels' means, or divided by their deviations: here that is the data's, on the host.
+    /// An input shifted by its channels' means or divided by their deviations: here an option of the data, on the host.
     fn normalised(&mut self, node: &Node, x: &str, values: &[f64]) -> Symbol {
         let key = if matches!(node.op.as_str(), "Sub" | "Add" | "AddV2") { "mean" } else { "std" };
         let dtype = node.dtype("T").map_or("", DType::name);
@@ -494,7 +494,7 @@ impl Porting<'_, '_> {
         Symbol::Layer(x.to_string())
     }
 
-    /// The rate of a mask that is drawn: what uniform numbers are compared with.
+    /// The rate of a dropout mask: the constant that uniform random numbers are compared with.
     fn dropout_rate(&self, node: &Node) -> Option<f64> {
         let drawn = region::ancestors(
             self.symbols.graph,
@@ -507,7 +507,7 @@ impl Porting<'_, '_> {
         self.symbols.scalar(self.symbols.node(comparison), 1)
     }
 
-    /// `select(uniform >= rate, x / (1 - rate), 0)`.
+    /// Dropout: `select(uniform >= rate, x / (1 - rate), 0)`.
     fn dropped(&mut self, node: &Node, x: String) -> Symbol {
         let Some(rate) = self.dropout_rate(node) else { return self.unclaimed(node) };
         // The division before it belongs to dropout.
@@ -526,7 +526,7 @@ impl Porting<'_, '_> {
 }
 
 impl Symbols<'_> {
-    /// The edge of the last layer before what changes no number: identities, casts, reshapes.
+    /// The edge of the last layer before ops that change no values: identities, casts, reshapes.
     fn behind_layers(&self, edge: Edge) -> Edge {
         let mut edge = edge;
         for _ in 0..64 {
@@ -555,7 +555,7 @@ impl Symbols<'_> {
     }
 }
 
-/// The activation that an op is.
+/// The activation of an op.
 fn activation(op: &str) -> Option<&'static str> {
     Some(match op {
         "Relu" => "relu",

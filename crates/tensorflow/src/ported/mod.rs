@@ -1,8 +1,8 @@
-//! What of a graph has words here: its network as `kind: layers`, its loss, optimizer and schedule; what differs, what is
-//! missing, and slips that its dtypes show.
+//! Ports a TensorFlow graph to an experiment: its network as `kind: layers`, its loss, optimizer and schedule. It also reports
+//! what differs, what is missing, and mistakes that the graph's dtypes show.
 //!
-//! A graph says exactly what a script only suggests, and this reads nothing else. Where a pattern is not known, it is said to be
-//! missing with its node, and never guessed.
+//! Only the graph is read, since it is exact where a script is not. A pattern that is not known is reported as missing with its
+//! node, and never guessed.
 
 mod blocks;
 mod heads;
@@ -27,7 +27,7 @@ pub use network::{HeadLine, LayerLine, NetworkPort};
 pub use slips::{Slip, SlipKind, slips};
 pub use training::TrainingPort;
 
-/// What a graph becomes.
+/// A graph ported to an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Ported {
@@ -35,41 +35,41 @@ pub struct Ported {
     pub network: NetworkPort,
     /// How it is trained.
     pub training: TrainingPort,
-    /// What is otherwise here, each with a number and the key that undoes it.
+    /// Differences from the graph, each with a number and the key that removes it.
     pub differs: Vec<Note>,
-    /// What has no word here.
+    /// Parts of the graph that an experiment cannot express.
     pub missing: Vec<Note>,
-    /// What its dtypes show to be wrong.
+    /// Mistakes that its dtypes show.
     pub slips: Vec<Slip>,
-    /// The experiment in YAML; `None` where the network has no words.
+    /// The experiment in YAML, with blocks for repeated parts; `None` if layers cannot express the network.
     pub experiment: Option<String>,
-    /// The same with a line for each layer, where the experiment has blocks for parts that repeat.
+    /// The same experiment without blocks: a line for each layer.
     pub experiment_by_layer: Option<String>,
-    /// Variables of the graph that the network's layers have, and those that they have not.
+    /// The graph's variables, by whether a layer has them.
     pub variables: VariableCount,
 }
 
-/// Variables of a graph, as far as they are the network's own (not slots, counters or averages).
+/// Counts of a network's variables (without slots, counters and averages).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VariableCount {
-    /// Variables that layers read.
+    /// Variables that a layer reads.
     pub n_mapped: usize,
-    /// Their elements.
+    /// Elements of these variables.
     pub n_elements: i64,
-    /// Names of the others.
+    /// Names of the variables that no layer reads.
     pub unmapped: Vec<String>,
 }
 
-/// Something about a node.
+/// A remark on a node or on the whole graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The node; empty for the graph as a whole.
     pub node: String,
-    /// Where it was written, if the graph says it.
+    /// The script's line that made the node, if the graph records it.
     pub place: String,
-    /// In words.
+    /// The remark.
     pub text: String,
-    /// What to do; may be empty.
+    /// The remedy; may be empty.
     pub help: String,
 }
 
@@ -85,7 +85,7 @@ impl Note {
     }
 }
 
-/// Reads what a graph has words for.
+/// Ports a graph to an experiment.
 pub fn port(graph: &Graph) -> Ported {
     let slips = slips::slips(graph);
     let loss = region::loss(graph);
@@ -118,7 +118,7 @@ pub fn port(graph: &Graph) -> Ported {
     Ported { network, training, differs, missing, slips, experiment, experiment_by_layer, variables }
 }
 
-/// What is said on the way.
+/// Remarks that are collected while a graph is ported.
 #[derive(Debug, Default)]
 struct Notes {
     differs: Vec<Note>,

@@ -1,4 +1,4 @@
-//! A network as lines of `kind: layers`, and what is known of a graph's variables before they are read.
+//! A ported network: lines of `kind: layers`. Also the decays of its moving averages.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,27 +6,27 @@ use super::symbols::{Symbols, shortest};
 use crate::graph::Graph;
 use crate::node::Node;
 
-/// A network in lines.
+/// A network as lines of `kind: layers`.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct NetworkPort {
-    /// Inputs: name, dims without the batch, and whether they are whole numbers.
+    /// Inputs: name, dims without the batch, and whether they are integers.
     pub inputs: Vec<(String, Vec<i64>, bool)>,
     /// Layers, in order.
     pub layers: Vec<LayerLine>,
-    /// The losses, those that weigh most first.
+    /// The losses, by decreasing weight.
     pub heads: Vec<HeadLine>,
     /// The layer that the first loss reads.
     pub output: String,
-    /// The loss, as YAML calls it; empty where it has no word.
+    /// The first loss's name in YAML; empty if YAML has none for it.
     pub loss: String,
     /// Label smoothing.
     pub label_smoothing: f64,
-    /// The batch, where the graph says it.
+    /// The batch, if the graph fixes it.
     pub batch: Option<i64>,
-    /// Names of variables here, by the graph's names; batch norm statistics keep theirs.
+    /// The layers' names of variables, by the graph's names; batch norm statistics keep their names.
     pub names: BTreeMap<String, String>,
-    /// The variables that layers have, by the graph's names, with their dims.
+    /// Dims of the variables that layers have, by the graph's names.
     pub variables: BTreeMap<String, Vec<i64>>,
 }
 
@@ -36,15 +36,15 @@ pub struct NetworkPort {
 pub struct HeadLine {
     /// The layer that it reads.
     pub output: String,
-    /// As YAML calls it.
+    /// Its name in YAML.
     pub loss: String,
-    /// The input that its labels come from.
+    /// The input that holds its labels.
     pub labels: String,
     /// Its weight.
     pub weight: f64,
 }
 
-/// A layer: its kind and options, as YAML has them.
+/// A layer: its kind and options as in YAML.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerLine {
@@ -52,7 +52,7 @@ pub struct LayerLine {
     pub name: String,
     /// Its kind.
     pub kind: &'static str,
-    /// The options behind the kind; may be empty.
+    /// The option written as the kind's own value; may be empty.
     pub first: String,
     /// Further options.
     pub options: Vec<(&'static str, String)>,
@@ -62,7 +62,7 @@ pub struct LayerLine {
     pub node: String,
 }
 
-/// Decays of moving averages: 1 minus the constant that multiplies their updates.
+/// Decays of batch norms' moving averages, by variable: 1 minus the constant that multiplies the update.
 pub(super) fn momenta(graph: &Graph) -> HashMap<String, f64> {
     let symbols = Symbols::new(graph);
     let momentum = |update: &Node| {

@@ -1,12 +1,12 @@
-//! Normalisations that a graph writes with plain ops, as `tf.nn.batch_normalization` does: `x · m + (beta - mean · m)`, where `m`
-//! is `gamma / sqrt(variance + epsilon)`.
+//! Recognises normalisations written with plain ops, as by `tf.nn.batch_normalization`: `x · m + (beta - mean · m)`, where `m` is
+//! `gamma / sqrt(variance + epsilon)`.
 
 use std::collections::{HashMap, HashSet};
 
 use super::symbols::{Symbols, constant};
 use crate::node::Edge;
 
-/// Which statistics are taken.
+/// The axes of the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NormKind {
     /// Over the batch and all axes but the last, or running statistics.
@@ -24,7 +24,7 @@ pub(super) struct Norm {
     pub epsilon: f64,
 }
 
-/// The normalisations among nodes, by the node that gives the result; and all nodes in between.
+/// The normalisations among `order`, by the node of their result; and all nodes inside of them.
 pub(super) fn norms(symbols: &Symbols<'_>, order: &[usize]) -> (HashMap<usize, Norm>, HashSet<usize>) {
     let (mut norms, mut inside) = (HashMap::new(), HashSet::new());
     for &idx in order {
@@ -44,7 +44,7 @@ pub(super) fn norms(symbols: &Symbols<'_>, order: &[usize]) -> (HashMap<usize, N
             norms.insert(idx, norm);
         }
     }
-    // What another layer gives is between no two ends.
+    // The result of another normalisation is not inside of this one.
     inside.retain(|idx| !norms.contains_key(idx));
     (norms, inside)
 }
@@ -53,7 +53,7 @@ fn is_source(op: &str) -> bool {
     matches!(op, "VarHandleOp" | "VariableV2" | "Variable" | "ReadVariableOp" | "Const")
 }
 
-/// The producer of a value, behind ops that change no number.
+/// The producer of a value, behind ops that change no values.
 fn through(symbols: &Symbols<'_>, mut edge: Edge) -> Edge {
     for _ in 0..16 {
         let node = symbols.node(edge.node);

@@ -1,5 +1,5 @@
-//! A graph's learning rate as a function of the step: its nodes are computed at any step, and a form is only said where it gives
-//! what they give at every step that is tried.
+//! Recognises a graph's learning-rate schedule: the graph's nodes are evaluated at many steps, and a form is accepted only if it
+//! gives the same rate at every step that is tried.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,30 +7,30 @@ use super::region;
 use super::symbols::{Symbols, constant, shortest, yaml_number};
 use crate::node::{Edge, Node};
 
-/// A rate in YAML: `learning_rate`, and `warm_up` and `learning_rate_floor` or nothing.
+/// A rate in YAML: `learning_rate`, `warm_up` and `learning_rate_floor`; the last two may be empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RateInWords {
     pub learning_rate: String,
     pub warm_up: String,
     pub floor: String,
-    /// The remainder that the form omits.
+    /// How the form differs from the graph's rate.
     pub differs: Option<String>,
 }
 
-/// The numbers that a rate is made of, and where it is read from.
+/// The rate that an edge of the graph computes.
 pub(super) struct Rate<'s, 'g> {
     symbols: &'s Symbols<'g>,
     end: Edge,
-    /// The numbers of its constants, ascending.
+    /// The values of its constants, ascending.
     pub constants: Vec<f64>,
-    /// How many nodes compute it.
+    /// The number of nodes that compute it.
     pub n_nodes: usize,
 }
 
 /// A rate of more nodes than this is not a schedule.
 const MAX_NODES: usize = 300;
 
-/// Beyond this no step is tried.
+/// The largest step that is tried.
 const LAST_STEP: f64 = 1e8;
 
 /// The last step that is always tried.
@@ -46,13 +46,13 @@ impl<'s, 'g> Rate<'s, 'g> {
         Rate { symbols, end, constants, n_nodes: nodes.len() }
     }
 
-    /// The rate at a step; `None` where a node is not one of a schedule's.
+    /// The rate at a step; `None` if a node is of an op that schedules do not use.
     pub(super) fn at(&self, step: f64) -> Option<f64> {
         let mut known: HashMap<Edge, Option<f64>> = HashMap::new();
         (self.n_nodes <= MAX_NODES).then(|| self.value(self.end, step, &mut known, 0)).flatten()
     }
 
-    /// The number that an edge has. Of a branch that is not taken the number is `None`, and so is all that reads only it.
+    /// The number at an edge. It is `None` in a branch that is not taken.
     fn value(&self, edge: Edge, step: f64, known: &mut HashMap<Edge, Option<f64>>, depth: usize) -> Option<f64> {
         const MAX_DEPTH: usize = 300;
         if let Some(value) = known.get(&edge) {
@@ -70,7 +70,7 @@ impl<'s, 'g> Rate<'s, 'g> {
     fn of_node(&self, node: &Node, output: usize, step: f64, read: &mut dyn FnMut(Edge) -> Option<f64>) -> Option<f64> {
         let mut input = |number: usize| node.inputs.get(number).and_then(|edge| read(*edge));
         let truth = |is: bool| Some(f64::from(u8::from(is)));
-        // Rates are f32: so are its products and quotients.
+        // Rates are f32, so every result is rounded to f32.
         let is_whole = node.dtype("T").is_some_and(|dtype| dtype.is_integer());
         let rounded = |value: f64| if is_whole { value } else { f64::from(value as f32) };
         Some(match node.op.as_str() {
@@ -121,7 +121,7 @@ impl<'s, 'g> Rate<'s, 'g> {
                 0.0 => input(2)?,
                 _ => input(1)?,
             },
-            // The output that is not taken has no number.
+            // The output that is not taken has no value.
             "Switch" => {
                 let is_taken = (input(1)? != 0.0) == (output == 1);
                 return if is_taken { input(0) } else { None };
@@ -131,7 +131,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         })
     }
 
-    /// The steps at which something may happen: what its constants name, alone or by each other.
+    /// Steps at which the rate may change: around its constants, and around products and quotients of two of them.
     fn steps_of_interest(&self) -> Vec<f64> {
         let mut steps = BTreeSet::from([0u64, 1, 2, 3, 10, 100, 1_000, 10_000, 100_000, LAST_TRIED as u64]);
         let mut add = |at: f64| {
@@ -151,7 +151,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         steps.into_iter().map(|step| step as f64).collect()
     }
 
-    /// Its form in words, if one of ours gives what it gives.
+    /// The schedule in YAML, if one of our forms gives the same rates.
     pub(super) fn in_words(&self) -> Option<RateInWords> {
         let steps = self.steps_of_interest();
         let curve: Vec<(f64, f64)> = steps.iter().map(|step| Some((*step, self.at(*step)?))).collect::<Option<_>>()?;
@@ -159,13 +159,13 @@ impl<'s, 'g> Rate<'s, 'g> {
         schedule.map(|schedule| schedule.words()).or_else(|| self.with_floor(&curve))
     }
 
-    /// A form that has no warm-up.
+    /// A form without a warm-up.
     fn form(&self, curve: &[(f64, f64)]) -> Option<Schedule> {
         let form = self.candidates(curve).into_iter().find(|form| apart(curve, |step| form.at(step)) <= ROUNDINGS)?;
         Some(Schedule { form, warm_up: None, apart: 0.0 })
     }
 
-    /// A form whose values do not fall below a number.
+    /// A form that is cut off at a least rate.
     fn with_floor(&self, curve: &[(f64, f64)]) -> Option<RateInWords> {
         const LEAST_STEPS: usize = 8;
         let floor = curve.last()?.1;
@@ -196,9 +196,9 @@ impl<'s, 'g> Rate<'s, 'g> {
         Some(words)
     }
 
-    /// A straight line from 0, or from a number, to where a form starts.
+    /// A form after a linear warm-up from 0 or from another rate.
     fn with_warm_up(&self, curve: &[(f64, f64)]) -> Option<Schedule> {
-        // Where it may end is among what is tried.
+        // The steps at which the warm-up may end are tried too.
         let meetings = Line::along(curve)?.meetings(curve);
         let rates = meetings.iter().filter_map(|step| Some((*step, self.at(*step)?)));
         let mut curve: Vec<(f64, f64)> = curve.iter().copied().chain(rates).collect();
@@ -207,7 +207,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         let curve = &curve[..];
         let Line { start, n_steps, .. } = Line::along(curve)?;
         let (before, after) = (curve.get(n_steps - 1)?.0, curve.get(n_steps)?.0);
-        // It ends at a number of the graph's, or between two that were tried.
+        // It ends at a number from the graph's constants, or between two tried steps.
         let numbers = self.constants.iter().copied().flat_map(|a| self.constants.iter().map(move |b| a * b).chain([a]));
         let numbers = numbers.flat_map(|n| [n.round(), n.ceil()]).filter(|n| (before..=after + 1.0).contains(n));
         let mut ends: Vec<f64> = numbers.chain(meetings).chain([after, before]).filter(|n| *n > 1.0).collect();
@@ -223,7 +223,7 @@ impl<'s, 'g> Rate<'s, 'g> {
                     let warm_up = Some(WarmUp { steps, start, overlap });
                     let mut schedule = Schedule { form, warm_up, apart: 0.0 };
                     schedule.apart = apart(curve, |step| schedule.at(step));
-                    // A length that is no whole number of steps is rounded here.
+                    // A length that is not a whole number of steps is rounded here.
                     let cost = (schedule.form.n_changes(), schedule.apart);
                     if schedule.apart <= ROUNDED_LENGTH && best.as_ref().is_none_or(|(least, _)| cost < *least) {
                         best = Some((cost, schedule));
@@ -234,7 +234,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         best.map(|(_, schedule)| schedule)
     }
 
-    /// Forms whose numbers are those of the graph, or of the curve, and which are near it at a few steps.
+    /// Forms with numbers from the graph's constants or from the curve that are near the curve at a few steps.
     fn candidates(&self, curve: &[(f64, f64)]) -> Vec<Form> {
         let mut forms = Vec::new();
         let Some((&(begin, first), &(end, last))) = curve.first().zip(curve.last()) else { return forms };
@@ -245,9 +245,9 @@ impl<'s, 'g> Rate<'s, 'g> {
         if let Some(form) = piecewise(curve) {
             return vec![form];
         }
-        // Where a warm-up hides the rate at step 0, a number of the graph is it.
+        // If a warm-up hides the rate at step 0, that rate is one of the graph's constants.
         let mut values = if begin == 0.0 { vec![short(first)] } else { numbers.clone() };
-        // What falls was never less than what is seen of it.
+        // A falling rate starts no lower than any rate on the curve.
         let most = curve.iter().fold(0.0f64, |most, (_, rate)| most.max(*rate));
         values.retain(|value| *value > 0.0 && *value >= most * 0.99);
         let mut lengths: Vec<u64> = numbers
@@ -269,7 +269,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         for form in self.inverse_roots(curve) {
             consider(form);
         }
-        // Cut off by a floor, it may be on its way to 0.
+        // A curve that a floor cuts off may be falling to 0.
         let lasts = if end < LAST_TRIED { vec![short(last), 0.0] } else { vec![short(last)] };
         for &value in &values {
             for &steps in &lengths {
@@ -295,11 +295,11 @@ impl<'s, 'g> Rate<'s, 'g> {
         forms
     }
 
-    /// One over the root of the step, from a number of steps on: the value is what the last rate shows, the number of steps
-    /// what the first one does.
+    /// Inverse square roots of the step, constant for the first steps: the last rate determines the value, the first rate the
+    /// number of constant steps.
     fn inverse_roots(&self, curve: &[(f64, f64)]) -> Vec<Form> {
         let Some((&(begin, first), &(end, last))) = curve.first().zip(curve.last()) else { return Vec::new() };
-        // 1/√(step + k), which falls from the first step on.
+        // 1/√(step + k) falls from the first step on.
         let k = (last * last * end - first * first * begin) / (first * first - last * last);
         let shifts = [0.0, 1.0].into_iter().chain((begin == 0.0).then(|| k.round()).filter(|k| *k > 1.0));
         let forms = shifts.filter_map(|first_step| {
@@ -311,7 +311,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         forms.collect()
     }
 
-    /// The graph's number or product of two that a number is, up to roundings; else the number.
+    /// The graph's constant, or product of two constants, that equals a number up to roundings; else the number.
     fn number_near(&self, value: f64) -> f64 {
         let numbers = || self.constants.iter().copied().filter(|x| *x > 0.0).take(24);
         let products = numbers().flat_map(|a| numbers().map(move |b| a * b));
@@ -320,13 +320,13 @@ impl<'s, 'g> Rate<'s, 'g> {
     }
 }
 
-/// Rates that stay between a few changes.
+/// A piecewise constant rate with a few changes.
 fn piecewise(curve: &[(f64, f64)]) -> Option<Form> {
     const MAX_CHANGES: usize = 12;
     let mut changes: Vec<(f64, f64)> = Vec::new();
     for pair in curve.windows(2) {
         if pair[1].1 != pair[0].1 {
-            // Between two steps that are neighbours; else it is not known where.
+            // The step of a change is known only between neighbouring steps.
             if pair[1].0 - pair[0].0 != 1.0 {
                 return None;
             }
@@ -337,29 +337,30 @@ fn piecewise(curve: &[(f64, f64)]) -> Option<Form> {
     (!changes.is_empty() && changes.len() <= MAX_CHANGES).then_some(Form::Piecewise { value, changes })
 }
 
-/// As the decimal that it was written as.
+/// The decimal that a rate was written as.
 fn short(value: f64) -> f64 {
     let decimal = shortest(value as f32);
-    // 0.04 times 0.1 in f32 is 0.0040000002: the decimal of six digits is what was meant.
+    // 0.04 times 0.1 in f32 is 0.0040000002: the decimal of six digits was meant.
     let six: f64 = format!("{decimal:.5e}").parse().unwrap_or(decimal);
     if is_near(six, decimal) { six } else { decimal }
 }
 
-/// As shares of a rate: a power in f32 is some roundings (2^-24 each) of its exponent's logarithm from one in f64.
+/// A bound relative to the rate: a power in f32 differs from one in f64 by some roundings (2^-24 each) of its exponent's
+/// logarithm.
 const ROUNDINGS: f64 = 2e-5;
 
-/// The same where a length in steps is rounded: half a step of a warm-up of 100 and more.
+/// The same bound if a length in steps is rounded: half a step of a warm-up of 100 steps or more.
 const ROUNDED_LENGTH: f64 = 5e-3;
 
 fn is_near(a: f64, b: f64) -> bool {
     (a - b).abs() <= 2e-6 * a.abs().max(b.abs())
 }
 
-/// The most that a form is away from a curve, as a share of the rate there.
+/// The largest distance of a form from a curve, relative to the rate.
 fn apart(curve: &[(f64, f64)], form: impl Fn(f64) -> f64) -> f64 {
     let most = curve.iter().fold(0.0f64, |most, (_, rate)| most.max(rate.abs()));
     let share = |(step, rate): &(f64, f64)| {
-        // What a cosine or a difference leaves of the largest rate is no better known than a rounding of that.
+        // Where a cosine or a difference cancels, the rate is only known up to a rounding of the largest rate.
         let apart = ((form(*step) - rate).abs() - 2e-7 * most).max(0.0);
         if apart == 0.0 { 0.0 } else { apart / rate.abs().max(1e-30) }
     };
@@ -384,7 +385,7 @@ impl Line {
         }
         let (mut n_steps, mut before) = (2, step);
         for &(step, rate) in &curve[2..] {
-            // Up to roundings of this rate, and of the one that the slope is from.
+            // Up to roundings of this rate and of the rate that determined the slope.
             let bound =
                 1e-5 * rate.abs().max(slope) + rate.abs() * 2f64.powi(-22) * (step - origin) / (before - origin);
             if (first + slope * (step - origin) - rate).abs() > bound {
@@ -399,7 +400,7 @@ impl Line {
         Some(Line { start, slope, n_steps })
     }
 
-    /// The steps behind the line at which it would meet one over the root of the step, as that falls at the end of the curve.
+    /// Steps after the line at which it would meet the inverse square root that fits the end of the curve.
     fn meetings(&self, curve: &[(f64, f64)]) -> Vec<f64> {
         let ends = (curve.last(), curve.get(self.n_steps - 1), curve.get(self.n_steps));
         let (Some(&(end, last)), Some(&(from, _)), Some(&(to, _))) = ends else { return Vec::new() };
@@ -420,7 +421,7 @@ impl Line {
     }
 }
 
-/// As `train: warm_up` has it.
+/// A warm-up as in `train: warm_up`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct WarmUp {
     steps: f64,
@@ -428,7 +429,7 @@ struct WarmUp {
     overlap: bool,
 }
 
-/// A form, the warm-up before it, and how far both are from the graph's rates.
+/// A form, the warm-up before it, and their distance from the graph's rates.
 struct Schedule {
     form: Form,
     warm_up: Option<WarmUp>,
@@ -462,7 +463,7 @@ impl Schedule {
     }
 }
 
-/// Schedules as `train: learning_rate` has them.
+/// A schedule as in `train: learning_rate`.
 #[derive(Clone, Debug, PartialEq)]
 enum Form {
     Constant(f64),

@@ -1,18 +1,18 @@
-//! Parts of a graph: the loss, the forward part, and what lies between the last layer and the loss.
+//! Regions of a graph: the loss, the forward part, and the nodes between the last layer and the loss.
 
 use std::collections::HashSet;
 
 use crate::graph::Graph;
 use crate::host::is_host;
 
-/// Whether a node was made by `tf.gradients`, or by an optimizer's update.
+/// Whether `tf.gradients` or an optimizer's update made a node, by its name.
 pub(super) fn is_backward(name: &str) -> bool {
-    // Most names hold no such word, and every name is asked.
+    // A fast check first: most names contain no `grad`, and this is called for every name.
     name.contains("grad")
         && name.split('/').any(|part| part == "gradients" || part.starts_with("gradients_") || part.ends_with("_grad"))
 }
 
-/// The node whose gradient is taken: from the names that `tf.gradients` gives; else of a collection or a summary.
+/// The node that is differentiated: from the names that `tf.gradients` makes; else from a summary or a collection.
 pub(super) fn loss(graph: &Graph) -> Option<usize> {
     let nodes = &graph.body.nodes;
     // `gradients/NAME_grad/…` reads `gradients/grad_ys_0` or `gradients/Fill`.
@@ -23,7 +23,7 @@ pub(super) fn loss(graph: &Graph) -> Option<usize> {
     };
     let from_gradients = nodes.iter().find_map(|node| {
         let (prefix, rest) = node.name.split_once("gradients/")?;
-        // The name of the forward node may hold slashes, and the gradient's parts come after `_grad`.
+        // The forward node's name may contain slashes; the names of the gradient's nodes follow `_grad/`.
         let (forward, _) = rest.split_once("_grad/")?;
         let mut reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
         if !reads.any(is_seed) {
@@ -42,7 +42,7 @@ pub(super) fn loss(graph: &Graph) -> Option<usize> {
     from_gradients.or_else(summed).or_else(listed)
 }
 
-/// All that a node is computed from.
+/// All nodes that some nodes are computed from, and these nodes.
 pub(super) fn ancestors(graph: &Graph, from: impl IntoIterator<Item = usize>) -> HashSet<usize> {
     let mut seen = HashSet::new();
     let mut pending: Vec<usize> = from.into_iter().collect();
@@ -54,7 +54,7 @@ pub(super) fn ancestors(graph: &Graph, from: impl IntoIterator<Item = usize>) ->
     seen
 }
 
-/// Whether an op makes a layer's product with a variable, or normalises with some.
+/// Whether an op is a layer's product with a variable, its bias or its normalisation.
 pub(super) fn is_weighted(op: &str) -> bool {
     matches!(
         op,
@@ -75,7 +75,7 @@ pub(super) fn is_weighted(op: &str) -> bool {
     )
 }
 
-/// What lies between the last layers and the loss: ancestors of the loss that no layer reads.
+/// The nodes between the last layers and the loss: ancestors of the loss that no layer depends on.
 pub(super) fn behind_layers(graph: &Graph, loss: usize) -> HashSet<usize> {
     let all = ancestors(graph, [loss]);
     let weighted = all.iter().copied().filter(|node| is_weighted(&graph.body.nodes[*node].op));
@@ -83,7 +83,7 @@ pub(super) fn behind_layers(graph: &Graph, loss: usize) -> HashSet<usize> {
     all.difference(&before).copied().collect()
 }
 
-/// Whether a node reads what `tf.gradients` made.
+/// Whether a node reads a node that `tf.gradients` made.
 pub(super) fn is_backward_reader(graph: &Graph, node: &crate::node::Node) -> bool {
     node.inputs.iter().any(|edge| is_backward(&graph.body.nodes[edge.node].name))
 }

@@ -1,4 +1,4 @@
-//! The dims of what layers give, without the batch, as far as they are known: some ops have a word only together with a size.
+//! Output dims of layers without the batch, as far as they are known: some ops become a layer only if a size is known.
 
 use super::network::LayerLine;
 
@@ -86,7 +86,7 @@ fn pair(text: &str) -> Option<[i64; 2]> {
     }
 }
 
-/// The whole numbers of a text.
+/// The integers in a text.
 fn numbers(text: &str) -> Vec<i64> {
     text.split(|c: char| !c.is_ascii_digit() && c != '-').filter_map(|part| part.parse().ok()).collect()
 }

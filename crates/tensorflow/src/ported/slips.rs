@@ -1,5 +1,5 @@
-//! Slips that dtypes show: places where a program in bf16 computes or keeps in bf16 what has to be f32, or is not in bf16 at
-//! all. Each is a fact of the graph; what only a script would show is not looked for.
+//! Finds mistakes that a graph's dtypes show (slips): places where a bf16 program computes or stores in bf16 what has to be f32,
+//! or does not use bf16 at all. Each is a fact of the graph; mistakes that only a script shows are found by `read_script`.
 //!
 //! Source: the recipe of TensorFlow's TPU models: bf16 between the input pipeline's cast and the logits' cast back, f32
 //! variables, statistics, loss, updates and sums over cores.
@@ -12,19 +12,19 @@ use crate::graph::Graph;
 use crate::node::Node;
 use bf16scope_hlo::DType;
 
-/// A slip that the graph shows.
+/// A mistake that the graph shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Slip {
-    /// Which.
+    /// The kind of mistake.
     pub kind: SlipKind,
-    /// The node.
+    /// The first node that shows it.
     pub node: String,
-    /// Where it was written, if the graph says it.
+    /// The script's line that made the node, if the graph records it.
     pub place: String,
-    /// How many nodes show it; the first is named.
+    /// The number of nodes that show it.
     pub n_nodes: usize,
-    /// The mended line, in words or TensorFlow.
+    /// The corrected line, in words or TensorFlow.
     pub mend: &'static str,
 }
 
@@ -32,34 +32,34 @@ pub struct Slip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SlipKind {
-    /// A variable that trains is bf16.
+    /// A variable is bf16.
     Bf16Variable,
     /// A softmax or cross-entropy in bf16.
     Bf16Loss,
-    /// Sums and means behind the last layer in bf16.
+    /// Sums and means after the last layer in bf16.
     Bf16LossSum,
     /// A batch norm's statistics in bf16.
     Bf16Statistics,
-    /// Moving statistics that are assigned through a cast.
+    /// Moving statistics are assigned a value that was rounded to bf16.
     RoundedStatistics,
     /// An optimizer's update in bf16.
     Bf16Update,
     /// Gradients summed over cores in bf16.
     Bf16GradientSum,
-    /// Gradients of cores that are summed and not averaged.
+    /// Gradients are summed over cores, not averaged.
     SumOverCores,
-    /// Features that come as f32 and are cast on the device.
+    /// Features arrive as f32 and are cast on the device.
     CastOnDevice,
     /// A step counter in bf16.
     Bf16Counter,
-    /// float16, which no TPU has.
+    /// float16 in a TPU program, which TPUs compute slowly or not.
     Float16,
-    /// Probabilities of a softmax that a loss reads as logits.
+    /// A loss reads a softmax's probabilities as logits.
     ProbabilitiesAsLogits,
 }
 
 impl SlipKind {
-    /// In words.
+    /// The mistake in words.
     pub fn what(self) -> &'static str {
         match self {
             SlipKind::Bf16Variable => "a variable is bf16",
@@ -121,7 +121,7 @@ impl SlipKind {
     }
 }
 
-/// The slips of a graph, each kind once, in the order of [`SlipKind`].
+/// The mistakes that a graph shows, each kind once, in the order of [`SlipKind`].
 pub fn slips(graph: &Graph) -> Vec<Slip> {
     let mut shown: Vec<(SlipKind, usize)> = Vec::new();
     let symbols = Symbols::new(graph);
@@ -212,7 +212,7 @@ fn of_node(
                     "Placeholder" | "PlaceholderV2" | "IteratorGetNext" | "InfeedDequeueTuple" | "InfeedDequeue"
                 )
             });
-            // What only predicts may be fed whatever its caller has.
+            // A graph that only predicts takes whatever dtype its caller has.
             if from == Some(DType::F32) && is_input && is_bf16_network && !graph.collection("train_op").is_empty() {
                 shown.push((SlipKind::CastOnDevice, idx));
             }
@@ -226,7 +226,7 @@ fn of_node(
     }
 }
 
-/// Whether moving statistics are assigned a value that went through bf16.
+/// Whether a node assigns moving statistics a value that was rounded to bf16.
 fn is_rounded_statistics(symbols: &Symbols<'_>, node: &Node) -> bool {
     let variable = node.inputs.first().map(|edge| symbols.node(symbols.behind(*edge).node));
     let is_statistics = variable.is_some_and(|variable| {
@@ -248,7 +248,7 @@ fn is_rounded_statistics(symbols: &Symbols<'_>, node: &Node) -> bool {
     false
 }
 
-/// A sum of gradients over cores, where no loss is scaled by one over their number.
+/// A sum of gradients over cores, unless the loss is divided by the number of cores.
 fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> Option<usize> {
     let nodes = &symbols.graph.body.nodes;
     let n_cores =

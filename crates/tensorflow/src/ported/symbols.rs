@@ -1,4 +1,4 @@
-//! What a tensor of the forward part stands for, and small constants.
+//! Classifies tensors of the forward part as layers, variables or constants, and reads small constants.
 
 use crate::graph::Graph;
 use crate::index_map::IndexMap;
@@ -6,23 +6,23 @@ use crate::node::{Edge, Node};
 use crate::tensor::{self, Constant};
 use bf16scope_hlo::{DType, Literal};
 
-/// What a tensor stands for.
+/// The meaning of a tensor in the network.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Symbol {
-    /// An input of the network, or the result of a layer, by name.
+    /// A network input or a layer's result, by name.
     Layer(String),
     /// A variable's value, cast or not.
     Variable { name: String, dims: Vec<i64> },
-    /// A constant, as numbers; of large ones nothing.
+    /// A constant of at most [`MAX_ELEMENTS`] elements.
     Constant { dims: Vec<i64>, values: Vec<f64> },
     /// Anything else.
     Other,
 }
 
-/// Numbers of constants of more elements are not kept.
+/// Constants with more elements are not read.
 const MAX_ELEMENTS: usize = 4096;
 
-/// A constant's dims and numbers.
+/// The dims and values of a small constant.
 pub(super) fn constant(node: &Node) -> Option<(Vec<i64>, Vec<f64>)> {
     let (literal, dims, n) = match tensor::constant(node.tensor("value")?).ok()? {
         Constant::Dense(literal) => {
@@ -54,12 +54,12 @@ fn numbers(literal: &Literal) -> Option<Vec<f64>> {
     })
 }
 
-/// The decimal that an f32 was written as: 0.1, not 0.10000000149.
+/// The shortest decimal of an f32: 0.1, not 0.10000000149.
 pub(super) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
-/// A number as YAML reads it back: with a point where it has an exponent.
+/// A number that YAML reads back as a float: with a decimal point before an exponent.
 pub(super) fn yaml_number(value: f64) -> String {
     let text = format!("{value:?}");
     match text.split_once('e') {
@@ -68,7 +68,7 @@ pub(super) fn yaml_number(value: f64) -> String {
     }
 }
 
-/// Looks through a graph with what is known of its tensors.
+/// A graph, with the meanings of its tensors as far as they are known.
 pub(super) struct Symbols<'g> {
     pub graph: &'g Graph,
     pub of_edge: IndexMap<Edge, Symbol>,
@@ -83,12 +83,12 @@ impl<'g> Symbols<'g> {
         &self.graph.body.nodes[idx]
     }
 
-    /// What a node's input stands for.
+    /// The symbol of a node's input.
     pub(super) fn input(&self, node: &Node, number: usize) -> Symbol {
         node.inputs.get(number).and_then(|edge| self.of_edge.get(edge)).cloned().unwrap_or(Symbol::Other)
     }
 
-    /// The symbol of what is no layer: variables, constants, and what passes them on.
+    /// The symbol of a variable, a constant, or an op that passes its input on; `Other` for every other op.
     pub(super) fn plain(&self, idx: usize) -> Symbol {
         let node = self.node(idx);
         match node.op.as_str() {
@@ -112,7 +112,7 @@ impl<'g> Symbols<'g> {
         }
     }
 
-    /// The node behind identities and casts.
+    /// The edge behind identities, casts and reshapes.
     pub(super) fn behind(&self, mut edge: Edge) -> Edge {
         for _ in 0..64 {
             let node = self.node(edge.node);
@@ -130,17 +130,17 @@ impl<'g> Symbols<'g> {
         edge
     }
 
-    /// The number that an input is, if it is a constant of one.
+    /// The value of a node's input, if it is a single number computed from constants.
     pub(super) fn scalar(&self, node: &Node, number: usize) -> Option<f64> {
         self.number(*node.inputs.get(number)?, 0)
     }
 
-    /// The number that a tensor is, if constants make it.
+    /// The value of a tensor, if it is a single number computed from constants.
     pub(super) fn value(&self, edge: Edge) -> Option<f64> {
         self.number(edge, 0)
     }
 
-    /// A number that constants make.
+    /// [`Symbols::value`], to a bounded depth.
     fn number(&self, edge: Edge, depth: usize) -> Option<f64> {
         const MAX_DEPTH: usize = 8;
         let node = self.node(self.behind(edge).node);
@@ -148,7 +148,7 @@ impl<'g> Symbols<'g> {
             let [x, y] = node.inputs[..] else { return None };
             (depth < MAX_DEPTH).then(|| Some((self.number(x, depth + 1)?, self.number(y, depth + 1)?))).flatten()
         };
-        // Decimals stay those that were written.
+        // Results are rounded to the decimals that were written.
         let short = |value: f64| shortest(value as f32);
         match node.op.as_str() {
             "Const" => match constant(node)?.1[..] {

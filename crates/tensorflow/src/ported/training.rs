@@ -1,4 +1,4 @@
-//! How a graph trains: the optimizer's op and its numbers, the learning rate's form, weight decay, clipping, averages, cores.
+//! Ports a graph's training: optimizer and its hyperparameters, learning-rate schedule, weight decay, clipping, averages, cores.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::{Note, Notes, region};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
-/// How a network is trained, as YAML has it; empty where the graph has no optimizer.
+/// A network's training, as values of YAML keys; empty if the graph has no optimizer.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TrainingPort {
@@ -17,7 +17,7 @@ pub struct TrainingPort {
     pub optimizer: String,
     /// `0.1`, or `{kind: exponential, …}`.
     pub learning_rate: String,
-    /// `{steps: 500}`; empty where there is none.
+    /// `{steps: 500}`; empty without a warm-up.
     pub warm_up: String,
     /// `1.0e-5`; empty without a floor.
     pub learning_rate_floor: String,
@@ -27,11 +27,11 @@ pub struct TrainingPort {
     pub clip: String,
     /// `{decay: 0.9999}`.
     pub average: String,
-    /// How many cores the graph is for.
+    /// The number of cores that the graph is made for.
     pub n_cores: Option<i64>,
 }
 
-/// Reads how a graph trains.
+/// Ports a graph's training.
 pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) -> TrainingPort {
     let symbols = Symbols::new(graph);
     let nodes = &graph.body.nodes;
@@ -54,7 +54,7 @@ pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) 
     port.weight_decay = decay(&symbols, network);
     port.clip = clip(&symbols, notes);
     port.average = average(&symbols, notes);
-    // What clips reads what `tf.gradients` gave, so on each core, before the sum over cores.
+    // The clipping reads the results of `tf.gradients`, so it acts on each core, before the sum over cores.
     if port.n_cores.is_some_and(|n| n > 1) && port.clip.contains("global_norm") {
         port.clip = port.clip.replace('}', ", per_replica: true}");
     } else if port.n_cores.is_some_and(|n| n > 1) && !port.clip.is_empty() {
@@ -66,7 +66,7 @@ pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) 
     port
 }
 
-/// How many replicas a TPU program says it has.
+/// The number of replicas that a TPU program records.
 fn cores(graph: &Graph) -> Option<i64> {
     graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"))
 }
@@ -146,10 +146,10 @@ fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String 
     format!("{{kind: {kind}{}}}", options.concat())
 }
 
-/// Its word in YAML.
+/// The name in YAML of an optimizer that sums squares of gradients.
 const SUM_OF_SQUARES: &str = "adagrad";
 
-/// The learning rate's form in words; of one that has none its nodes.
+/// The learning rate of an update in YAML; a rate of unknown form is noted as missing.
 fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) -> RateInWords {
     let node = symbols.node(update);
     let Some(edge) = node.inputs.get(number) else { return RateInWords::default() };
@@ -159,7 +159,7 @@ fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) 
     rate_at(symbols, *edge, notes)
 }
 
-/// The same, of a tensor.
+/// The learning rate that a tensor computes, in YAML.
 fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords {
     let rate = Rate::new(symbols, edge);
     let at = symbols.behind(edge).node;
@@ -184,7 +184,7 @@ fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords 
     RateInWords::default()
 }
 
-/// Half squares of variables, times a number, in the loss.
+/// Weight decay: `L2Loss` of variables, times a number, in the loss.
 fn decay(symbols: &Symbols<'_>, network: &NetworkPort) -> String {
     let nodes = &symbols.graph.body.nodes;
     let forward = |node: &&Node| node.op == "L2Loss" && !region::is_backward(&node.name);
@@ -199,7 +199,7 @@ fn decay(symbols: &Symbols<'_>, network: &NetworkPort) -> String {
     if decayed.is_empty() {
         return String::new();
     }
-    // The number stands behind the sums.
+    // The sums are multiplied by the number.
     let value = nodes.iter().find_map(|node| {
         let is_sum =
             |edge: &Edge| matches!(symbols.node(symbols.behind(*edge).node).op.as_str(), "AddN" | "L2Loss" | "AddV2");
@@ -228,7 +228,7 @@ fn decay(symbols: &Symbols<'_>, network: &NetworkPort) -> String {
     format!("{{value: {}{except}}}", yaml_number(value.unwrap_or(1.0)))
 }
 
-/// Parts of names that all spared variables have and no decayed one; else the names themselves.
+/// Parts of names that match spared variables and no decayed one; the remaining spared variables by their whole names.
 fn excepted(spared: &[&str], decayed: &BTreeSet<String>) -> Vec<String> {
     const PARTS: [&str; 9] = [
         "batch_normalization",

@@ -1,4 +1,4 @@
-//! The experiment in YAML: model and training, with what is missing left to the defaults and said above it.
+//! Writes a ported graph as an experiment in YAML: model and training. Missing keys are left to their defaults.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::symbols::yaml_number;
 use super::training::TrainingPort;
 use crate::graph::Graph;
 
-/// Text in quotes where YAML would read something else.
+/// A text, quoted if YAML would read something else.
 fn quoted(text: &str) -> String {
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.' | '-'))
         && text.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -73,14 +73,14 @@ fn line_with_blocks(blocks: &Blocks, at: usize, before: Option<&str>) -> String 
     text + "}\n"
 }
 
-/// A parameter that is a part of names.
+/// The value of a parameter that is part of a name.
 fn number_or_text(value: &str) -> String {
     let is_whole = value.bytes().all(|digit| digit.is_ascii_digit());
     let is_formula = value == "$index" || value.starts_with("$(") && value.find(')') == Some(value.len() - 1);
     if is_whole || is_formula { value.to_string() } else { quoted(value) }
 }
 
-/// The network's layers, below their blocks if there are any.
+/// The network's blocks, if it has any, then its layers.
 pub(super) fn layers(network: &NetworkPort, has_blocks: bool) -> String {
     let mut text = String::new();
     let blocks = if has_blocks { blocks::blocks(network) } else { Blocks::default() };
@@ -91,7 +91,7 @@ pub(super) fn layers(network: &NetworkPort, has_blocks: bool) -> String {
         let _ = writeln!(text, "    {line}");
     }
     text.push_str("  layers:\n");
-    // The first layer reads the only input without being told.
+    // By default the first layer reads a single input.
     let mut before = match &network.inputs[..] {
         [(name, ..)] => Some(name.as_str()),
         _ => None,
@@ -109,7 +109,7 @@ pub(super) fn layers(network: &NetworkPort, has_blocks: bool) -> String {
     text
 }
 
-/// The experiment, with parts that repeat as blocks or with a line for each layer.
+/// The experiment, with repeated parts as blocks or with a line for each layer.
 pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &TrainingPort, has_blocks: bool) -> String {
     let file = graph.file.rsplit('/').next().unwrap_or_default();
     let mut text = format!("# From {file}, by `bf16scope port`.\nmodel:\n  kind: layers\n  inputs:\n");
@@ -158,7 +158,7 @@ fn one_loss(network: &NetworkPort, text: &mut String) {
     }
 }
 
-/// Losses of several outputs.
+/// The keys `outputs` and `loss` of a network with several losses.
 fn losses(heads: &[HeadLine], text: &mut String) {
     let names: Vec<String> = match heads.iter().all(|head| head.output.contains('/')) {
         true => (0..heads.len()).map(|n| if n == 0 { "logits".to_string() } else { format!("logits_{n}") }).collect(),

@@ -1,7 +1,7 @@
-//! Scripts in Python, read without Python: what needs no dtype is found from the words, and said to be read from the source.
+//! A lint for Python training scripts, read without Python: it finds mistakes that show in the source text without dtypes.
 //!
-//! A script that does not parse whole is read as far as it goes: this knows tokens, logical lines and indentation, and no
-//! grammar, so Python 2's `print` and half a file are no trouble. What it does not follow it lists.
+//! It knows tokens, logical lines and indentation, and no grammar, so that Python 2's `print` and half a file are read too.
+//! Imported modules are listed, not followed.
 
 mod rules;
 mod tokens;

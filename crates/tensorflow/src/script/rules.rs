@@ -1,34 +1,34 @@
-//! What the words of a script show: each rule a function of its lines.
+//! The rules of the script lint: each is a function from a script's lines to findings.
 
 use super::tokens::{self, Line, Lines, Token};
 
-/// Something that was read from a script.
+/// A finding of the lint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: u32,
-    /// What there is.
+    /// The mistake, or the construct.
     pub what: &'static str,
     /// Why it matters.
     pub why: &'static str,
-    /// The mended line, or the line that it becomes here.
+    /// The corrected line, or bf16scope's counterpart.
     pub mend: &'static str,
-    /// Whether it is wrong; else it is a line that has another form here.
+    /// Whether it is a mistake; else the line is correct and only has a counterpart here.
     pub is_slip: bool,
 }
 
-/// What was read from a script.
+/// The result of linting a script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScriptReading {
-    /// In the order of their lines.
+    /// Sorted by line.
     pub findings: Vec<Finding>,
-    /// Modules that it imports and that were not followed.
+    /// Imported modules, which were not read.
     pub not_followed: Vec<String>,
 }
 
-/// Reads a script.
+/// Lints a script.
 pub fn read_script(text: &str) -> ScriptReading {
     let script = Script::new(tokens::read(text));
     let mut findings = Vec::new();
@@ -87,14 +87,14 @@ impl Script {
         self.lines().iter().any(|line| has(line, word))
     }
 
-    /// The lines inside of the block that a line opens.
+    /// The lines of the block that line `at` opens.
     fn block(&self, at: usize) -> &[Line] {
         let rest = &self.lines()[at + 1..];
         let end = rest.iter().position(|line| line.indent <= self.lines()[at].indent).unwrap_or(rest.len());
         &rest[..end]
     }
 
-    /// The last assignment of a name before a line, within that line's function.
+    /// The value last assigned to a name before line `at`, within that line's function.
     fn value_of(&self, name: &str, at: usize) -> Option<&[Token]> {
         let indent = self.lines()[at].indent;
         let starts_function = |line: &&Line| {
@@ -156,7 +156,7 @@ fn has_text(line: &Line, part: &str) -> bool {
     line.tokens.iter().any(|token| matches!(token, Token::Text(text) if text.contains(part)))
 }
 
-/// Whether a line calls `….word(`.
+/// Whether a line calls `word(…)`, also as a method.
 fn calls(line: &Line, word: &str) -> bool {
     line.tokens.windows(2).any(|pair| pair[0].name() == Some(word) && pair[1].is("("))
 }
@@ -181,7 +181,7 @@ fn arguments<'l>(line: &'l Line, word: &str) -> &'l [Token] {
     inside
 }
 
-/// The argument of a call that has this name, or stands at this place.
+/// The argument of a call with this keyword, or at this position.
 fn argument<'l>(line: &'l Line, word: &str, name: &str, place: usize) -> &'l [Token] {
     let mut depth = 0;
     let mut parts = arguments(line, word).split(|token| {
@@ -198,7 +198,7 @@ fn argument<'l>(line: &'l Line, word: &str, name: &str, place: usize) -> &'l [To
     named.or_else(|| all.get(place).copied().filter(|part| !is_named(part))).unwrap_or_default()
 }
 
-/// Whether a value is the result of a softmax, and not of what was done with one.
+/// Whether an expression is a call of softmax, and not an expression that only contains one.
 fn is_softmax(value: &[Token]) -> bool {
     let Some(open) = value.iter().position(|token| token.is("(")) else { return false };
     let (mut depth, mut end) = (0, open);
@@ -221,7 +221,7 @@ fn says_bf16(line: &Line) -> bool {
     has(line, "bfloat16") || has_text(line, "bfloat16")
 }
 
-/// Whether a text is Keras' policy of a dtype.
+/// Whether a line has the name of Keras' mixed-precision policy for a dtype.
 fn is_policy_of(line: &Line, dtype: &str) -> bool {
     line.tokens.iter().any(|token| matches!(token, Token::Text(text) if text.strip_prefix("mixed_") == Some(dtype)))
 }
@@ -281,7 +281,7 @@ fn cast_without_use(script: &Script) -> Vec<Finding> {
     .collect()
 }
 
-/// Whether the first token like this one stands in brackets.
+/// Whether the first token equal to this one is inside brackets.
 fn in_brackets(line: &Line, wanted: &Token) -> bool {
     let mut depth = 0;
     for token in &line.tokens {
@@ -538,7 +538,7 @@ fn regulariser_without_use(script: &Script) -> Vec<Finding> {
     hits.map(|line| slip(line.number, what, why, mend)).collect()
 }
 
-/// Lines of other frameworks that have another form here.
+/// Mixed-precision calls of other frameworks, with bf16scope's counterpart.
 fn other_forms(script: &Script) -> Vec<Finding> {
     const FORMS: [(&str, &str, &str); 7] = [
         (

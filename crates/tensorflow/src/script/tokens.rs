@@ -1,4 +1,4 @@
-//! Tokens and logical lines of Python, tolerantly.
+//! A tolerant tokenizer of Python: tokens and logical lines, also of files with syntax errors.
 //!
 //! Source: the lexical analysis of Python's reference, versions 2.7 and 3.
 
@@ -7,9 +7,9 @@
 pub(super) enum Token {
     Name(String),
     Number(String),
-    /// Without its quotes.
+    /// A string, without its quotes.
     Text(String),
-    /// A sign: one letter, but for `==` and its like.
+    /// An operator or a bracket.
     Sign(&'static str),
 }
 
@@ -26,25 +26,25 @@ impl Token {
     }
 }
 
-/// A logical line: a statement, or as much of one as there is.
+/// A logical line: a statement, or the part of one that the file has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
-    /// Where it begins, from 1.
+    /// The file's line where it begins, counted from 1.
     pub number: u32,
-    /// Columns of blanks before it; a tab is eight.
+    /// Columns of whitespace before it; a tab is eight.
     pub indent: u32,
     pub tokens: Vec<Token>,
 }
 
-/// What a script holds.
+/// The logical lines and comments of a script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines {
     pub lines: Vec<Line>,
-    /// Comments with their lines.
+    /// Comments with their line numbers.
     pub comments: Vec<(u32, String)>,
 }
 
-/// A logical line has no more tokens: brackets that are never closed end there.
+/// Tokens of a logical line at most: a bracket that is never closed ends there.
 const MAX_TOKENS: usize = 20_000;
 
 const SIGNS: [&str; 42] = [
@@ -53,10 +53,10 @@ const SIGNS: [&str; 42] = [
     "<", ">",
 ];
 
-/// Words that begin a statement, and stand in no bracket: a bracket that is open before them was never closed.
+/// Keywords that begin a statement and never occur in brackets: a bracket that is still open before them was never closed.
 const STARTS: [&str; 5] = ["def", "class", "import", "return", "with"];
 
-/// Reads a script.
+/// Tokenizes a script.
 pub(super) fn read(text: &str) -> Lines {
     let mut out = Lines::default();
     let mut line = Line::default();
@@ -133,15 +133,15 @@ fn flush(line: &mut Line, out: &mut Lines) {
     }
 }
 
-/// Whether a physical line can stand in no bracket.
+/// Whether a physical line begins with one of [`STARTS`], so that it cannot continue a bracket.
 fn ends_brackets(rest: &str) -> bool {
     let line = rest.trim_start_matches([' ', '\t']);
     STARTS.iter().any(|word| line.strip_prefix(word).is_some_and(|after| after.starts_with([' ', '\t'])))
         && (line.starts_with("def ") || line.starts_with("class ") || rest.len() == line.len())
 }
 
-/// A text at the start, with its prefix and quotes; what comes after it. One that is not closed ends with its line, or, of
-/// three quotes, with the script.
+/// The string literal at the start of `rest`, without prefix and quotes, and the text after it. An unclosed literal ends with
+/// its line, a triple-quoted one with the script.
 fn string(rest: &str) -> Option<(String, &str)> {
     let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
     let is_prefix = letters <= 2 && rest[..letters].chars().all(|c| "rRbBuUfF".contains(c));
@@ -175,7 +175,7 @@ mod tests {
             lines.into_iter().map(|line| (line.number, line.indent, line.tokens.len())).collect::<Vec<_>>()
         };
         assert_eq!(read("x = f(1,\n   2)\nprint 'a' # b\n"), [(1, 0, 8), (3, 0, 2)]);
-        // A bracket that is never closed, and a text without an end.
+        // A bracket that is never closed, and a string without an end.
         assert_eq!(read("x = f(1,\ndef g():\n  return 'a\n"), [(1, 0, 6), (2, 0, 5), (3, 2, 2)]);
         assert_eq!(read("'''\n\n'''\ny\\\n= 1"), [(1, 0, 1), (4, 0, 3)]);
         assert_eq!(read("é = 1"), [(1, 0, 3)]);

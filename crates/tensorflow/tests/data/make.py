@@ -233,7 +233,7 @@ def convolutions():
     ]
     for n, (size, k, s, d, pad) in enumerate(configs):
         call = lambda x, w, s=s, d=d, pad=pad: tf.nn.conv2d(x, w, [1, s, s, 1], pad, dilations=[1, d, d, 1])
-        # TensorFlow's CPU kernels have no gradient of dilated convolutions with strides.
+        # TensorFlow's CPU kernels do not support gradients of dilated convolutions with strides.
         case(f"Conv2D_{n}", with_gradient(call) if d == 1 else call, f32(2, size, size + 1, 2), f32(k, k, 2, 3), terms=2 * 8 * 8 + 60)
     explicit = lambda x, w: tf.nn.conv2d(x, w, [1, 2, 2, 1], [[0, 0], [1, 2], [0, 1], [0, 0]])
     case("Conv2D_explicit", with_gradient(explicit), f32(1, 6, 7, 2), f32(3, 3, 2, 2), terms=60)

@@ -1,4 +1,4 @@
-//! Arrays put together and taken apart at places that are known: constants, slices, paddings, stacks.
+//! Constants, concatenation, splitting, slicing, padding and stacking of arrays.
 //!
 //! Source: `strided_slice_op.cc`, `slice_op.cc`, `pad_op.cc`, `mirror_pad_op.cc`, `concat_op.cc`, `split_op.cc`, `pack_op.cc`,
 //! `unpack_op.cc`, `reverse_op.cc`, `depthtospace_op.cc` of `tf2xla/kernels`.
@@ -192,7 +192,7 @@ pub(super) const TABLE: Table = &[
 fn constant(c: &mut Call<'_, '_>) -> Outputs {
     let Some(value) = c.node.tensor("value") else { return Err(Problem::new("its attribute `value` is missing")) };
     if crate::dtypes::hlo(value.dtype).is_none() {
-        // Text is for the host.
+        // Strings are the host's.
         return Ok(vec![Value::Nothing]);
     }
     match tensor::constant(value)? {
@@ -218,7 +218,7 @@ impl AxisRange {
         if distance <= 0 { 0 } else { (distance - 1) / self.step.abs() + 1 }
     }
 
-    /// The least of its places.
+    /// The lowest index that it takes.
     fn lowest(self) -> i64 {
         match self.count() {
             0 => 0,
@@ -228,13 +228,13 @@ impl AxisRange {
     }
 }
 
-/// What a strided slice takes of each axis, and the dims of its result.
+/// A strided slice: its range on each axis, and the dims of its result.
 struct Ranges {
     slices: Vec<AxisRange>,
     result: Vec<i64>,
-    /// Axes of which one element is taken that only the running program knows, and which.
+    /// Axes on which a single element is taken, with its index computed at run time.
     picked: Vec<(usize, InstrId)>,
-    /// The array's dims, 1 where an element is picked.
+    /// The array's dims, with 1 for the axes of `picked`.
     dims: Vec<i64>,
 }
 
@@ -287,7 +287,7 @@ impl Call<'_, '_> {
         self.one(self.e().pad(x, value, &dims))
     }
 
-    /// What inputs `first`, … (begin, end, strides) and the masks take of an array of these dims.
+    /// The strided slice of an array of these dims that inputs `first`, … (begin, end, strides) and the masks describe.
     fn ranges(&mut self, dims: &[i64], first: usize) -> Result<Ranges, Problem> {
         let (begin, end, steps) = (self.elements(first)?, self.elements(first + 1)?, self.ints(first + 2)?);
         let places = self.array(first)?;
@@ -376,7 +376,7 @@ impl Call<'_, '_> {
         Ok(Ranges { slices, result, picked, dims })
     }
 
-    /// The elements of a vector, those that are known.
+    /// The elements of a vector; `None` for each that is not known.
     fn elements(&mut self, number: usize) -> Result<Vec<Option<i64>>, Problem> {
         let id = self.array(number)?;
         let n = self.dims(id).iter().product::<i64>().clamp(0, 64) as usize;
@@ -384,7 +384,7 @@ impl Call<'_, '_> {
         if let Some(known) = one(self, id) {
             return Ok(known.values.iter().map(|value| value.whole()).collect());
         }
-        // A vector that was put together of known and other parts.
+        // A concatenation of known and unknown parts.
         let parts = self.e().with_module(|module| {
             let instr = module.comp(self.e().comp()).instr(id);
             matches!(instr.op, Op::Concatenate { .. }).then(|| instr.operands.clone())
@@ -401,7 +401,7 @@ impl Call<'_, '_> {
         Ok(elements)
     }
 
-    /// Element `at` of `places` as a place on an axis: counted from the end where it is negative.
+    /// Element `at` of `places` as an index on an axis of size `dim`; a negative one counts from the end.
     fn picked_place(&self, places: InstrId, at: usize, dim: i64) -> InstrId {
         let place = self.e().reshape(self.slice_axis(places, 0, at as i64, 1), &[]);
         let from_end = self.e().add_scalar(place, dim as f64);
@@ -409,7 +409,7 @@ impl Call<'_, '_> {
         self.e().select(is_negative, from_end, place)
     }
 
-    /// Where the elements that are picked begin.
+    /// The start indices of a dynamic slice at the picked elements.
     fn starts(&self, ranges: &Ranges) -> Vec<InstrId> {
         let dtype = ranges.picked.first().map_or(DType::S32, |(_, place)| self.dtype(*place));
         let zero = self.e().scalar(dtype, 0.0);
@@ -417,7 +417,7 @@ impl Call<'_, '_> {
         (0..ranges.dims.len()).map(place).collect()
     }
 
-    /// An array cut to the elements that are picked.
+    /// The dynamic slice of an array at the picked elements.
     fn picked(&self, x: InstrId, ranges: &Ranges) -> InstrId {
         if ranges.picked.is_empty() {
             return x;
@@ -445,7 +445,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Space to depth, or back: blocks of pixels become channels.
+    /// Space to depth (blocks of pixels become channels), or depth to space.
     fn blocks(&mut self, to_depth: bool) -> Outputs {
         let mut x = self.array(0)?;
         let block = self.node.int("block_size").unwrap_or(1).clamp(1, 1 << 15);

@@ -1,4 +1,4 @@
-//! What the cores of a slice do together, and the ops that mark a program as a TPU's.
+//! Collectives between the cores of a slice, and the ops that mark a TPU program.
 //!
 //! Source: `cross_replica_ops.cc` and `tpu_replicated_input_op` of TensorFlow's TPU kernels.
 
@@ -11,7 +11,7 @@ use bf16scope_hlo::{BinaryOp, Op};
 pub(super) const TABLE: Table = &[
     ("CrossReplicaSum", |c| {
         let x = c.array(0)?;
-        // Groups of replicas, one a row; none are all.
+        // Groups of replicas, one a row; without groups all replicas sum together.
         let groups = match c.inputs.len() {
             0 | 1 => Vec::new(),
             _ => {

@@ -1,4 +1,4 @@
-//! Ops that give on what they get, and those of control flow that `flow` lowers.
+//! Ops that pass their inputs on, and the control-flow ops that `flow` lowers.
 //!
 //! Source: `control_flow_ops.cc`, `functional_ops.cc` of TensorFlow's kernels.
 
@@ -50,7 +50,7 @@ fn pass_all(c: &mut Call<'_, '_>) -> Outputs {
     Ok(c.inputs.clone())
 }
 
-/// The switch of a loop whose body is being lowered: the loop goes on.
+/// The switch of a loop whose body is being lowered: both outputs have the value, since the loop continues.
 fn both(c: &mut Call<'_, '_>) -> Outputs {
     let data: Value = c.input(0)?.clone();
     Ok(vec![data.clone(), data])

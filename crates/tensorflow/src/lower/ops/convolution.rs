@@ -1,7 +1,7 @@
 //! Convolutions and their gradients, in one to three spatial dims, plain and depthwise.
 //!
-//! A gradient by the input is a convolution of the dilated cotangent with the reversed kernel; one by the kernel is a
-//! convolution of the input with the dilated cotangent, features in the place of the batch.
+//! The gradient with respect to the input is a convolution of the dilated cotangent with the reversed kernel; the gradient with
+//! respect to the kernel is a convolution of the input with the dilated cotangent, with batch and features swapped.
 //!
 //! Source: `conv_op_helpers.cc` and `conv_ops.cc` of `tf2xla/kernels`; paddings as in `core/framework/common_shape_fns.cc`.
 
@@ -24,7 +24,7 @@ pub(super) const TABLE: Table = &[
     ("DepthwiseConv2dNativeBackpropFilter", |c| c.by_kernel(true)),
 ];
 
-/// Where batch, features and spatial dims are.
+/// The positions of batch, feature and spatial dims.
 pub(super) struct Layout {
     pub batch: i64,
     pub feature: i64,
@@ -40,7 +40,7 @@ pub(super) struct SpatialDim {
     pub high: i64,
 }
 
-/// The paddings of one spatial dim, and how many places the window then has.
+/// The low and high padding of a spatial dim.
 pub(super) fn padding(
     kind: &str,
     explicit: Option<(i64, i64)>,
@@ -61,7 +61,7 @@ pub(super) fn padding(
 }
 
 impl Call<'_, '_> {
-    /// Where the dims are, by `data_format`.
+    /// The positions of the dims, by `data_format`.
     pub(super) fn layout(&self, rank: usize) -> Result<Layout, Problem> {
         let rank = rank as i64;
         match self.node.text("data_format") {
@@ -159,7 +159,6 @@ impl Call<'_, '_> {
         let input = self.ints(0)?;
         let (kernel, dy) = (self.array(1)?, self.array(2)?);
         let kernel_dims = self.dims(kernel);
-        // Dims of the spatial sizes alone stand for the whole.
         self.check_kernel(&input, &kernel_dims)?;
         let layout = self.layout(input.len())?;
         let spatial = self.spatial(&layout, &input, &kernel_dims)?;
@@ -169,7 +168,7 @@ impl Call<'_, '_> {
         let n = layout.spatial.len();
         let (per_group, out) = (kernel_dims[n], kernel_dims[n + 1]);
         let groups = if per_group > 0 && features % per_group == 0 { features / per_group } else { 1 };
-        // Of each group the outputs become inputs: [.., i, g * o] to [.., g * i, o].
+        // Each group's outputs become inputs: [.., i, g * o] to [.., g * i, o].
         let kernel = match groups {
             1 => kernel,
             groups => {

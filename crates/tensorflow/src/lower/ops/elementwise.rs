@@ -1,4 +1,4 @@
-//! Functions of elements: of one array, of two that broadcast, choices and casts.
+//! Elementwise ops: unary ops, binary ops with broadcasting, selects and casts.
 //!
 //! Source: `unary_ops.cc`, `binary_ops.cc`, `elu_op.cc`, `relu_op.cc`, `select_op.cc`, `cast_op.cc` of `tf2xla/kernels`.
 
@@ -180,7 +180,7 @@ impl Call<'_, '_> {
         self.one(self.e().unary(op, x))
     }
 
-    /// (e^x ± e^-x) / 2, halved before e^x overflows.
+    /// (e^x ± e^-x) / 2, with 1 / 2 inside the exponentials so that large x does not overflow too early.
     fn half_exponentials(&mut self, op: BinaryOp) -> Outputs {
         let x = self.array(0)?;
         let half = |x: InstrId| self.e().unary(UnaryOp::Exp, self.e().add_scalar(x, -std::f64::consts::LN_2));
@@ -188,7 +188,7 @@ impl Call<'_, '_> {
         self.one(self.e().binary(op, up, down))
     }
 
-    /// Both inputs in the dims that they broadcast to.
+    /// Both inputs, broadcast to common dims.
     pub(super) fn pair(&mut self) -> Result<(InstrId, InstrId), Problem> {
         let (x, y) = (self.array(0)?, self.array(1)?);
         self.same(x, y)
@@ -204,7 +204,7 @@ impl Call<'_, '_> {
         self.one(self.e().compare(direction, x, y))
     }
 
-    /// A function of two arrays that is 0 where one of them is.
+    /// A binary op that is 0 where input `zero` is 0.
     fn guarded(&mut self, zero: usize, op: BinaryOp) -> Outputs {
         let (x, y) = self.pair()?;
         let nought = self.like(x, 0.0);
@@ -240,7 +240,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Inverse functions are written out, as XLA's own library does: back ends do not have them as instructions.
+/// Inverse functions are written out as in XLA's client library, since back ends do not have them as instructions.
 fn acos(c: &mut Call<'_, '_>) -> Outputs {
     let x = c.array(0)?;
     let e = c.e();
@@ -264,7 +264,7 @@ fn atanh(c: &mut Call<'_, '_>) -> Outputs {
     c.one(e.mul_scalar(difference, 0.5))
 }
 
-/// Of large numbers log(2x), whose square would overflow.
+/// log(2x) for large x, whose square would overflow.
 fn asinh(c: &mut Call<'_, '_>) -> Outputs {
     let x = c.array(0)?;
     let e = c.e();
@@ -286,7 +286,7 @@ fn acosh(c: &mut Call<'_, '_>) -> Outputs {
     c.one(e.select(e.compare(Comparison::Gt, x, c.like(x, 1e18)), far, near))
 }
 
-/// Near 0 by e^x - 1, which does not cancel.
+/// Computed from e^x - 1 near 0, which does not cancel.
 fn sinh(c: &mut Call<'_, '_>) -> Outputs {
     let x = c.array(0)?;
     let far = c.half_exponentials(BinaryOp::Subtract)?;
@@ -353,7 +353,7 @@ fn floor_div(c: &mut Call<'_, '_>) -> Outputs {
     c.one(c.e().select(is_lower, c.e().sub(quotient, c.like(x, 1.0)), quotient))
 }
 
-/// One of two arrays, by a predicate of each element, of each row, or of all.
+/// A select by a predicate for each element, for each row, or for the whole array.
 fn select(c: &mut Call<'_, '_>) -> Outputs {
     let (pred, x, y) = (c.array(0)?, c.array(1)?, c.array(2)?);
     let dims = c.dims(x);

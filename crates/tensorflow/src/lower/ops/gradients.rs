@@ -1,4 +1,4 @@
-//! Gradients of functions of elements, which TensorFlow has as ops of their own.
+//! Gradients of elementwise functions that TensorFlow has as separate ops.
 //!
 //! Source: `binary_ops.cc`, `relu_op.cc`, `elu_op.cc`, `bias_ops.cc` of `tf2xla/kernels`.
 

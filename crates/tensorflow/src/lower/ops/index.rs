@@ -1,6 +1,6 @@
-//! Arrays at indices that are known when the program runs: gathers, scatters, one-hot rows, parts of matrices.
+//! Gathers, scatters, one-hot encodings and matrix bands: ops with indices that are computed at run time.
 //!
-//! TensorFlow's CPU kernels refuse an index outside; its XLA bridge moves it inside (gathers) or skips it (scatters), as here.
+//! TensorFlow's CPU kernels refuse an index out of range; its XLA bridge clamps it (gathers) or skips it (scatters), as here.
 //!
 //! Source: `gather_op.cc`, `scatter_nd_op.cc`, `segment_reduction_ops.cc`, `one_hot_op.cc`, `matrix_band_part_op.cc`,
 //! `dynamic_stitch_op.cc` of `tf2xla/kernels`.
@@ -107,7 +107,7 @@ pub(super) const TABLE: Table = &[
 ];
 
 impl Call<'_, '_> {
-    /// Slices of `x` at `indices` along `axis`; the first `n_batch` dims of both go along.
+    /// Slices of `x` at `indices` along `axis`; the first `n_batch` dims of both are batch dims.
     pub(super) fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
         let (dims, of_indices) = (self.dims(x), self.dims(indices));
         let rank = of_indices.len() as i64;
@@ -116,7 +116,7 @@ impl Call<'_, '_> {
                 "its batch_dims are {n_batch}, its axis is {axis}, its indices have rank {rank}"
             )));
         }
-        // Few places that are known: slices, which later rules can compute with.
+        // Known indices into a known array become slices, which later rules can fold.
         let known = self.lowering.known(indices);
         if let (Some(known), true) = (known, self.lowering.known(x).is_some() && n_batch == 0) {
             let n = dims[axis as usize];
@@ -133,7 +133,7 @@ impl Call<'_, '_> {
         let batch: Vec<i64> = (0..n_batch).collect();
         let n_outer = axis - n_batch;
         let n_looked = rank - n_batch;
-        // Of the result: batch dims, dims before the axis, dims of the indices, dims after the axis.
+        // The result's dims are batch dims, dims before the axis, dims of the indices, dims after the axis.
         let offset_dims =
             (n_batch..n_batch + n_outer).chain(axis + n_looked..dims.len() as i64 - 1 + n_looked).collect();
         let slice_sizes =
@@ -165,8 +165,8 @@ impl Call<'_, '_> {
         self.e().emit(Op::Scatter { dims, to_apply }, &[x, indices, updates], None)
     }
 
-    /// Rows of input 0 combined by the segments that input 1 says; a segment without rows has the neutral element, of the largest
-    /// and least the finite one, as TensorFlow's kernels have it.
+    /// Rows of input 0 combined by the segment ids in input 1. A segment without rows has the neutral element; for maxima and
+    /// minima this is the finite one, as in TensorFlow's kernels.
     fn segments(&mut self, n: i64, op: BinaryOp) -> Outputs {
         let (x, segments) = (self.array(0)?, self.array(1)?);
         let (dims, rank) = (self.dims(x), self.dims(segments).len());
@@ -197,7 +197,7 @@ impl Call<'_, '_> {
         Ok(self.e().scalar(dtype, value))
     }
 
-    /// How many segments there are, where they are known.
+    /// The number of segments, if the segment ids are known.
     fn n_segments(&mut self) -> Result<i64, Problem> {
         let segments = self.array(1)?;
         let known = self.lowering.known(segments).ok_or_else(|| {
@@ -244,7 +244,7 @@ fn one_hot(c: &mut Call<'_, '_>) -> Outputs {
     c.one(c.e().select(is_it, on, off))
 }
 
-/// Rows of several arrays in one, each at its known place.
+/// Joins rows of several arrays into a single array, each at its known index.
 fn stitch(c: &mut Call<'_, '_>) -> Outputs {
     let n = c.inputs.len() / 2;
     let mut rows: Vec<Option<InstrId>> = Vec::new();
@@ -266,8 +266,9 @@ fn stitch(c: &mut Call<'_, '_>) -> Outputs {
     c.one(c.e().concatenate(&rows, 0))
 }
 
-/// The first of equal indices, as optimizers ask before they add up rows of a table's gradient: every index that was there before
-/// is one outside of the table, and its row of sums is zero. Other readers would see how many there are, which HLO needs before.
+/// Unique indices, for optimizers that then sum equal rows of a table's gradient. The number of unique indices would be known only
+/// at run time, so all places are kept: a repeated index becomes one outside of the table, with a row of zeros. Readers that
+/// would notice the difference are refused.
 fn unique(c: &mut Call<'_, '_>) -> Outputs {
     let body = &c.lowering.graph.body;
     let node = body.find(&c.node.name).filter(|idx| std::ptr::eq(&body.nodes[*idx], c.node));

@@ -24,7 +24,7 @@ pub(super) const TABLE: Table = &[
 ];
 
 impl Call<'_, '_> {
-    /// Products of the last two dims, over the dims before them, which broadcast.
+    /// Products of matrices in the last two dims; the dims before them are batch dims, which broadcast.
     fn batched(&mut self, x_flag: &str, y_flag: &str) -> Outputs {
         let (mut x, mut y) = (self.array(0)?, self.array(1)?);
         let (x_dims, y_dims) = (self.dims(x), self.dims(y));
@@ -46,7 +46,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// One term of an equation: its labels; those of an ellipsis are numbers.
+/// The labels of a term of an equation; the axes of an ellipsis are labelled by digits.
 fn labels(term: &str, rank: usize, n_hidden: usize) -> Result<Vec<char>, Problem> {
     let hidden = |n: usize| (0..n).map(move |at| char::from(b'0' + (n_hidden - n + at) as u8));
     let named = term.chars().filter(|c| c.is_alphabetic()).count();
@@ -91,7 +91,7 @@ fn einsum(c: &mut Call<'_, '_>) -> Outputs {
     let is_kept = output.contains("...");
     let wanted: Vec<char> =
         plain(before).into_iter().chain(hidden.into_iter().filter(|_| is_kept)).chain(plain(after)).collect();
-    // What only one array has and the result has not is summed before.
+    // Axes that only one array and not the result has are summed first.
     for at in 0..n {
         let is_summed = |label: &char| !(wanted.contains(label) || n == 2 && sets[1 - at].contains(label));
         let axes: Vec<i64> =

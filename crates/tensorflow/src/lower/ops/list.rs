@@ -1,7 +1,7 @@
-//! Lists: `TensorList` (TensorFlow 2's `TensorArray`, and what gradients of loops keep), `TensorArray` and `Stack` of version 1.
+//! Ops on lists: `TensorList` (TensorFlow 2's `TensorArray`, and residuals of loops), and v1's `TensorArray` and `Stack`.
 //!
-//! A list is a value. Writing to a gradient's `TensorArray` adds, and its value is what came back along the flow: a flow of
-//! another array is one in which nothing is written yet.
+//! A list is a value. A write to a gradient's `TensorArray` adds to its element. The value of that array arrives along the flow:
+//! the flow of another array means that nothing is written yet.
 //!
 //! Source: `tensor_list_ops.cc`, `tensor_array_ops.cc`, `stack_ops.cc` of `tf2xla/kernels`; `tensor_array_grad.py`, `list_ops.py`.
 
@@ -80,7 +80,7 @@ pub(super) const TABLE: Table = &[
         let list = c.list_at(0)?;
         let size = c.array(1)?;
         if c.lowering.known(size).is_none() {
-            // What a trip grew is taken off again by its gradient: the arrays stay as large.
+            // A gradient's trip removes the element that the forward trip added; the arrays keep their size.
             let kind = ListKind { n: None, capacity: Some(list.kind.size()), is_bounded: true, ..list.kind.clone() };
             let len = Some(c.e().convert(size, DType::S32));
             return c.list(List { kind, len, ..(*list).clone() });
@@ -143,7 +143,7 @@ pub(super) const TABLE: Table = &[
     ("TensorArrayGradV3", |c| {
         let source = c.node.text("source").to_string();
         let handle = c.handle()?;
-        // Its gradient has what shape its elements have, which only the array's own flow knows.
+        // The gradient has the array's element shape, which only the array's own flow knows.
         let number = |kind: &ListKind| kind.owner.as_ref().map(|(number, _)| *number);
         let kind = match c.inputs.get(1) {
             Some(Value::List(list)) if number(&list.kind) == number(&handle.kind) => list.kind.clone(),
@@ -151,7 +151,7 @@ pub(super) const TABLE: Table = &[
         };
         let element = kind.element.or(handle.kind.element.clone());
         let owner = number(&handle.kind).map(|number| (number, source));
-        // As long as the array has become, where it grew.
+        // If the array grew, the gradient is as long as the grown array.
         let n = kind.n.max(handle.kind.n);
         let handle = Handle { kind: ListKind { owner, element, n, ..handle.kind.clone() }, ..(*handle).clone() };
         Ok(vec![Value::Handle(Rc::new(handle)), c.input(1)?.clone()])
@@ -210,7 +210,7 @@ pub(super) const TABLE: Table = &[
         c.one(list.length(c.e()))
     }),
     ("TensorArrayCloseV3", |_| Ok(Vec::new())),
-    // What a branch keeps for its gradient, or nothing: a list of one element.
+    // A branch's residual for its gradient: a list of one element, which stays unwritten for `OptionalNone`.
     ("OptionalFromValue", |c| {
         let list = List::zeros(ListKind::zeros(1, None));
         let (first, item) = (c.ints_constant(&[0], &[], DType::S32), c.input(0)?.clone());
@@ -243,7 +243,7 @@ pub(super) const TABLE: Table = &[
     }),
     ("StackPushV2", |c| {
         let (store, list, item) = (c.stack()?, c.stored()?, c.input(1)?.clone());
-        // A stack that the trip of an outer loop made: what it holds.
+        // For a stack that a trip of an outer loop made, its contents are pushed.
         let new = match &item {
             Value::Store(inner) => c.pushed(&list, &Value::List(c.lowering.store(*inner)?))?,
             item => c.pushed(&list, item)?,
@@ -294,8 +294,8 @@ impl Call<'_, '_> {
             .with_help("write it at a loop's counter from its end on, or give it its size and leave `dynamic_size` out")
     }
 
-    /// A list with room for an element at `index`: one more than the place, or on a trip of a loop one more than there was, which
-    /// the loop multiplies by its trips and checks.
+    /// A list with room for an element at `index`: of length `index + 1` if the index is known. On a trip of a loop the list has
+    /// one element more than before; the loop multiplies this by its trip count and checks it.
     fn grown(&mut self, list: &List, index: InstrId) -> Result<List, Problem> {
         let known = self.lowering.known(index).and_then(|known| known.values.first()?.whole());
         let kind = match (known, list.kind.n) {
@@ -332,7 +332,7 @@ impl Call<'_, '_> {
         Ok(is_whole.then(|| Element::Array(ArrayShape::new(dtype, dims))))
     }
 
-    /// A list, whose elements are what an input says if nothing was written to it.
+    /// A list input; if it was never written, its element type comes from the input with the element shape.
     fn shaped_list(&mut self, number: usize, shape: usize) -> Result<List, Problem> {
         let mut list = (*self.list_at(number)?).clone();
         if list.kind.element.is_none() {
@@ -365,7 +365,7 @@ impl Call<'_, '_> {
         Ok(List { leaves: vec![x], ..List::zeros(ListKind::zeros(*n, element)) })
     }
 
-    /// All elements in one array.
+    /// All elements stacked into a single array.
     fn stacked(&mut self, list: &List, n: Option<i64>) -> Result<InstrId, Problem> {
         let Some(Element::Array(_)) = list.kind.element else { return Err(self.unshaped()) };
         let n = list.kind.n.or(n).ok_or_else(|| {
@@ -392,7 +392,7 @@ impl Call<'_, '_> {
         Ok(vec![value(element, rows)])
     }
 
-    /// The list in which nothing but its length is known, in a form that holds an element.
+    /// The kind and the arrays of a list that can hold `item`, and the arrays of the item in that form.
     fn ready(&self, list: &List, item: &Value) -> Result<(ListKind, Vec<InstrId>, Vec<InstrId>), Problem> {
         let (new, leaves) = element(self.e(), item)?;
         let one = ListKind { element: Some(new.clone()), ..list.kind.clone() };
@@ -422,7 +422,7 @@ impl Call<'_, '_> {
         Ok(List { kind, leaves, len: list.len, only })
     }
 
-    /// A list with an element behind its last.
+    /// A list with an element appended.
     fn pushed(&mut self, list: &List, item: &Value) -> Result<List, Problem> {
         let grown = match (list.kind.capacity, list.kind.n) {
             _ if list.kind.is_bounded => list.kind.clone(),
@@ -448,7 +448,7 @@ impl Call<'_, '_> {
         Ok(List { kind, leaves, len, only: None })
     }
 
-    /// A list without its last element, and that.
+    /// A list without its last element, and that element.
     fn popped(&mut self, list: &List) -> Result<(List, Value), Problem> {
         let Some(element) = list.kind.element.clone() else { return Err(self.unshaped()) };
         if list.kind.n == Some(0) || list.kind.size() == 0 {
@@ -458,7 +458,7 @@ impl Call<'_, '_> {
         let index = self.e().add_scalar(length, -1.0);
         let arrays = list.arrays(self.e());
         let rows = arrays.iter().map(|leaf| row(self.e(), *leaf, index)).collect();
-        // Its arrays stay as large.
+        // The arrays keep their size.
         let kind = ListKind { n: list.kind.n.map(|n| n - 1), capacity: Some(list.kind.size()), ..list.kind.clone() };
         let len = list.len.map(|_| index);
         let item = match &list.kind.same {
@@ -468,7 +468,7 @@ impl Call<'_, '_> {
         Ok((List { kind, leaves: arrays, len, only: None }, item))
     }
 
-    /// Elements at places, as one array.
+    /// The elements at some indices, as a single array.
     fn gathered_items(&mut self, list: &List, places: usize) -> Outputs {
         let indices = self.array(places)?;
         let Some(Element::Array(_)) = list.kind.element else { return Err(self.unshaped()) };
@@ -482,7 +482,7 @@ impl Call<'_, '_> {
         self.gathered(all, indices, 0, 0)
     }
 
-    /// A list with the rows of an array at places that are known.
+    /// A list with the rows of an array as elements at known indices.
     fn with_items(&mut self, list: &List, places: usize, rows: usize) -> Result<List, Problem> {
         let (places, rows) = (self.ints(places)?, self.array(rows)?);
         let dims = self.dims(rows);
@@ -516,7 +516,7 @@ impl Call<'_, '_> {
         Ok(list)
     }
 
-    /// Elements end to end, and their lengths.
+    /// The concatenated elements, and their lengths.
     fn joined(&mut self, list: &List) -> Outputs {
         let all = self.stacked(list, None)?;
         let dims = self.dims(all);
@@ -528,7 +528,7 @@ impl Call<'_, '_> {
         Ok(vec![Value::Array(flat), Value::Array(lengths)])
     }
 
-    /// An array cut into parts of one length.
+    /// An array split into parts of equal length.
     fn split_evenly(&mut self, x: InstrId, lengths: usize) -> Result<List, Problem> {
         let lengths = self.ints(lengths)?;
         let dims = self.dims(x);
@@ -549,7 +549,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// A `TensorArray`, and its value by the flow.
+    /// A `TensorArray`'s handle, and its value from the flow.
     fn tensor_array(&mut self, flow: usize) -> Result<(Rc<Handle>, List), Problem> {
         let handle = self.handle()?;
         let list = match self.input(flow)? {
@@ -571,7 +571,7 @@ impl Call<'_, '_> {
         self.lowering.store(store)
     }
 
-    /// Gives a stack a new value, where the node's gates hold.
+    /// Sets a stack to a new value; it keeps its old one where the node's gates do not hold.
     fn put(&mut self, store: usize, old: &Rc<List>, new: List) -> Result<(), Problem> {
         let old = Value::List(old.clone());
         let mut value = Value::List(Rc::new(new));
@@ -585,7 +585,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// The sum of values of which one is a list: a flow of zero adds nothing.
+    /// The sum of the inputs if one of them is a list; scalar flows of zero add nothing.
     pub(super) fn sum_of_lists(&mut self) -> Option<Outputs> {
         let lists: Vec<Rc<List>> = self
             .inputs
@@ -628,7 +628,7 @@ impl Call<'_, '_> {
         Ok(List { kind, leaves, len: a.len, only: None })
     }
 
-    /// A list of zeros like the first input, if that is a list; a flow of zero for a flow.
+    /// Zeros like the first input, if it is a list: a list of zeros, or a scalar flow of zero for a `TensorArray`'s flow.
     pub(super) fn zeros_like_list(&self) -> Option<Outputs> {
         let Some(Value::List(list)) = self.inputs.first() else { return None };
         if list.kind.owner.is_some() {
@@ -638,5 +638,5 @@ impl Call<'_, '_> {
     }
 }
 
-/// Rows that are written one by one at most.
+/// Rows that are written one by one, at most.
 const MAX_ROWS: usize = 512;

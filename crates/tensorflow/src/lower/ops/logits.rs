@@ -31,7 +31,7 @@ pub(super) const TABLE: Table = &[
         let wide = c.along(labels, 0, &dims);
         let is_label = c.e().compare(Comparison::Eq, classes, wide);
         let one_hot = c.e().convert(is_label, c.dtype(logits));
-        // A label of no class makes its row NaN.
+        // A label out of range makes its row NaN.
         let is_low = c.e().compare(Comparison::Lt, labels, c.like(labels, 0.0));
         let is_high = c.e().compare(Comparison::Ge, labels, c.like(labels, dims.get(1).copied().unwrap_or(0) as f64));
         let is_none = c.along(c.e().binary(BinaryOp::Or, is_low, is_high), 0, &dims);
@@ -41,7 +41,8 @@ pub(super) const TABLE: Table = &[
 ];
 
 impl Call<'_, '_> {
-    /// Logits less their greatest, e to these, and the sums of those along the last axis, all in the logits' dims.
+    /// Logits minus their maximum, the exponentials of these, and the exponentials' sums along the last axis, all in the logits'
+    /// dims.
     fn exponentials(&self, x: InstrId) -> (InstrId, InstrId, InstrId) {
         let dims = self.dims(x);
         let last = dims.len() as i64 - 1;
@@ -53,12 +54,12 @@ impl Call<'_, '_> {
         (shifted, exp, sum)
     }
 
-    /// The loss of each row, and the gradient of its sum by the logits.
+    /// The loss of each row, and the gradient of the summed loss with respect to the logits.
     fn cross_entropy(&self, logits: InstrId, labels: InstrId) -> Outputs {
         let (shifted, exp, sum) = self.exponentials(logits);
         let negated = self.e().neg(self.e().sub(shifted, self.e().unary(UnaryOp::Log, sum)));
         let products = self.e().mul(labels, negated);
-        // 0 times an infinite logarithm is nothing.
+        // A label of 0 times an infinite logarithm counts as 0.
         let zero = self.like(labels, 0.0);
         let is_zero = self.e().compare(Comparison::Eq, labels, zero);
         let loss = self.sum(self.e().select(is_zero, zero, products), &[1]);

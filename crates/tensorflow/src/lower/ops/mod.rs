@@ -1,7 +1,6 @@
-//! What each op means in HLO: a rule for each, in tables by family.
+//! The lowering rules of TensorFlow's ops, in tables by family.
 //!
-//! Where TensorFlow's kernels and its XLA bridge differ (sums of bf16, say), rules do what the bridge does: that is what a TPU
-//! ran.
+//! Where TensorFlow's kernels and its XLA bridge differ (in sums of bf16, say), rules follow the bridge, since TPUs ran it.
 //!
 //! Source: TensorFlow's op registrations (`core/ops`) and the kernels of `compiler/tf2xla/kernels`.
 
@@ -31,7 +30,7 @@ use super::Call;
 use super::call::Outputs;
 use bf16scope_hlo::words;
 
-/// How an op is lowered.
+/// A lowering rule.
 pub(crate) type Rule = for<'a, 'b, 'g> fn(&'a mut Call<'b, 'g>) -> Outputs;
 
 /// Rules by op.
@@ -72,12 +71,12 @@ pub fn known_ops() -> Vec<&'static str> {
     names
 }
 
-/// Whether an op draws random numbers from a state of its own.
+/// Whether an op draws random numbers from a generator with state.
 pub(crate) fn is_random(op: &str) -> bool {
     random::STATEFUL.contains(&op)
 }
 
-/// What may help with an op that is not known: why, or the op whose name is near.
+/// Help for an unknown op: the reason, or a known op with a similar name.
 pub(crate) fn nearest(op: &str) -> Option<String> {
     let host =
         ["Decode", "Parse", "Read", "String", "Regex", "Dataset", "Iterator", "Lookup", "Queue", "PyFunc", "Sparse"];

@@ -1,7 +1,7 @@
 //! Batch normalisation and its gradients.
 //!
-//! The input is computed in the dtype of the scale: f32 beside bf16 data. The variance that training gives out is the unbiased
-//! one (divided by n - 1), and what goes to the gradient is the biased one.
+//! The computation is in the dtype of the scale: f32 for bf16 data. Training returns the unbiased variance (divided by n - 1) and
+//! passes the biased one to the gradient.
 //!
 //! Source: `batch_norm_op.cc` of `tf2xla/kernels`.
 
@@ -29,7 +29,7 @@ impl Call<'_, '_> {
         BatchNorm { epsilon: self.node.float("epsilon").unwrap_or(1e-4), feature_index: self.channel_axis(rank) }
     }
 
-    /// `is_training`, which is true where it is not set.
+    /// The attribute `is_training`; true if it is not set.
     fn is_training(&self) -> bool {
         self.node.kind("is_training").is_none() || self.node.flag("is_training")
     }
@@ -52,7 +52,7 @@ fn forward(c: &mut Call<'_, '_>) -> Outputs {
     let [y, batch_mean, batch_variance] = c.e().batch_norm_training([wide, scale, offset], attributes);
     let dims = c.dims(x);
     let n = dims.iter().product::<i64>() / dims[attributes.feature_index as usize].max(1);
-    // Bessel's correction; TensorFlow divides by 1 at least.
+    // Bessel's correction; TensorFlow divides by at least 1.
     let unbiased = c.e().mul_scalar(batch_variance, n as f64 / (n - 1).max(1) as f64);
     let factor = f64::from(c.node.float("exponential_avg_factor").unwrap_or(1.0));
     let averaged = |running: InstrId, new: InstrId| match factor {
@@ -82,7 +82,7 @@ fn backward(c: &mut Call<'_, '_>) -> Outputs {
         let part = |index| c.e().get_tuple_element(grads, index);
         (part(0), part(1), part(2))
     } else {
-        // The statistics are given, so nothing flows through them.
+        // The statistics are inputs, so no gradient flows through them.
         let dims = c.dims(x);
         let axis = attributes.feature_index;
         let axes: Vec<i64> = (0..dims.len() as i64).filter(|other| *other != axis).collect();
@@ -97,7 +97,7 @@ fn backward(c: &mut Call<'_, '_>) -> Outputs {
     Ok(out.map(Value::Array).to_vec())
 }
 
-/// x / (bias + alpha * the sum of squares of the channels around)^beta.
+/// x / (bias + alpha * the sum of squares over neighbouring channels)^beta.
 fn local_response(c: &mut Call<'_, '_>) -> Outputs {
     use bf16scope_hlo::BinaryOp;
     use bf16scope_hlo::ops::WindowDim;

@@ -1,4 +1,4 @@
-//! Updates of optimizers, of references and of resources, dense and sparse.
+//! Optimizer updates of reference and resource variables, dense and sparse.
 //!
 //! Source: `training_ops.cc` of `tf2xla/kernels` and of TensorFlow's kernels.
 
@@ -53,7 +53,7 @@ pub(super) const TABLE: Table = &[
 ];
 
 impl Call<'_, '_> {
-    /// The variables that the first `N` inputs are, and their values.
+    /// The first `N` inputs as variables, and their values.
     fn slots<const N: usize>(&mut self) -> Result<([usize; N], [InstrId; N]), Problem> {
         let mut variables = [0; N];
         let mut values = [bf16scope_hlo::POISON; N];
@@ -64,7 +64,7 @@ impl Call<'_, '_> {
         Ok((variables, values))
     }
 
-    /// A scalar input, in the dims of `like`.
+    /// A scalar input, broadcast to the dims of `like`.
     fn wide(&mut self, number: usize, like: InstrId) -> Result<InstrId, Problem> {
         let scalar = self.array(number)?;
         let scalar = self.e().convert(scalar, self.dtype(like));
@@ -138,7 +138,7 @@ fn momentum(c: &mut Call<'_, '_>) -> Outputs {
     c.update(&variables, &[new, accum])
 }
 
-/// Keras' momentum: the rate is in the accumulator.
+/// Keras' momentum, whose accumulator includes the learning rate.
 fn keras_momentum(c: &mut Call<'_, '_>) -> Outputs {
     let (variables, [var, accum]) = c.slots::<2>()?;
     let (rate, grad, momentum) = (c.wide(2, var)?, c.array(3)?, c.wide(4, var)?);
@@ -242,7 +242,7 @@ fn adadelta(c: &mut Call<'_, '_>) -> Outputs {
     c.update(&variables, &[new, new_accum, new_updates])
 }
 
-/// Inputs: variable, accumulator, linear, gradient, rate, l1, l2, of version 2 the shrinkage, the rate's power.
+/// Inputs: variable, accumulator, linear, gradient, rate, l1, l2, the shrinkage (version 2 only), the rate's power.
 fn ftrl(c: &mut Call<'_, '_>) -> Outputs {
     if c.node.flag("multiply_linear_by_lr") {
         return Err(Problem::new("its linear term is kept times the rate, which has no rule"));

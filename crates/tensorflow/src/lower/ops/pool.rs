@@ -1,6 +1,8 @@
 //! Pooling and its gradients.
 //!
-//! Source: `pooling_ops.cc` of `tf2xla/kernels` and XLA's `client/lib/pooling.cc`: averages are over what is not padding.
+//! Averages do not count padding.
+//!
+//! Source: `pooling_ops.cc` of `tf2xla/kernels` and XLA's `client/lib/pooling.cc`.
 
 use super::super::Call;
 use super::super::call::Outputs;
@@ -51,13 +53,13 @@ impl Call<'_, '_> {
         self.e().emit(Op::ReduceWindow { window, to_apply }, &[x, self.e().scalar(dtype, init)], None)
     }
 
-    /// How many elements of each window are no padding, in the dtype of `like`; a number where it is the same for all.
+    /// The number of elements of each window that are not padding, in the dtype of `like`.
     fn counts(&self, like: InstrId, dims: &[i64], window: &[WindowDim]) -> InstrId {
         let is_padded = window.iter().any(|dim| (dim.padding_low, dim.padding_high) != (0, 0));
         if !is_padded {
             return self.like(like, window.iter().map(|dim| dim.size).product::<i64>() as f64);
         }
-        // Along one spatial dim after the other, as a row repeats.
+        // A pooling sum of ones counts them.
         let ones = self.e().full(self.dtype(like), dims, 1.0);
         self.windowed(ones, BinaryOp::Add, 0.0, window.to_vec())
     }

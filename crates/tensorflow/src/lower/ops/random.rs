@@ -1,5 +1,5 @@
-//! Random numbers. Ops that keep a state of their own draw from one generator, whose state is a parameter of the module and,
-//! after the step, a result; ops without a state draw from their seed. Numbers are others than TensorFlow's.
+//! Random number ops. Stateful ops share a generator whose state is a parameter of the module and, after the step, a result;
+//! stateless ops draw from their seed. The numbers differ from TensorFlow's.
 //!
 //! Source: `random_ops.cc`, `stateless_random_ops.cc` of `tf2xla/kernels`: how uniform bits become each distribution.
 
@@ -11,7 +11,7 @@ use crate::error::Problem;
 use bf16scope_hlo::ops::{Comparison, RngAlgorithm};
 use bf16scope_hlo::{BinaryOp, DType, InstrId, Literal, Op, Shape, UnaryOp};
 
-/// Ops that draw from a state of their own.
+/// Ops that draw from a generator with state.
 pub(super) const STATEFUL: [&str; 6] = [
     "RandomUniform",
     "RandomUniformInt",
@@ -46,7 +46,7 @@ pub(super) const TABLE: Table = &[
     ("StatelessTruncatedNormal", |c| c.stateless(|c, bits, dtype| c.truncated(bits, dtype))),
     ("StatelessTruncatedNormalV2", |c| c.stateless(|c, bits, dtype| c.truncated(bits, dtype))),
     ("StatelessRandomGetKeyCounter", |c| {
-        // The key is the seed, and the counter zero.
+        // The key is the seed; the counter is zero.
         let seed = c.array(0)?;
         let seed = c.e().convert(seed, DType::U64);
         let key = c.slice_axis(seed, 0, 0, 1);
@@ -69,7 +69,7 @@ impl Call<'_, '_> {
         let random = self.lowering.random.ok_or_else(|| Problem::new("the graph has no state of random numbers"))?;
         let state = self.lowering.read(random)?;
         let (next, bits) = self.bits(state, dims);
-        // In a branch that is not taken too: a number that nothing reads changes nothing but later ones.
+        // The state advances in a branch that is not taken too, which only changes later numbers.
         self.lowering.variables[random].value = Some(next);
         self.lowering.variables[random].is_assigned = true;
         self.one(made(self, bits))
@@ -94,7 +94,7 @@ impl Call<'_, '_> {
         self.one(made(self, bits, dtype))
     }
 
-    /// 0 to 1, without 1: as many of the bits as f32 holds behind 1.
+    /// Uniform numbers in [0, 1): from as many bits as the significand of f32 holds.
     fn uniform(&self, bits: InstrId, dtype: DType) -> InstrId {
         let dims = self.dims(bits);
         let shift = self.like(bits, 9.0);
@@ -107,7 +107,7 @@ impl Call<'_, '_> {
         let uniform = self.e().add_scalar(float, -1.0);
         match dtype {
             DType::F32 => uniform,
-            // So few bits of a 16-bit float that it never rounds to 1.
+            // Few enough bits that a 16-bit float never rounds to 1.
             DType::BF16 | DType::F16 => {
                 let n_bits = if dtype == DType::BF16 { 8 } else { 11 };
                 let scale = 2f64.powi(n_bits);
@@ -128,17 +128,17 @@ impl Call<'_, '_> {
         self.e().add(low, offset)
     }
 
-    /// A standard normal number, by the inverse of its distribution.
+    /// Standard normal numbers, by the inverse of their distribution function.
     fn normal(&self, bits: InstrId, dtype: DType) -> InstrId {
         let uniform = self.uniform(bits, DType::F32);
-        // -1 to 1, without both.
+        // In the open interval from -1 to 1.
         let tiny = f64::from(f32::EPSILON) / 2.0;
         let centred = self.e().add_scalar(self.e().mul_scalar(uniform, 2.0 - 2.0 * tiny), -1.0 + tiny);
         let normal = self.e().mul_scalar(self.erf_inverse(centred), std::f64::consts::SQRT_2);
         self.e().convert(normal, dtype)
     }
 
-    /// A normal number between -2 and 2.
+    /// Standard normal numbers truncated to between -2 and 2.
     fn truncated(&self, bits: InstrId, dtype: DType) -> InstrId {
         let uniform = self.uniform(bits, DType::F32);
         // erf(2 / sqrt 2).

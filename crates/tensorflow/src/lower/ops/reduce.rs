@@ -52,7 +52,7 @@ impl Call<'_, '_> {
         Ok((x, axes))
     }
 
-    /// A reduction of `x` with its axes kept as 1, if the node says so.
+    /// A reduction of `x`, with its axes kept as size 1 if `keep_dims` is set.
     fn shaped(&mut self, reduced: InstrId, x: InstrId, axes: &[i64]) -> Outputs {
         if !self.node.flag("keep_dims") {
             return self.one(reduced);
@@ -75,7 +75,7 @@ impl Call<'_, '_> {
         self.shaped(reduced, x, &axes)
     }
 
-    /// Argmax or argmin: the first of equal ones, and the first NaN.
+    /// Argmax or argmin: the first of equal elements; the first NaN counts as best.
     fn arg(&mut self, direction: Comparison, op: BinaryOp) -> Outputs {
         let x = self.array(0)?;
         let axis = if self.inputs.len() > 1 { self.int(1)? } else { 0 };
@@ -86,7 +86,7 @@ impl Call<'_, '_> {
             Some(_) => self.dtype_of("output_type")?,
             None => DType::S64,
         };
-        // The place of each element that is no worse than the best; of others, one behind the end.
+        // The index of each element that is no worse than the best; one past the end for other elements.
         let best = self.e().reduce(op, x, &[axis]);
         let kept: Vec<i64> = (0..dims.len() as i64).filter(|other| *other != axis).collect();
         let best = self.e().broadcast(best, &kept, &dims);
@@ -104,7 +104,7 @@ impl Call<'_, '_> {
         self.one(self.e().convert(first, dtype))
     }
 
-    /// Sums or products up to each element.
+    /// Cumulative sums or products.
     fn running(&mut self, op: BinaryOp, neutral: f64) -> Outputs {
         let x = self.array(0)?;
         let axis = self.int(1)?;
@@ -123,7 +123,7 @@ impl Call<'_, '_> {
         self.one(self.e().convert(scan, dtype))
     }
 
-    /// Values and places along the last axis, greatest first; equal ones in their order.
+    /// Values and indices sorted along the last axis, greatest first; equal values keep their order.
     fn sorted(&self, x: InstrId) -> (InstrId, InstrId) {
         let dims = self.dims(x);
         let axis = dims.len() as i64 - 1;
@@ -147,7 +147,7 @@ impl Call<'_, '_> {
 }
 
 fn all(c: &mut Call<'_, '_>) -> Outputs {
-    // Not any that is not.
+    // All elements hold if not any element fails.
     let (x, axes) = c.reduced()?;
     let is_not = c.e().unary(UnaryOp::Not, x);
     let any = c.e().reduce(BinaryOp::Or, is_not, &axes);
@@ -182,7 +182,7 @@ fn top_k(c: &mut Call<'_, '_>) -> Outputs {
     Ok(vec![Value::Array(c.slice_axis(values, axis, 0, k)), Value::Array(c.slice_axis(places, axis, 0, k))])
 }
 
-/// Whether fewer than k predictions are greater than the target's.
+/// Whether fewer than k predictions are greater than the target class's prediction.
 fn in_top_k(c: &mut Call<'_, '_>) -> Outputs {
     let (predictions, targets) = (c.array(0)?, c.array(1)?);
     let k = match c.node.int("k") {

@@ -1,4 +1,4 @@
-//! Images in another size: nearest pixels, and bilinear between them, as products with matrices of weights that are known.
+//! Resizing of images, nearest and bilinear, as products with constant matrices of interpolation weights.
 //!
 //! Source: `image_resizer_state.h`, `resize_bilinear_op.cc`, `resize_nearest_neighbor_op.cc` of TensorFlow's kernels.
 
@@ -16,7 +16,7 @@ pub(super) const TABLE: Table = &[
     ("ResizeBilinearGrad", |c| c.resized(true, true)),
 ];
 
-/// For each place of the result the weights of two places of the input.
+/// For each index of the result, the indices and weights of two elements of the input.
 fn weights(n_in: i64, n_out: i64, is_bilinear: bool, align: bool, half: bool) -> Vec<[(i64, f32); 2]> {
     let scale = if align && n_out > 1 { (n_in - 1) as f32 / (n_out - 1) as f32 } else { n_in as f32 / n_out as f32 };
     let last = n_in - 1;
@@ -42,7 +42,7 @@ impl Call<'_, '_> {
         let x = self.array(0)?;
         let dims = self.dims(x);
         let [_, height, width, _] = dims[..] else { return Err(Problem::new(format!("its input has dims {dims:?}"))) };
-        // The sizes of the input of the forward op, and of its result.
+        // The sizes of the forward op's input and result.
         let (from, to) = if !is_gradient {
             let size = self.ints(1)?;
             ([height, width], [size.first().copied(), size.get(1).copied()].map(|size| size.unwrap_or(0)))
@@ -58,7 +58,7 @@ impl Call<'_, '_> {
             return Err(Problem::new(format!("it makes {to:?} pixels of {from:?}")));
         }
         let (align, half) = (self.node.flag("align_corners"), self.node.flag("half_pixel_centers"));
-        // Bilinear gives f32, whatever the image is.
+        // Bilinear resizing gives f32 for every image dtype.
         let dtype = self.dtype(x);
         let compute = self.sums_in(dtype);
         let compute = if is_bilinear && !compute.is_float() { bf16scope_hlo::DType::F32 } else { compute };
@@ -76,7 +76,7 @@ impl Call<'_, '_> {
         self.one(self.e().convert(y, result))
     }
 
-    /// `[to, from]`.
+    /// The matrix of interpolation weights, `[to, from]`.
     fn matrix(&self, weights: &[[(i64, f32); 2]], from: i64) -> InstrId {
         let mut matrix = vec![0f32; weights.len() * from as usize];
         for (row, pair) in matrix.chunks_mut(from as usize).zip(weights) {
@@ -85,7 +85,7 @@ impl Call<'_, '_> {
         self.e().constant(Literal::from_elements([weights.len() as i64, from], &matrix))
     }
 
-    /// A product with a matrix along an axis, which stays where it is.
+    /// A product with a matrix along an axis; the axis keeps its position.
     fn along_axis(&self, x: InstrId, matrix: InstrId, axis: i64, is_transposed: bool) -> InstrId {
         let dims = DotDims {
             lhs_contracting: vec![axis],

@@ -1,4 +1,4 @@
-//! Shapes: what an array's dims are, and arrays in other dims.
+//! Shape queries, reshapes, broadcasts, tiling and transposes.
 //!
 //! Source: `shape_op.cc`, `reshape_op.cc`, `bcast_ops.cc`, `tile_ops.cc`, `transpose_op.cc` of `tf2xla/kernels`.
 
@@ -125,7 +125,7 @@ impl Call<'_, '_> {
         self.one(self.ints_constant(dims, &[dims.len() as i64], self.out_type()))
     }
 
-    /// Whether dims that were computed are an array's.
+    /// Checks that computed dims are valid for an array.
     pub(super) fn check_dims(&self, dims: &[i64]) -> Result<(), Problem> {
         let n = dims.iter().try_fold(1i64, |n, dim| n.checked_mul(*dim).filter(|_| *dim >= 0));
         match n {
@@ -172,7 +172,7 @@ fn broadcast_gradient(c: &mut Call<'_, '_>) -> Outputs {
     let dims = c.broadcast_dims(&a, &b)?;
     let x = c.array(0)?;
     let dtype = c.dtype(x);
-    // Where one has 1, or no such axis. (A sum over an axis of 1 changes nothing, so both may.)
+    // The axes where an array has size 1 or no axis. (A sum over an axis of size 1 changes nothing, so both may have it.)
     let summed = |sizes: &[i64]| -> Vec<i64> {
         let size = |axis: &usize| (axis + sizes.len()).checked_sub(dims.len()).map_or(1, |axis| sizes[axis]);
         (0..dims.len()).filter(|axis| size(axis) == 1).map(|axis| axis as i64).collect()
@@ -191,7 +191,7 @@ fn tile(c: &mut Call<'_, '_>) -> Outputs {
     let repeated: Vec<i64> = dims.iter().zip(&times).map(|(dim, times)| dim.saturating_mul(*times)).collect();
     c.check_dims(&repeated)?;
     if times.iter().any(|times| *times != 1) {
-        // [a, b] to [times, a, times, b], where each repeats along a dimension of its own.
+        // [a, b] to [times, a, times, b], where each dim repeats along a new axis before it.
         let wide: Vec<i64> = times.iter().zip(&dims).flat_map(|(times, dim)| [*times, *dim]).collect();
         let places: Vec<i64> = (0..dims.len() as i64).map(|axis| 2 * axis + 1).collect();
         let all: InstrId = c.e().broadcast(x, &places, &wide);

@@ -1,4 +1,4 @@
-//! Variables: reads, assignments, scatters into them.
+//! Reads of variables, assignments to them, and scatters into them.
 //!
 //! Source: `variable_ops.cc`, `resource_variable_ops.cc` of TensorFlow's kernels.
 
@@ -42,7 +42,7 @@ fn handle(c: &mut Call<'_, '_>) -> Outputs {
 }
 
 impl Call<'_, '_> {
-    /// Gives a variable a new value, by its old one and the second input. A reference is given on.
+    /// Assigns a variable a new value from its old one and the second input. The output is the variable, for references.
     fn assigned(&mut self, new: impl FnOnce(&Self, InstrId, InstrId) -> InstrId) -> Outputs {
         let variable = self.variable(0)?;
         let (old, value) = (self.lowering.read(variable)?, self.array(1)?);
@@ -51,7 +51,7 @@ impl Call<'_, '_> {
         Ok(vec![Value::Variable(variable)])
     }
 
-    /// Assigns a variable, where the node's gates hold.
+    /// Assigns a variable; it keeps its old value where the node's gates do not hold.
     pub(super) fn assign(&mut self, variable: usize, value: InstrId) -> Result<(), Problem> {
         let gates = self.gates.clone();
         self.lowering.assign(variable, value, &gates)

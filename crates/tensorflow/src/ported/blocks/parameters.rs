@@ -1,4 +1,4 @@
-//! The differences between uses of a block: values and parts of names, as parameters and formulas of them.
+//! Expresses the differences between uses of a block (values and parts of names) as parameters and formulas of parameters.
 
 /// Parameters of a block at most; segments that differ in more are not alike.
 const MAX_PARAMETERS: usize = 6;
@@ -22,16 +22,16 @@ pub(super) enum ParameterPart {
     Scope,
 }
 
-/// Parameters on the way.
+/// The parameters of a block that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Parameters {
     all: Vec<Parameter>,
-    /// Whether layers are of several scopes whose numbers differ: a block that begins in one and ends in another.
+    /// Whether layers belong to several scopes whose numbers differ: the block begins in one scope and ends in another.
     crosses_scopes: bool,
 }
 
 impl Parameters {
-    /// Those of values first; `None` if there are too many, or if scopes are cut.
+    /// The parameters, those of values first; `None` if there are too many, or if the block crosses scopes.
     pub fn finished(self) -> Option<Vec<Parameter>> {
         if self.crosses_scopes {
             return None;
@@ -75,18 +75,18 @@ impl Parameters {
         }
     }
 
-    /// The parameter that is these texts.
+    /// The parameter with these texts.
     fn text(&mut self, option: &str, values: Vec<String>, part: ParameterPart) -> String {
         let known = self.all.iter().find(|other| other.values == values && other.part != ParameterPart::Value);
         known.map(|other| other.name.clone()).unwrap_or_else(|| self.add(option, values, part))
     }
 
-    /// A name: texts that all have, and parameters for the rest.
+    /// A name: the parts that all uses share, and parameters for the rest.
     pub fn name(&mut self, names: Vec<String>) -> String {
         let mut parts: Vec<Vec<&str>> = names.iter().map(|name| name.split('/').collect()).collect();
         let n = parts[0].len();
         if parts.iter().any(|parts| parts.len() != n) {
-            // What all end with stays; what is before it is one part.
+            // A suffix that all names share stays; everything before it is a single part.
             let is_same = |back: usize| {
                 let last = |parts: &Vec<&str>| parts.len().checked_sub(back).map(|at| parts[at].to_string());
                 parts.iter().all(|other| other.len() > back && last(other) == last(&parts[0]))
@@ -134,7 +134,7 @@ impl Parameters {
         text
     }
 
-    /// A number of names: a parameter, or one and a number.
+    /// A number in names: a parameter, or a parameter plus a constant.
     fn number(&mut self, option: &str, numbers: &[i64], part: ParameterPart) -> String {
         for other in self.all.iter_mut().filter(|other| other.part != ParameterPart::Value) {
             let Some(base) = integers(&other.values) else { continue };
@@ -154,7 +154,7 @@ impl Parameters {
         format!("${}", self.add(option, numbers.iter().map(ToString::to_string).collect(), part))
     }
 
-    /// A value that all have, or that a parameter has.
+    /// A value that all uses share, or an existing parameter with these values.
     fn known(&self, values: &[String]) -> Option<String> {
         same(values).or_else(|| {
             let known = self.all.iter().find(|other| other.values == values && other.part == ParameterPart::Value);
@@ -177,7 +177,7 @@ fn same(values: &[String]) -> Option<String> {
     values.iter().all(|value| *value == values[0]).then(|| values[0].clone())
 }
 
-/// A text of the graph in a document that has parameters.
+/// A text of the graph, escaped for a document that has parameters.
 pub(in super::super) fn escaped(text: &str) -> String {
     text.replace('$', "$$")
 }
@@ -190,7 +190,7 @@ fn integers(values: &[String]) -> Option<Vec<i64>> {
     values.iter().map(|value| is_number(value).then(|| value.parse().ok())?).collect()
 }
 
-/// Digits, and what is between them.
+/// A text split into runs of digits and the texts between them.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let mut was_digit = None;
@@ -204,7 +204,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Whether a value is the repetition `n` of one, whose next is known: numbers count, the rest stays.
+/// Whether `value` is repetition `n` of a series that begins with `first` and `second`: numbers count, the rest stays.
 pub(super) fn is_repetition(first: &str, second: &str, value: &str, n: usize) -> bool {
     let all = [first, second, value].map(tokens);
     all.iter().all(|tokens| tokens.len() == all[0].len())
@@ -217,7 +217,7 @@ pub(super) fn is_repetition(first: &str, second: &str, value: &str, n: usize) ->
         })
 }
 
-/// A value whose numbers count by `$index`; `None` where they stay.
+/// A value whose numbers count by `$index`; `None` if they do not count.
 pub(super) fn counting(first: &str, second: &str) -> Option<String> {
     let (before, after) = (tokens(first), tokens(second));
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Segments of a list of layers that are alike, those first that save most lines.
+//! Searches a list of layers for segments that are alike, and ranks them by the lines that a block would save.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::parameters::ParameterPart;
 use super::{Line, Wires, covered, is_merge};
 
-/// Steps that a search takes at most, which bounds how long segments are in a long list.
+/// Steps of a search at most, which bounds the length of segments in a long list.
 const MAX_STEPS: usize = 400_000;
 
 /// How many candidates are tried.
@@ -54,12 +54,12 @@ pub(super) fn best(lines: &[Line], wires: &Wires) -> Vec<Alike> {
             candidates.push((saved, Alike { starts, length }));
         }
     }
-    // The order of a map is not that of another run.
+    // A hash map's order differs from run to run.
     candidates.sort_by_key(|(saved, alike)| (-saved, alike.starts[0], alike.length));
     candidates.into_iter().take(N_CANDIDATES).map(|(_, alike)| alike).collect()
 }
 
-/// Those of some starts whose segments do not overlap, first come first.
+/// The starts whose segments do not overlap, first come first served.
 fn apart(starts: &[usize], length: usize) -> Vec<usize> {
     let mut taken: Vec<usize> = Vec::new();
     for start in starts {
@@ -70,7 +70,7 @@ fn apart(starts: &[usize], length: usize) -> Vec<usize> {
     taken
 }
 
-/// Lines that a block saves: what it replaces, less its definition, its uses, and names that it has only to be read by.
+/// Lines that a block saves: the replaced lines, less its definition, its uses, and names that only its readers need.
 fn saved(lines: &[Line], wires: &Wires, starts: &[usize], length: usize) -> i64 {
     let inner = |start: usize| &lines[start..start + length];
     let range = |start: usize| covered(inner(start));
@@ -80,13 +80,13 @@ fn saved(lines: &[Line], wires: &Wires, starts: &[usize], length: usize) -> i64 
     };
     let n_odd = (0..length - 1).filter(|at| is_odd(*at)).count();
     let n_inputs = super::outside_reads(inner(starts[0]), wires).len();
-    // Uses behind one another are one line.
+    // Consecutive uses are a single line.
     let n_uses = (0..starts.len()).filter(|n| *n == 0 || starts[n - 1] + length != starts[*n]).count() as i64;
     let (n, length) = (starts.len() as i64, length as i64);
     n * length - n_uses - length - 3 - 3 * (n_inputs as i64 - 1) - 2 * n_odd as i64
 }
 
-/// The source of a read: a number of lines before, or a number of names outside.
+/// The source of a read: how many lines before in the segment, or which of the names outside.
 fn way<'l>(
     lines: &'l [Line],
     wires: &Wires,
@@ -107,7 +107,7 @@ fn way<'l>(
     (false, number)
 }
 
-/// A hash of all that a parameter cannot say.
+/// A hash of everything that a parameter cannot express.
 fn kind_of(line: &Line) -> u64 {
     let form = |text: &str| -> String {
         let mut form = String::new();

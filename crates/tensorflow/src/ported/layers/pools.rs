@@ -1,4 +1,4 @@
-//! Layers without variables over windows and axes: padding, pools, means; and what joins layers.
+//! Ports layers without variables (padding, pools, means), and layers that join layers.
 
 use super::{Porting, Symbol, one_or_two};
 use crate::node::Node;
@@ -87,7 +87,7 @@ impl Porting<'_, '_> {
         self.push(node, kind, "", options, reads)
     }
 
-    /// x · sigmoid(x) is silu; other products are of two layers.
+    /// A product of two layers; x · sigmoid(x) is silu.
     pub(super) fn product(&mut self, node: &Node, a: String, b: String) -> Symbol {
         let is_sigmoid_of = |gate: &str, x: &str| {
             let line = self.at.get(gate).map(|at| &self.port.layers[*at]);
@@ -103,7 +103,7 @@ impl Porting<'_, '_> {
         Symbol::Layer(gate)
     }
 
-    /// A product of two layers; one may have a number for each channel, as squeeze-and-excitation has.
+    /// A product of two layers; one may have a value for each channel, as in squeeze-and-excitation.
     pub(super) fn gated(&mut self, node: &Node, a: String, b: String) -> Symbol {
         let gate_of = |x: &String, gate: &String| match (
             self.dims.get(x).map(Vec::as_slice),

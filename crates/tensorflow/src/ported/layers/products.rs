@@ -106,7 +106,7 @@ impl Porting<'_, '_> {
         self.push_named(&layer, node, "dense", units, vec![("use_bias", "false".to_string())], vec![x])
     }
 
-    /// Whether a node adds a variable to a layer that has no bias yet, and that nothing else reads.
+    /// Whether a node adds a variable to a layer without a bias that has no other reader.
     pub(super) fn is_bias(&self, layer: &str, node: &Node) -> bool {
         let has_none = self.at.get(layer).is_some_and(|at| {
             self.port.layers[*at].options.iter().any(|(option, value)| *option == "use_bias" && value == "false")
