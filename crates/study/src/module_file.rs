@@ -47,7 +47,7 @@ const HEAD: u64 = 4 << 20;
 pub fn is_module(path: &Path) -> bool {
     by_ending(path).unwrap_or_else(|| {
         let head = head(path);
-        kind(path, &head) != FileKind::Unknown || !is_text(&head) || GraphKind::of(&head).is_some()
+        kind(path, &head) != FileKind::Unknown || !is_text(&head) || GraphKind::detect(&head).is_some()
     })
 }
 
@@ -173,7 +173,7 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
 pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let shown = path.display();
     let kind = FileKind::of(bytes);
-    if kind == FileKind::Unknown && GraphKind::of(bytes).is_some() {
+    if kind == FileKind::Unknown && GraphKind::detect(bytes).is_some() {
         return of_graph(bytes, &shown.to_string(), converter);
     }
     if let Some(fetch) = &converter.fetch {

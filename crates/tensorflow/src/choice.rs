@@ -41,7 +41,7 @@ impl Choice<'_> {
         let signatures: Vec<&String> = graph.signatures.keys().filter(offered).collect();
         let signature = signatures.iter().find(|name| ***name == "serving_default").or(signatures.first());
         if let Some(name) = signature {
-            return of_signature(graph, &graph.signatures[*name]);
+            return from_signature(graph, &graph.signatures[*name]);
         }
         let train = graph.collection("train_op");
         if !train.is_empty() {
@@ -105,7 +105,7 @@ impl Choice<'_> {
 
 fn named(graph: &Graph, name: &str) -> Result<Targets, GraphError> {
     if let Some(signature) = graph.signatures.get(name) {
-        return of_signature(graph, signature);
+        return from_signature(graph, signature);
     }
     let mut targets = Targets::default();
     for name in name.split(',').map(str::trim).filter(|name| !name.is_empty()) {
@@ -127,7 +127,7 @@ fn named(graph: &Graph, name: &str) -> Result<Targets, GraphError> {
     Ok(targets)
 }
 
-fn of_signature(graph: &Graph, signature: &Signature) -> Result<Targets, GraphError> {
+fn from_signature(graph: &Graph, signature: &Signature) -> Result<Targets, GraphError> {
     let edge = |tensor: &String| {
         graph.body.edge(tensor).ok_or_else(|| GraphError::Damaged {
             file: graph.file.clone(),
@@ -165,14 +165,14 @@ fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
     let mut is_read = vec![false; nodes.len()];
     let mut is_awaited = vec![false; nodes.len()];
     nodes.iter().flat_map(|node| &node.controls).for_each(|from| is_awaited[*from] = true);
-    // What a host op reads is not read by the program.
-    let of_host: Vec<bool> = nodes.iter().map(|node| is_host(&node.op)).collect();
+    // A read by a host op is not a read by the program.
+    let is_host_op: Vec<bool> = nodes.iter().map(|node| is_host(&node.op)).collect();
     for (idx, node) in nodes.iter().enumerate() {
         let reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
         // A `NoOp` that others wait for only orders nodes, so the nodes that it waits for are not results.
         let is_order = node.op == "NoOp" && is_awaited[idx];
-        reads.filter(|_| is_order || !of_host[idx]).for_each(|from| is_read[from] = true);
+        reads.filter(|_| is_order || !is_host_op[idx]).for_each(|from| is_read[from] = true);
     }
-    let sinks = (0..nodes.len()).filter(|idx| !is_read[*idx] && !of_host[*idx] && !nodes[*idx].inputs.is_empty());
+    let sinks = (0..nodes.len()).filter(|idx| !is_read[*idx] && !is_host_op[*idx] && !nodes[*idx].inputs.is_empty());
     sinks.map(|idx| (nodes[idx].name.clone(), Edge { node: idx, output: 0 })).collect()
 }

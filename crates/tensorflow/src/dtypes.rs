@@ -48,8 +48,8 @@ pub(crate) fn hlo(number: i32) -> Option<DType> {
     TABLE.iter().find(|(known, ..)| *known == number).and_then(|(.., dtype)| *dtype)
 }
 
-/// The number of a name with `DT_`, as text has it.
-pub(crate) fn of_name(name: &str) -> Option<i64> {
+/// The number of a dtype that the text form names (`DT_FLOAT`).
+pub(crate) fn from_name(name: &str) -> Option<i64> {
     let name = name.strip_prefix("DT_")?;
     let (name, offset) = name.strip_suffix("_REF").map_or((name, 0), |name| (name, REF));
     TABLE.iter().find(|(_, known, _)| *known == name).map(|(number, ..)| i64::from(number + offset))

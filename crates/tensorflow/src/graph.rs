@@ -111,7 +111,7 @@ impl Graph {
     pub fn read(bytes: &[u8], file: &str) -> Result<Graph, GraphError> {
         let _span = tracing::info_span!("graph", n_bytes = bytes.len()).entered();
         let damaged = |message: &str| GraphError::Damaged { file: file.to_string(), message: message.to_string() };
-        let kind = GraphKind::of(bytes).ok_or_else(|| damaged(&no_graph(bytes)))?;
+        let kind = GraphKind::detect(bytes).ok_or_else(|| damaged(&no_graph(bytes)))?;
         let schema = kind.schema();
         let binary = match kind.is_text() {
             true => {
@@ -134,7 +134,7 @@ impl Graph {
         };
         let meta = decoded.map_err(|error| damaged(&format!("its message is broken: {error}")))?;
         drop(binary);
-        Graph::of_meta(meta, file)
+        Graph::from_meta(meta, file)
     }
 
     /// Reads a graph as [`Graph::read`] does, from a file or from a SavedModel's folder.
@@ -150,7 +150,7 @@ impl Graph {
         Graph::read(&bytes, &file)
     }
 
-    fn of_meta(meta: MetaGraphDef, file: &str) -> Result<Graph, GraphError> {
+    fn from_meta(meta: MetaGraphDef, file: &str) -> Result<Graph, GraphError> {
         let GraphDef { node, library } = meta.graph_def.unwrap_or_default();
         if node.is_empty() {
             let message = "its graph has no nodes".to_string();
@@ -253,11 +253,11 @@ fn variables_of(collections: &BTreeMap<String, CollectionDef>) -> Vec<VariableIn
 /// Nodes with resolved inputs, and the number of arguments. A function's `arguments` become the first nodes.
 fn wired(defs: Vec<NodeDef>, arguments: &[String], file: &str) -> Result<(Body, usize), GraphError> {
     let argument = |name: &String| NodeDef { name: name.clone(), op: "_Arg".to_string(), ..NodeDef::default() };
-    let mut nodes: Vec<Node> = arguments.iter().map(argument).map(Node::of_def).collect();
+    let mut nodes: Vec<Node> = arguments.iter().map(argument).map(Node::from_def).collect();
     let mut inputs: Vec<Vec<String>> = vec![Vec::new(); nodes.len()];
     for mut def in defs {
         inputs.push(std::mem::take(&mut def.input));
-        nodes.push(Node::of_def(def));
+        nodes.push(Node::from_def(def));
     }
     let mut by_name = HashMap::with_capacity(nodes.len());
     for (idx, node) in nodes.iter().enumerate() {

@@ -27,9 +27,9 @@ pub enum GraphKind {
 const HEAD: usize = 64 << 10;
 
 impl GraphKind {
-    /// What these bytes hold; `None` for what is no graph.
-    pub fn of(bytes: &[u8]) -> Option<GraphKind> {
-        binary(bytes).or_else(|| of_text(bytes))
+    /// The kind of graph that these bytes hold; `None` if they hold something else.
+    pub fn detect(bytes: &[u8]) -> Option<GraphKind> {
+        binary(bytes).or_else(|| text(bytes))
     }
 
     /// Whether the file is text.
@@ -93,7 +93,7 @@ fn is_meta_graph(bytes: &[u8]) -> bool {
     false
 }
 
-fn of_text(bytes: &[u8]) -> Option<GraphKind> {
+fn text(bytes: &[u8]) -> Option<GraphKind> {
     let head = &bytes[..bytes.len().min(HEAD)];
     let head = match std::str::from_utf8(head) {
         Ok(text) => text,

@@ -33,7 +33,7 @@ pub struct Node {
 pub(crate) const SOURCE: &str = "_bf16scope_source";
 
 impl Node {
-    pub(crate) fn of_def(def: NodeDef) -> Node {
+    pub(crate) fn from_def(def: NodeDef) -> Node {
         Node { name: def.name, op: def.op, inputs: Vec::new(), controls: Vec::new(), attrs: def.attr }
     }
 

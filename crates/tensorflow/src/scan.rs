@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_seen() {
+    fn a_message_that_is_cut_off_is_refused() {
         assert_eq!(check(&[0x0a, 2, 0], &GRAPH), Err(ScanProblem::Wire));
         assert_eq!(check(&[0x12, 0xff, 0xff, 0xff, 0xff, 0x7f], &SAVED_MODEL), Err(ScanProblem::Wire));
     }

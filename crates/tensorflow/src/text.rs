@@ -232,7 +232,7 @@ fn put_bytes(tag: u32, bytes: &[u8], out: &mut Vec<u8>) {
 /// Writes a number or name; false if the field does not take it.
 fn put_word(field: &Field, word: &str, out: &mut Vec<u8>) -> bool {
     match field.ty {
-        FieldType::Varint => match whole(word).or_else(|| dtypes::of_name(word)) {
+        FieldType::Varint => match whole(word).or_else(|| dtypes::from_name(word)) {
             Some(number) => {
                 encode_key(field.tag, WireType::Varint, out);
                 encode_varint(number as u64, out);
@@ -240,7 +240,7 @@ fn put_word(field: &Field, word: &str, out: &mut Vec<u8>) -> bool {
             }
             None => false,
         },
-        FieldType::DType => match dtypes::of_name(word).or_else(|| whole(word)) {
+        FieldType::DType => match dtypes::from_name(word).or_else(|| whole(word)) {
             Some(number) => {
                 encode_key(field.tag, WireType::Varint, out);
                 encode_varint(number as u64, out);
@@ -325,12 +325,13 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_text_is_said_with_its_line() {
-        let said = |text: &str| to_binary(text, &GRAPH).map_err(|problem| (problem.line, problem.message)).unwrap_err();
-        assert_eq!(said("node {\n name: a }"), (2, "`a }`, expected text in quotes".to_string()));
-        assert_eq!(said("node {\n name: \"a\n }"), (2, r#"`\"a`, expected text with a quote at its end"#.to_string()));
-        assert_eq!(said("node {"), (1, "the end, expected the name of a field".to_string()));
+    fn a_syntax_error_names_its_line() {
+        let error =
+            |text: &str| to_binary(text, &GRAPH).map_err(|problem| (problem.line, problem.message)).unwrap_err();
+        assert_eq!(error("node {\n name: a }"), (2, "`a }`, expected text in quotes".to_string()));
+        assert_eq!(error("node {\n name: \"a\n }"), (2, r#"`\"a`, expected text with a quote at its end"#.to_string()));
+        assert_eq!(error("node {"), (1, "the end, expected the name of a field".to_string()));
         let deep = "x {".repeat(100);
-        assert!(said(&deep).1.ends_with("expected at most 64 messages in each other"));
+        assert!(error(&deep).1.ends_with("expected at most 64 messages in each other"));
     }
 }

@@ -153,25 +153,25 @@ fn errors_name_the_node_and_what_to_do() {
         r#"attr { key: "dtype" value { type: DT_FLOAT } } attr { key: "shape" value { shape { dim { size: 2 } } } }"#,
     );
     let source = r#"attr { key: "_bf16scope_source" value { s: "model.py:12" } }"#;
-    let said = error(&(input.clone() + &node("y", "Frobnicate", &["x"], source)));
+    let message = error(&(input.clone() + &node("y", "Frobnicate", &["x"], source)));
     assert_eq!(
-        said.lines().next().unwrap(),
+        message.lines().next().unwrap(),
         "g: node `y` (model.py:12) is `Frobnicate`, which does not become HLO here"
     );
-    let said = error(&(input.clone() + &node("y", "Neg", &["z"], "")));
-    assert!(said.starts_with("g: node `y` reads `z`, and there is no such node"), "{said}");
-    let said = error(
+    let message = error(&(input.clone() + &node("y", "Neg", &["z"], "")));
+    assert!(message.starts_with("g: node `y` reads `z`, and there is no such node"), "{message}");
+    let message = error(
         &(input.clone()
             + &node("a", "Neg", &["b"], "")
             + &node("b", "Neg", &["a"], "")
             + &node("y", "Neg", &["b"], "")),
     );
-    assert!(said.contains("its inputs depend on itself"), "{said}");
-    let said = error(&(input.clone() + &node("x", "Neg", &["x"], "")));
-    assert!(said.starts_with("g: two of its nodes are called `x`"), "{said}");
+    assert!(message.contains("its inputs depend on itself"), "{message}");
+    let message = error(&(input.clone() + &node("x", "Neg", &["x"], "")));
+    assert!(message.starts_with("g: two of its nodes are called `x`"), "{message}");
     assert!(error("node {\n name: 3 }").starts_with("g:2: `3 }`, expected text in quotes"));
-    let said = error("hello");
-    assert!(said.starts_with("g: it holds no graph of TensorFlow"), "{said}");
+    let message = error("hello");
+    assert!(message.starts_with("g: it holds no graph of TensorFlow"), "{message}");
 }
 
 /// A chain of 200,000 nodes. Debug builds are slower: the release build takes under five seconds.

@@ -66,7 +66,7 @@ fn computed(text: &str, inputs: &[Literal], fetch: &str) -> Vec<f64> {
 
 /// `dynamic_rnn`'s gradients leave their loop behind an identity that orders them.
 #[test]
-fn what_only_the_last_trip_runs_is_between_a_loop_and_its_exit() {
+fn a_node_that_only_the_last_trip_runs_is_lowered_after_its_loop() {
     let float = "attr { key: \"T\" value { type: DT_FLOAT } }";
     let scalar = |name: &str, value: &str| {
         format!(
@@ -123,7 +123,7 @@ fn a_graph_begins_behind_its_input_pipeline() {
 
 /// The graph does not order a push of a stack's handle against the inner loops' pushes on that stack.
 #[test]
-fn a_stack_on_a_stack_is_what_it_holds_in_the_end() {
+fn a_pushed_stack_has_its_final_contents() {
     let attrs = |key: &str, dtype: &str| format!("attr {{ key: \"{key}\" value {{ type: {dtype} }} }}");
     let nodes = [
         format!(

@@ -75,7 +75,7 @@ fn slips_are_those_that_the_dtypes_show() {
 
 /// Common ways of writing each form, and the resulting YAML; `port_cli` compares its rates with TensorFlow's.
 #[test]
-fn learning_rates_are_said_in_words() {
+fn learning_rates_become_schedules() {
     let exponential = "{kind: exponential, value: 0.05, decay_steps: 300, decay_rate: 0.9}";
     let staircase = "{kind: exponential, value: 0.66, decay_steps: 3753, decay_rate: 0.94, staircase: true}";
     let drops = "{kind: piecewise, value: 0.4, changes: [{step: 37535, value: 0.04}, {step: 75069, value: 0.004}, \
@@ -176,7 +176,7 @@ fn plain_ops_become_the_layers_that_they_are() {
 
 /// Initializers of a graph that have no name in YAML.
 #[test]
-fn initial_values_are_said_by_their_numbers() {
+fn other_initializers_are_written_with_numbers() {
     let text = ported("resnet").experiment.unwrap();
     assert!(text.contains("{dense: 5, kernel_initializer: {random_normal: 0.01}, name: dense}"), "{text}");
     // A square kernel fits both `lecun_normal` and `glorot_normal`: it gets the initializer of the other kernels.

@@ -4,8 +4,8 @@ use bf16scope_tensorflow::read_script;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// Lines on which something is found, and what.
-fn found(text: &str) -> Vec<(u32, &'static str)> {
+/// The line and the text of each finding.
+fn findings(text: &str) -> Vec<(u32, &'static str)> {
     read_script(text).findings.into_iter().map(|finding| (finding.line, finding.what)).collect()
 }
 
@@ -40,7 +40,7 @@ def input_fn(params):
 #[test]
 fn clean_scripts_raise_no_alarm() {
     for text in CLEAN {
-        assert_eq!(found(text), [], "{text}");
+        assert_eq!(findings(text), [], "{text}");
     }
 }
 
@@ -106,7 +106,7 @@ fn slips_are_found_at_their_line() {
         ("model, opt = amp.initialize(model, opt, opt_level='O2')\n", 1, "mixed precision of another framework"),
         ("os.environ['TF_ENABLE_AUTO_MIXED_PRECISION'] = '1'\n", 1, "mixed precision of another framework"),
     ] {
-        assert_eq!(found(text), [(line, what)], "{text}");
+        assert_eq!(findings(text), [(line, what)], "{text}");
     }
 }
 
@@ -135,7 +135,7 @@ fn forty_scripts_are_read_as_they_are_meant() {
 }
 
 #[test]
-fn what_is_not_followed_is_listed() {
+fn imported_modules_are_listed() {
     let reading =
         read_script("import os\nimport resnet_model\nfrom official.utils import flags\nimport tensorflow as tf\n");
     assert_eq!(reading.not_followed, ["official", "resnet_model"]);

@@ -164,9 +164,9 @@ impl<'g> Call<'_, 'g> {
             return Err(Problem::new(format!("an array of dims {from:?} does not broadcast to {dims:?}")));
         }
         let axes: Vec<usize> = (0..from.len()).filter(|axis| from[*axis] == dims[offset + axis]).collect();
-        let kept: Vec<i64> = axes.iter().map(|axis| from[*axis]).collect();
+        let sizes: Vec<i64> = axes.iter().map(|axis| from[*axis]).collect();
         let places: Vec<i64> = axes.iter().map(|axis| (offset + axis) as i64).collect();
-        Ok(self.e().broadcast(self.e().reshape(x, &kept), &places, dims))
+        Ok(self.e().broadcast(self.e().reshape(x, &sizes), &places, dims))
     }
 
     /// Two arrays broadcast to common dims.

@@ -76,7 +76,7 @@ impl Carried {
 }
 
 impl Form {
-    pub(super) fn of_value(value: &Value) -> Form {
+    pub(super) fn from_value(value: &Value) -> Form {
         match value {
             Value::List(list) => Form::List(Box::new(list.kind.clone())),
             _ => Form::Array,
@@ -132,7 +132,7 @@ pub(super) fn taken(form: &Form, elements: &mut impl Iterator<Item = InstrId>) -
         Form::Array => elements.next().map_or(Value::Nothing, Value::Array),
         Form::List(kind) => {
             let leaves = elements.take(kind.leaves().len()).collect();
-            Value::List(Rc::new(List::of_carried(kind, leaves)))
+            Value::List(Rc::new(List::from_carried(kind, leaves)))
         }
     }
 }
@@ -147,7 +147,7 @@ impl<'g> Lowering<'g> {
                     Some(literal) => Handed::Constant(literal),
                     None => Handed::State(Form::Array),
                 },
-                Value::List(_) => Handed::State(Form::of_value(value)),
+                Value::List(_) => Handed::State(Form::from_value(value)),
                 other => Handed::Same(other.clone()),
             });
             if let Some(Handed::State(_)) = carried.values.last() {

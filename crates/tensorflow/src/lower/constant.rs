@@ -228,10 +228,10 @@ fn compute(module: &Module, op: &Op, operands: &[Rc<Known>], dims: &[i64], dtype
             let comp = module.comp(*to_apply);
             let Op::Binary(op) = comp.instr(comp.root).op else { return None };
             let mut out = vec![*init.values.first()?; dims.iter().product::<i64>() as usize];
-            let kept: Vec<usize> = (0..x.dims.len()).filter(|axis| !dimensions.contains(&(*axis as i64))).collect();
+            let axes: Vec<usize> = (0..x.dims.len()).filter(|axis| !dimensions.contains(&(*axis as i64))).collect();
             let strides = strides(dims);
             for (index, value) in indices(&x.dims).zip(&x.values) {
-                let place: i64 = kept.iter().zip(&strides).map(|(axis, stride)| index[*axis] * stride).sum();
+                let place: i64 = axes.iter().zip(&strides).map(|(axis, stride)| index[*axis] * stride).sum();
                 out[place as usize] = rounded(binary(op, out[place as usize], *value)?, dtype)?;
             }
             out

@@ -133,7 +133,7 @@ impl<'g> Lowering<'g> {
         if !matches!((on_true, on_false), (Value::List(_), _) | (_, Value::List(_))) {
             return Ok(on_true.clone());
         }
-        let form = Form::of_value(on_true).joined(&Form::of_value(on_false), Join::Branches)?;
+        let form = Form::from_value(on_true).joined(&Form::from_value(on_false), Join::Branches)?;
         let both = [on_true, on_false].map(|value| flat(&self.e, &promoted(&self.e, value, &form)));
         let leaves = both[0].iter().zip(&both[1]).map(|(a, b)| self.select(pred, *a, *b)).collect::<Vec<_>>();
         Ok(super::carried::taken(&form, &mut leaves.into_iter()))
@@ -163,7 +163,7 @@ impl<'g> Lowering<'g> {
                 scope.gates.insert(idx, gates.clone());
             }
         }
-        let frames = Frames::of_body(&function.body);
+        let frames = Frames::from_body(&function.body);
         let targets: Vec<usize> =
             function.returns.iter().map(|edge| edge.node).chain(function.effects.iter().copied()).collect();
         self.run(&function.body, &frames, &mut scope, &targets)?;
@@ -217,9 +217,9 @@ impl<'g> Lowering<'g> {
         let is_bounded = |value: &Value| matches!(value, Value::List(list) if list.kind.is_bounded);
         let were_bounded: Vec<bool> = values.iter().map(is_bounded).collect();
         let stores_were: Vec<bool> = self.stores.iter().map(Store::is_bounded).collect();
-        let originals: Vec<Form> = values.iter().map(Form::of_value).collect();
-        let of_store = |store: &Store| store.list.as_ref().map(|list| Form::List(Box::new(list.kind.clone())));
-        let original_stores: Vec<Option<Form>> = self.stores.iter().map(of_store).collect();
+        let originals: Vec<Form> = values.iter().map(Form::from_value).collect();
+        let store_form = |store: &Store| store.list.as_ref().map(|list| Form::List(Box::new(list.kind.clone())));
+        let original_stores: Vec<Option<Form>> = self.stores.iter().map(store_form).collect();
         for _ in 0..MAX_FORMS {
             let carried = self.carried(&values, is_invariant).map_err(|problem| error(self, problem))?;
             let shapes = self.shapes(&carried);
@@ -238,15 +238,15 @@ impl<'g> Lowering<'g> {
                 Ok(arrays)
             })?;
             let n_trips = || self.n_trips(written_condition, written_body, &carried.state);
-            // What each value and each store has to be before the first trip.
-            let joined = |before: Form, original: &Form, after: &Value| match before == Form::of_value(after) {
+            // The form that each value and each store needs before the first trip.
+            let joined = |before: Form, original: &Form, after: &Value| match before == Form::from_value(after) {
                 true => Ok(before),
-                false => before.forgetful(original).joined(&Form::of_value(after), Join::Loop(n_trips())),
+                false => before.forgetful(original).joined(&Form::from_value(after), Join::Loop(n_trips())),
             };
             let pairs = values.iter().zip(&originals).zip(carried.is_state()).zip(&results);
             let forms = pairs.map(|(((before, original), is_state), after)| match is_state {
-                true => joined(Form::of_value(before), original, after),
-                false => Ok(Form::of_value(before)),
+                true => joined(Form::from_value(before), original, after),
+                false => Ok(Form::from_value(before)),
             });
             let forms = forms.collect::<Result<Vec<Form>, Problem>>().map_err(|problem| error(self, problem))?;
             let stores = carried.stores.iter().zip(&effects.stores);
@@ -257,11 +257,11 @@ impl<'g> Lowering<'g> {
             });
             let stores = stores.collect::<Result<Vec<Form>, Problem>>().map_err(|problem| error(self, problem))?;
             let is_fixed = |before: &Form, after: &Form, value: Option<&Value>| {
-                before == after && value.is_none_or(|value| Form::of_value(value) == *after)
+                before == after && value.is_none_or(|value| Form::from_value(value) == *after)
             };
             let values_are =
                 values.iter().zip(carried.is_state()).zip(&forms).enumerate().all(|(at, ((value, is_state), form))| {
-                    !is_state || is_fixed(&Form::of_value(value), form, results.get(at))
+                    !is_state || is_fixed(&Form::from_value(value), form, results.get(at))
                 });
             let stores_are = carried
                 .stores
@@ -476,10 +476,10 @@ impl<'g> Call<'_, 'g> {
                 let written = this.inside("branch", &shapes, |this, elements| {
                     let (mut results, mut effects) =
                         this.with_carried(&carried, elements, |this, values| this.call(node, function, values, &none))?;
-                    if let Some((of_results, of_stores)) = &forms {
+                    if let Some((result_forms, store_forms)) = &forms {
                         let fitted = |(value, form): (&Value, &Form)| promoted(&this.e, value, form);
-                        results = results.iter().zip(of_results).map(fitted).collect();
-                        effects.stores = effects.stores.iter().zip(of_stores).map(fitted).collect();
+                        results = results.iter().zip(result_forms).map(fitted).collect();
+                        effects.stores = effects.stores.iter().zip(store_forms).map(fitted).collect();
                     }
                     let arrays: Vec<InstrId> = results.iter().flat_map(|value| flat(&this.e, value)).collect();
                     let stores = effects.stores.iter().flat_map(|store| flat(&this.e, store));
@@ -489,25 +489,27 @@ impl<'g> Call<'_, 'g> {
                 });
                 comps.push(written.map_err(nested)?);
             }
-            let of_all = |which: fn(&Outcome) -> &Vec<Value>| {
+            let common_forms = |which: fn(&Outcome) -> &Vec<Value>| {
                 let n = outcomes.iter().map(|outcome| which(outcome).len()).min().unwrap_or(0);
                 (0..n)
                     .map(|at| {
-                        let mut all = outcomes.iter().map(|outcome| Form::of_value(&which(outcome)[at]));
+                        let mut all = outcomes.iter().map(|outcome| Form::from_value(&which(outcome)[at]));
                         let first = all.next().unwrap_or(Form::Array);
                         // Forms grow with each branch: in a second round every branch has the common form.
                         all.try_fold(first, |form, other| form.joined(&other, Join::Branches))
                     })
                     .collect::<Result<Vec<Form>, Problem>>()
             };
-            let (of_results, of_stores) = (of_all(|outcome| &outcome.0)?, of_all(|outcome| &outcome.1)?);
+            let (result_forms, store_forms) =
+                (common_forms(|outcome| &outcome.0)?, common_forms(|outcome| &outcome.1)?);
             let are = |values: &[Value], forms: &[Form]| {
-                values.iter().zip(forms).all(|(value, form)| Form::of_value(value) == *form)
+                values.iter().zip(forms).all(|(value, form)| Form::from_value(value) == *form)
             };
-            let is_one = outcomes.iter().all(|(results, stores)| are(results, &of_results) && are(stores, &of_stores));
-            if !is_one {
+            let is_uniform =
+                outcomes.iter().all(|(results, stores)| are(results, &result_forms) && are(stores, &store_forms));
+            if !is_uniform {
                 this.go_back(mark);
-                forms = Some((of_results, of_stores));
+                forms = Some((result_forms, store_forms));
                 continue;
             }
             let operand = this.e.tuple(&carried.state);
@@ -518,11 +520,11 @@ impl<'g> Call<'_, 'g> {
             let mut elements = elements.into_iter();
             let (results, _) = outcomes.pop().unwrap_or_default();
             let results = results.into_iter().map(|value| match value {
-                Value::Array(_) | Value::List(_) => super::carried::taken(&Form::of_value(&value), &mut elements),
+                Value::Array(_) | Value::List(_) => super::carried::taken(&Form::from_value(&value), &mut elements),
                 other => other,
             });
             let results = results.collect();
-            let stores = carried.stores.iter().zip(of_stores).filter_map(|((store, _), form)| match form {
+            let stores = carried.stores.iter().zip(store_forms).filter_map(|((store, _), form)| match form {
                 Form::List(kind) => Some((*store, *kind)),
                 Form::Array => None,
             });

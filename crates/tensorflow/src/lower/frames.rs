@@ -46,7 +46,7 @@ fn is_merge(op: &str) -> bool {
 
 impl Frames {
     /// Finds the frames of a body.
-    pub(super) fn of_body(body: &Body) -> Frames {
+    pub(super) fn from_body(body: &Body) -> Frames {
         let mut all = Frames::default();
         if !body.nodes.iter().any(|node| is_enter(&node.op)) {
             return all;

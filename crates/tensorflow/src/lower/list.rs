@@ -126,9 +126,9 @@ impl ListKind {
 
     /// The arrays that carry a list of this kind: those of its elements, then its length if it is not known.
     pub(crate) fn leaves(&self) -> Vec<ArrayShape> {
-        let of_element = self.element.iter().flat_map(Element::leaves);
+        let element_shapes = self.element.iter().flat_map(Element::leaves);
         let length = self.n.is_none().then(|| ArrayShape::new(DType::S32, []));
-        of_element.map(|shape| prefixed(self.size(), &shape)).chain(length).collect()
+        element_shapes.map(|shape| prefixed(self.size(), &shape)).chain(length).collect()
     }
 
     /// The kind that holds lists of both kinds: `other` is another branch's kind, or the kind after a loop's trip from `self`.
@@ -217,7 +217,7 @@ impl List {
     }
 
     /// The list that these arrays carry.
-    pub(crate) fn of_carried(kind: &ListKind, mut leaves: Vec<InstrId>) -> List {
+    pub(crate) fn from_carried(kind: &ListKind, mut leaves: Vec<InstrId>) -> List {
         let len = if kind.n.is_none() { leaves.pop() } else { None };
         List { kind: kind.clone(), leaves, len, only: None }
     }
@@ -310,7 +310,7 @@ pub(crate) fn value(element: &Element, leaves: Vec<InstrId>) -> Value {
     match (element, &leaves[..]) {
         (Element::Array(_), [one]) => Value::Array(*one),
         (Element::Array(_), _) => Value::Nothing,
-        (Element::List(kind), _) => Value::List(Rc::new(List::of_carried(kind, leaves))),
+        (Element::List(kind), _) => Value::List(Rc::new(List::from_carried(kind, leaves))),
         (Element::Handle(handle), _) => Value::Handle(handle.clone()),
     }
 }

@@ -164,8 +164,8 @@ impl<'g> Lowering<'g> {
         let outputs =
             match self.inputs.get(&Edge { node: idx, output: 0 }).filter(|_| std::ptr::eq(body, &self.graph.body)) {
                 Some(_) => {
-                    let given = |output| self.inputs.get(&Edge { node: idx, output }).copied();
-                    (0..).map_while(given).map(Value::Array).collect()
+                    let parameter = |output| self.inputs.get(&Edge { node: idx, output }).copied();
+                    (0..).map_while(parameter).map(Value::Array).collect()
                 }
                 None => self.outputs(node, inputs, &gates)?,
             };
@@ -232,9 +232,9 @@ impl<'g> Lowering<'g> {
 
 /// The conditions of a node: those of its inputs and of its control inputs.
 fn gates_of(scope: &Scope, node: &Node) -> Gates {
-    let of_inputs = node.inputs.iter().map(|edge| gates_of_edge(scope, *edge));
-    let of_controls = node.controls.iter().filter_map(|node| scope.gates.get(node).cloned());
-    let mut all: Vec<Gates> = of_inputs.chain(of_controls).filter(|gates| !gates.is_empty()).collect();
+    let input_gates = node.inputs.iter().map(|edge| gates_of_edge(scope, *edge));
+    let control_gates = node.controls.iter().filter_map(|node| scope.gates.get(node).cloned());
+    let mut all: Vec<Gates> = input_gates.chain(control_gates).filter(|gates| !gates.is_empty()).collect();
     all.dedup_by(|a, b| Rc::ptr_eq(a, b));
     match &all[..] {
         [] => Rc::default(),

@@ -23,9 +23,9 @@ fn is_assignment(op: &str) -> bool {
         || op.starts_with("ResourceSparseApply")
 }
 
-/// When a node's turn is among those that are ready: reads come before assignments, and a stack that loops push on another
-/// stack for their gradients is pushed last, since what is pushed is what it holds by then.
-fn turn(node: &Node) -> u8 {
+/// A node's priority among those that are ready: reads come before assignments. A stack that loops push on another stack for
+/// their gradients is pushed last, since the push saves its contents at that time.
+fn priority(node: &Node) -> u8 {
     match node.op.as_str() {
         "StackPushV2" if node.type_number("T") == Some(dtypes::RESOURCE) => 2,
         op => u8::from(is_assignment(op)),
@@ -70,7 +70,7 @@ pub(super) fn order(body: &Body, frames: &Frames, scope: &Scope, targets: &[usiz
         readers[next_reader[number]] = reader;
         next_reader[number] += 1;
     }
-    let key = |number: usize| Reverse((turn(&body.nodes[needed[number]]), needed[number], number));
+    let key = |number: usize| Reverse((priority(&body.nodes[needed[number]]), needed[number], number));
     let mut ready: BinaryHeap<_> = (0..needed.len()).filter(|number| n_before[*number] == 0).map(key).collect();
     let mut order = Vec::with_capacity(needed.len());
     while let Some(Reverse((_, node, number))) = ready.pop() {

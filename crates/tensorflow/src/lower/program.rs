@@ -62,7 +62,7 @@ pub struct ResultInfo {
 /// A graph without a tensor or op to select; a node that does not become HLO; an input whose size is not known.
 pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> {
     let _span = tracing::info_span!("lower", n_nodes = graph.body.nodes.len()).entered();
-    let mut frames = Frames::of_body(&graph.body);
+    let mut frames = Frames::from_body(&graph.body);
     frames.fed = (0..graph.body.nodes.len()).filter(|idx| is_input(&graph.body.nodes[*idx].op)).collect();
     let targets = choice.targets(graph)?;
     let nodes: Vec<usize> =

@@ -225,7 +225,7 @@ impl Blocks {
             let values = lines.iter().map(|line| line.options[number].1.clone()).collect();
             let value = match first.part(number) {
                 ParameterPart::Value => parameters.value(option, values),
-                part => parameters.of_names(option, values, part),
+                part => parameters.names(option, values, part),
             };
             let _ = match number == 0 && first.has_main() {
                 true => write!(text, "{value}"),
@@ -370,8 +370,8 @@ impl Blocks {
 }
 
 impl Line {
-    /// Whether an option is a part of names.
-    pub fn is_of_names(&self, number: usize) -> bool {
+    /// Whether an option is part of a name.
+    pub fn is_name_part(&self, number: usize) -> bool {
         self.part(number) != ParameterPart::Value
     }
 

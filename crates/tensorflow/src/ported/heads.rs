@@ -150,13 +150,13 @@ fn labels_of_classes(graph: &Graph, node: &Node) -> bool {
 pub(super) fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
     let symbols = Symbols::new(graph);
     let Some(labels) = labels else { return 0.0 };
-    let kept = region::ancestors(graph, [labels.node]).into_iter().filter_map(|idx| {
+    let factors = region::ancestors(graph, [labels.node]).into_iter().filter_map(|idx| {
         let node = &graph.body.nodes[idx];
         (node.op == "Mul").then(|| symbols.scalar(node, 1).or_else(|| symbols.scalar(node, 0))).flatten()
     });
-    let kept: Vec<f64> = kept.filter(|kept| (0.5..1.0).contains(kept)).collect();
-    match kept[..] {
-        [kept] => shortest((1.0 - kept) as f32),
+    let factors: Vec<f64> = factors.filter(|factor| (0.5..1.0).contains(factor)).collect();
+    match factors[..] {
+        [factor] => shortest((1.0 - factor) as f32),
         _ => 0.0,
     }
 }

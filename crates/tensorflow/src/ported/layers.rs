@@ -111,7 +111,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         }
     }
     porting.without_softmax();
-    porting.tell();
+    porting.note_renamed();
     porting.prune();
     porting.port.output = porting.port.heads.first().map(|head| head.output.clone()).unwrap_or_default();
     porting.port
@@ -165,7 +165,7 @@ impl Porting<'_, '_> {
             }
             ("IteratorGetNext" | "InfeedDequeueTuple" | "InfeedDequeue", ..) => self.first_of_pipeline(idx, node),
             ("Conv2D" | "DepthwiseConv2dNative", Some(x), _) => self.convolution(node, x),
-            ("Conv2D", None, _) if self.of_sequence(node).is_some() => self.sequence_convolution(node),
+            ("Conv2D", None, _) if self.sequence_input(node).is_some() => self.sequence_convolution(node),
             ("Squeeze", Some(x), _) if self.kind_of(&x) == Some("conv1d") => Symbol::Layer(x),
             ("Max", Some(x), _) => self.maximum(node, x),
             ("MatMul", Some(x), _) => self.dense(node, x),
@@ -236,7 +236,7 @@ impl Porting<'_, '_> {
         let line =
             LayerLine { name: name.clone(), kind, first: first.to_string(), options, reads, node: node.name.clone() };
         let reads: Vec<Option<&Vec<i64>>> = line.reads.iter().map(|read| self.dims.get(read)).collect();
-        if let Some(dims) = shapes::of_layer(&line, &reads) {
+        if let Some(dims) = shapes::output_dims(&line, &reads) {
             self.dims.insert(name.clone(), dims);
         }
         self.port.layers.push(line);
@@ -292,9 +292,9 @@ impl Porting<'_, '_> {
 
     fn claim_edge(&mut self, edge: Edge, expected: &'static str) -> Option<(String, Vec<i64>)> {
         let Some(Symbol::Variable { name, dims }) = self.symbols.of_edge.get(&edge).cloned() else { return None };
-        let (layer, own) = name.rsplit_once('/').unwrap_or(("", &name));
-        if own != expected {
-            let entry = self.renamed.entry((own.to_string(), expected)).or_insert((0, name.clone()));
+        let (layer, last) = name.rsplit_once('/').unwrap_or(("", &name));
+        if last != expected {
+            let entry = self.renamed.entry((last.to_string(), expected)).or_insert((0, name.clone()));
             entry.0 += 1;
         }
         self.port.names.insert(name.clone(), format!("{layer}/{expected}"));
@@ -341,11 +341,11 @@ impl Porting<'_, '_> {
         }
     }
 
-    /// Remarks on names, one for all variables alike.
-    fn tell(&mut self) {
+    /// Notes renamed variables, with a single remark for all of the same kind.
+    fn note_renamed(&mut self) {
         let graph = self.symbols.graph;
-        for ((own, expected), (n, name)) in &self.renamed {
-            let text = format!("{n} variables such as `{name}` are called `…/{expected}` here, not `…/{own}`");
+        for ((last, expected), (n, name)) in &self.renamed {
+            let text = format!("{n} variables such as `{name}` are called `…/{expected}` here, not `…/{last}`");
             let help =
                 "`start.safetensors` has their values under these names; for other files `train: {rules: rules.yaml}`";
             self.notes.differs.push(Note::new(graph, None, text, help));

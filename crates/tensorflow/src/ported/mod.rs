@@ -95,8 +95,7 @@ pub fn port(graph: &Graph) -> Ported {
     let network = layers::network(graph, loss, &mut notes);
     let training = training::training(graph, &network, &mut notes);
     let used: BTreeSet<&String> = network.variables.keys().collect();
-    let own = own_variables(graph);
-    let unmapped: Vec<String> = own.into_iter().filter(|name| !used.contains(name)).collect();
+    let unmapped: Vec<String> = network_variables(graph).into_iter().filter(|name| !used.contains(name)).collect();
     if !unmapped.is_empty() {
         let text = format!("{} variables are in no layer, such as `{}`", unmapped.len(), unmapped[0]);
         notes.missing.push(Note::new(
@@ -125,8 +124,8 @@ struct Notes {
     missing: Vec<Note>,
 }
 
-/// Variables that are neither slots nor counters: those that a network has.
-fn own_variables(graph: &Graph) -> Vec<String> {
+/// A network's variables: the graph's without slots and counters.
+fn network_variables(graph: &Graph) -> Vec<String> {
     let known: BTreeSet<&str> = graph.variables.iter().map(|variable| variable.name.as_str()).collect();
     let is_slot = |name: &str| {
         // `dense/kernel/Momentum` beside `dense/kernel`.

@@ -62,12 +62,18 @@ impl<'s, 'g> Rate<'s, 'g> {
             return None;
         }
         let node = self.symbols.node(edge.node);
-        let value = self.of_node(node, edge.output, step, &mut |edge| self.value(edge, step, known, depth + 1));
+        let value = self.node_value(node, edge.output, step, &mut |edge| self.value(edge, step, known, depth + 1));
         known.insert(edge, value);
         value
     }
 
-    fn of_node(&self, node: &Node, output: usize, step: f64, read: &mut dyn FnMut(Edge) -> Option<f64>) -> Option<f64> {
+    fn node_value(
+        &self,
+        node: &Node,
+        output: usize,
+        step: f64,
+        read: &mut dyn FnMut(Edge) -> Option<f64>,
+    ) -> Option<f64> {
         let mut input = |number: usize| node.inputs.get(number).and_then(|edge| read(*edge));
         let truth = |is: bool| Some(f64::from(u8::from(is)));
         // Rates are f32, so every result is rounded to f32.

@@ -3,7 +3,7 @@
 use super::network::LayerLine;
 
 /// The output dims of a layer, given its input dims.
-pub(super) fn of_layer(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Option<Vec<i64>> {
+pub(super) fn output_dims(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Option<Vec<i64>> {
     let option = |name: &str| line.options.iter().find(|(option, _)| *option == name).map(|(_, value)| value.as_str());
     let first = || reads.first().copied().flatten().cloned();
     if option("data_format").is_some() {

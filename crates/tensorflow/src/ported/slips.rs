@@ -132,7 +132,7 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
         nodes.iter().any(|node| region::is_weighted(&node.op) && node.dtype("T") == Some(DType::BF16));
     let is_tpu = is_bf16_network || nodes.iter().any(|node| node.op.starts_with("TPU") || node.op == "CrossReplicaSum");
     for (idx, node) in nodes.iter().enumerate() {
-        of_node(&symbols, node, idx, &behind, is_bf16_network, &mut shown);
+        node_slips(&symbols, node, idx, &behind, is_bf16_network, &mut shown);
         let is_half = node.dtype("T") == Some(DType::F16) && region::is_weighted(&node.op);
         if is_half && is_tpu {
             shown.push((SlipKind::Float16, idx));
@@ -160,7 +160,7 @@ fn is_variable(op: &str) -> bool {
     matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
 }
 
-fn of_node(
+fn node_slips(
     symbols: &Symbols<'_>,
     node: &Node,
     idx: usize,
@@ -254,14 +254,14 @@ fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> Option<usize
     let n_cores =
         nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"));
     let n_cores = n_cores.filter(|n| *n > 1)? as f64;
-    let of_gradients = |node: &Node| {
+    let sums_gradients = |node: &Node| {
         node.op == "CrossReplicaSum"
             && region::ancestors(symbols.graph, node.inputs.first().map(|edge| edge.node))
                 .iter()
                 .any(|idx| region::is_backward(&nodes[*idx].name))
     };
-    let sum = nodes.iter().position(of_gradients)?;
-    // Of what is differentiated, or what it is made of.
+    let sum = nodes.iter().position(sums_gradients)?;
+    // The loss may be scaled itself, or one of the nodes that it is computed from.
     let is_scaled = region::ancestors(symbols.graph, loss).iter().any(|idx| {
         let node = &nodes[*idx];
         let numbers = || (0..node.inputs.len()).filter_map(|number| symbols.scalar(node, number));

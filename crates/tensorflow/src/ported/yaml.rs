@@ -48,7 +48,7 @@ fn line_with_blocks(blocks: &Blocks, at: usize, before: Option<&str>) -> String 
         text.push_str(&line.first);
     }
     for (number, (option, value)) in line.options.iter().enumerate() {
-        let value = if line.is_of_names(number) { number_or_text(value) } else { value.clone() };
+        let value = if line.is_name_part(number) { number_or_text(value) } else { value.clone() };
         let _ = match number == 0 && line.has_main() {
             true => write!(text, "{value}"),
             false => write!(text, ", {option}: {value}"),

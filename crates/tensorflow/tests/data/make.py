@@ -1,4 +1,4 @@
-"""Makes the fixtures of this folder: what TensorFlow computes of each op, on random inputs.
+"""Makes the fixtures of this folder: TensorFlow's results of each op on random inputs.
 
     python make.py FOLDER [lists]
 
@@ -39,7 +39,7 @@ def boolean(*shape):
 
 
 def case(name, build, *inputs, terms=0):
-    """A graph of `build` over placeholders of these inputs. `terms`: how many roundings meet in a result, beyond eight."""
+    """A graph of `build` over placeholders of these inputs. `terms`: the number of roundings in a result beyond eight."""
     with graph.as_default(), tf.name_scope(name):
         fed = [v1.placeholder(x.dtype, x.shape, name=f"in{n}") for n, x in enumerate(inputs)]
         made = build(*fed)

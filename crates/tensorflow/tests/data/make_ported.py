@@ -1,4 +1,4 @@
-"""Makes two_heads.meta.gz and plain_ops.meta.gz: networks in forms that are not one op each.
+"""Makes two_heads.meta.gz and plain_ops.meta.gz: networks whose layers consist of several ops each.
 
     python make_ported.py FOLDER
 

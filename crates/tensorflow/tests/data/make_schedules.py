@@ -1,4 +1,4 @@
-"""Makes schedule_*.meta.gz: tiny training graphs, each with a learning rate in a form that people write.
+"""Makes schedule_*.meta.gz: tiny training graphs, each with a learning rate in a common form.
 
     python make_schedules.py FOLDER
 

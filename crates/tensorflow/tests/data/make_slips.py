@@ -1,4 +1,4 @@
-"""Makes slip_*.meta.gz and clean_*.meta.gz: tiny training graphs with one slip each, and without.
+"""Makes slip_*.meta.gz, tiny training graphs with one mistake each, and clean_*.meta.gz, graphs without one.
 
     python make_slips.py FOLDER
 """

@@ -1,4 +1,4 @@
-"""Makes training.*: graphs of training steps as a Saver writes them, and what TensorFlow computes in three of their steps.
+"""Makes training.*: graphs of training steps as a Saver writes them, and TensorFlow's results of three steps.
 
     python make_training.py FOLDER
 

@@ -179,11 +179,11 @@ impl Call<'_, '_> {
                 self.e().reshape(moved, &[sizes, &[groups * per_group, out / groups]].concat())
             }
         };
-        let of_dy = self.dims(dy);
+        let dy_dims = self.dims(dy);
         let window = spatial.iter().enumerate().map(|(at, dim)| {
             let axis = layout.spatial[at] as usize;
             let reach = (kernel_dims[at] - 1) * dim.dilation + 1;
-            let dilated = if of_dy[axis] == 0 { 0 } else { (of_dy[axis] - 1) * dim.stride + 1 };
+            let dilated = if dy_dims[axis] == 0 { 0 } else { (dy_dims[axis] - 1) * dim.stride + 1 };
             let low = reach - 1 - dim.low;
             WindowDim {
                 padding_low: low,
@@ -219,7 +219,7 @@ impl Call<'_, '_> {
     fn by_kernel(&mut self, is_depthwise: bool) -> Outputs {
         let (x, dy) = (self.array(0)?, self.array(2)?);
         let kernel_dims = self.ints(1)?;
-        let (input, of_dy) = (self.dims(x), self.dims(dy));
+        let (input, dy_dims) = (self.dims(x), self.dims(dy));
         self.check_kernel(&input, &kernel_dims)?;
         let layout = self.layout(input.len())?;
         let spatial = self.spatial(&layout, &input, &kernel_dims)?;
@@ -230,13 +230,13 @@ impl Call<'_, '_> {
         let window = spatial.iter().enumerate().map(|(at, dim)| {
             let axis = layout.spatial[at] as usize;
             let reach = (kernel_dims[at] - 1) * dim.dilation + 1;
-            let dilated = if of_dy[axis] == 0 { 0 } else { (of_dy[axis] - 1) * dim.stride + 1 };
+            let dilated = if dy_dims[axis] == 0 { 0 } else { (dy_dims[axis] - 1) * dim.stride + 1 };
             WindowDim {
                 padding_low: dim.low,
                 padding_high: dilated + reach - 1 - input[axis] - dim.low,
                 stride: dim.dilation,
                 window_dilation: dim.stride,
-                ..WindowDim::of_size(of_dy[axis])
+                ..WindowDim::of_size(dy_dims[axis])
             }
         });
         let k = n as i64;

@@ -33,8 +33,8 @@ pub(super) const TABLE: Table = &[
     }),
     ("GatherNd", |c| {
         let (x, indices) = (c.array(0)?, c.array(1)?);
-        let (dims, of_indices) = (c.dims(x), c.dims(indices));
-        let Some((n_indexed, outer)) = of_indices.split_last() else {
+        let (dims, index_dims) = (c.dims(x), c.dims(indices));
+        let Some((n_indexed, outer)) = index_dims.split_last() else {
             return Err(Problem::new("its indices are a scalar, expected vectors"));
         };
         let n_indexed = *n_indexed as usize;
@@ -109,8 +109,8 @@ pub(super) const TABLE: Table = &[
 impl Call<'_, '_> {
     /// Slices of `x` at `indices` along `axis`; the first `n_batch` dims of both are batch dims.
     pub(super) fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
-        let (dims, of_indices) = (self.dims(x), self.dims(indices));
-        let rank = of_indices.len() as i64;
+        let (dims, index_dims) = (self.dims(x), self.dims(indices));
+        let rank = index_dims.len() as i64;
         if n_batch < 0 || n_batch > rank || n_batch > axis || axis as usize >= dims.len() {
             return Err(Problem::new(format!(
                 "its batch_dims are {n_batch}, its axis is {axis}, its indices have rank {rank}"
@@ -123,7 +123,7 @@ impl Call<'_, '_> {
             let place = |value: &super::super::constant::Number| value.whole().map(|place| place.clamp(0, n - 1));
             if let (Some(places), true) = (known.values.iter().map(place).collect::<Option<Vec<i64>>>(), n > 0) {
                 let rows: Vec<InstrId> = places.iter().map(|place| self.slice_axis(x, axis, *place, 1)).collect();
-                let result: Vec<i64> = [&dims[..axis as usize], &of_indices[..], &dims[axis as usize + 1..]].concat();
+                let result: Vec<i64> = [&dims[..axis as usize], &index_dims[..], &dims[axis as usize + 1..]].concat();
                 if !rows.is_empty() {
                     let joined = self.e().concatenate(&rows, axis);
                     return self.one(self.e().reshape(joined, &result));
@@ -153,9 +153,9 @@ impl Call<'_, '_> {
 
     /// Rows of `updates` combined into `x` at scalar indices along `axis` 0.
     pub(super) fn scattered(&self, x: InstrId, indices: InstrId, updates: InstrId, axis: i64, op: BinaryOp) -> InstrId {
-        let (rank, of_updates) = (self.dims(indices).len() as i64, self.dims(updates).len() as i64);
+        let (rank, update_rank) = (self.dims(indices).len() as i64, self.dims(updates).len() as i64);
         let dims = ScatterDims {
-            update_window_dims: (rank..of_updates).collect(),
+            update_window_dims: (rank..update_rank).collect(),
             inserted_window_dims: vec![axis],
             scatter_dims_to_operand_dims: vec![axis],
             index_vector_dim: rank,
@@ -209,13 +209,13 @@ impl Call<'_, '_> {
     }
 
     fn scattered_nd(&mut self, x: InstrId, indices: InstrId, updates: InstrId) -> Outputs {
-        let of_indices = self.dims(indices);
-        let Some((n_indexed, outer)) = of_indices.split_last() else {
+        let index_dims = self.dims(indices);
+        let Some((n_indexed, outer)) = index_dims.split_last() else {
             return Err(Problem::new("its indices are a scalar, expected vectors"));
         };
-        let of_updates = self.dims(updates).len();
+        let update_rank = self.dims(updates).len();
         let dims = ScatterDims {
-            update_window_dims: (outer.len()..of_updates).map(|axis| axis as i64).collect(),
+            update_window_dims: (outer.len()..update_rank).map(|axis| axis as i64).collect(),
             inserted_window_dims: (0..*n_indexed).collect(),
             scatter_dims_to_operand_dims: (0..*n_indexed).collect(),
             index_vector_dim: outer.len() as i64,

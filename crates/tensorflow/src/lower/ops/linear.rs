@@ -98,11 +98,11 @@ fn einsum(c: &mut Call<'_, '_>) -> Outputs {
             (0..sets[at].len()).filter(|axis| is_summed(&sets[at][*axis])).map(|axis| axis as i64).collect();
         if !axes.is_empty() {
             all[at] = c.sum(all[at], &axes);
-            let kept: Vec<char> = sets[at].iter().filter(|label| !is_summed(label)).copied().collect();
-            sets[at] = kept;
+            let remaining: Vec<char> = sets[at].iter().filter(|label| !is_summed(label)).copied().collect();
+            sets[at] = remaining;
         }
     }
-    let (result, made): (InstrId, Vec<char>) = match all[..] {
+    let (result, labels): (InstrId, Vec<char>) = match all[..] {
         [x] => (x, sets.remove(0)),
         [x, y] => {
             let place = |set: &[char], labels: &[char]| -> Vec<i64> {
@@ -125,14 +125,14 @@ fn einsum(c: &mut Call<'_, '_>) -> Outputs {
             let rest = |set: &[char]| -> Vec<char> {
                 set.iter().filter(|label| !batch.contains(label) && !contracted.contains(label)).copied().collect()
             };
-            let made = [&batch[..], &rest(&sets[0]), &rest(&sets[1])].concat();
-            (c.e().dot(x, y, dims), made)
+            let labels = [&batch[..], &rest(&sets[0]), &rest(&sets[1])].concat();
+            (c.e().dot(x, y, dims), labels)
         }
         _ => return Err(Problem::new("it has no inputs")),
     };
     let permutation: Option<Vec<i64>> =
-        wanted.iter().map(|label| made.iter().position(|known| known == label).map(|at| at as i64)).collect();
-    let permutation = permutation.filter(|permutation| permutation.len() == made.len());
+        wanted.iter().map(|label| labels.iter().position(|known| known == label).map(|at| at as i64)).collect();
+    let permutation = permutation.filter(|permutation| permutation.len() == labels.len());
     let permutation = permutation.ok_or_else(|| Problem::new(format!("`{equation}` gives axes that no array has")))?;
     c.one(c.e().transpose(result, &permutation))
 }

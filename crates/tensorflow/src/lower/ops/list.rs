@@ -21,12 +21,12 @@ use bf16scope_hlo::{ArrayShape, BinaryOp, DType, InstrId};
 pub(super) const TABLE: Table = &[
     ("TensorListReserve", |c| {
         let n = c.length(1)?;
-        let element = c.element_of(0)?;
+        let element = c.element_type(0)?;
         c.list(List::zeros(ListKind::zeros(n, element)))
     }),
     ("EmptyTensorList", |c| {
         let most = c.int(1)?;
-        let element = c.element_of(0)?;
+        let element = c.element_type(0)?;
         c.list(List::zeros(ListKind::empty(most, element)))
     }),
     ("TensorListFromTensor", |c| {
@@ -316,8 +316,8 @@ impl Call<'_, '_> {
         Ok(list.promoted(self.e(), &kind))
     }
 
-    /// What elements are, from an input that is their shape, where it is known whole.
-    fn element_of(&mut self, number: usize) -> Result<Option<Element>, Problem> {
+    /// The element type, from an input that holds the element shape; `None` if the shape is not fully known.
+    fn element_type(&mut self, number: usize) -> Result<Option<Element>, Problem> {
         let Some(dtype) = self.node.dtype("element_dtype") else { return Ok(None) };
         let shape = self.array(number)?;
         let rank = self.dims(shape).len();
@@ -336,7 +336,7 @@ impl Call<'_, '_> {
     fn shaped_list(&mut self, number: usize, shape: usize) -> Result<List, Problem> {
         let mut list = (*self.list_at(number)?).clone();
         if list.kind.element.is_none() {
-            list.kind.element = self.element_of(shape)?;
+            list.kind.element = self.element_type(shape)?;
         }
         Ok(list)
     }

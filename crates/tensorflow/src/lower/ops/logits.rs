@@ -46,11 +46,11 @@ impl Call<'_, '_> {
     fn exponentials(&self, x: InstrId) -> (InstrId, InstrId, InstrId) {
         let dims = self.dims(x);
         let last = dims.len() as i64 - 1;
-        let kept: Vec<i64> = (0..last).collect();
-        let max = self.e().broadcast(self.e().reduce(BinaryOp::Maximum, x, &[last]), &kept, &dims);
+        let batch: Vec<i64> = (0..last).collect();
+        let max = self.e().broadcast(self.e().reduce(BinaryOp::Maximum, x, &[last]), &batch, &dims);
         let shifted = self.e().sub(x, max);
         let exp = self.e().unary(UnaryOp::Exp, shifted);
-        let sum = self.e().broadcast(self.sum(exp, &[last]), &kept, &dims);
+        let sum = self.e().broadcast(self.sum(exp, &[last]), &batch, &dims);
         (shifted, exp, sum)
     }
 

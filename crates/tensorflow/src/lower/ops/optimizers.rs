@@ -33,23 +33,23 @@ pub(super) const TABLE: Table = &[
     ("ResourceApplyFtrl", ftrl),
     ("ApplyFtrlV2", ftrl),
     ("ResourceApplyFtrlV2", ftrl),
-    ("SparseApplyMomentum", |c| c.of_rows(2, 4, momentum)),
-    ("ResourceSparseApplyMomentum", |c| c.of_rows(2, 4, momentum)),
-    ("ResourceSparseApplyKerasMomentum", |c| c.of_rows(2, 4, keras_momentum)),
-    ("SparseApplyAdagrad", |c| c.of_rows(2, 4, by_sum_of_squares)),
-    ("ResourceSparseApplyAdagrad", |c| c.of_rows(2, 4, by_sum_of_squares)),
-    ("SparseApplyAdagradV2", |c| c.of_rows(2, 5, by_sum_of_squares_v2)),
-    ("ResourceSparseApplyAdagradV2", |c| c.of_rows(2, 5, by_sum_of_squares_v2)),
-    ("SparseApplyRMSProp", |c| c.of_rows(3, 8, rms_prop)),
-    ("ResourceSparseApplyRMSProp", |c| c.of_rows(3, 8, rms_prop)),
-    ("SparseApplyCenteredRMSProp", |c| c.of_rows(4, 9, centred_rms_prop)),
-    ("ResourceSparseApplyCenteredRMSProp", |c| c.of_rows(4, 9, centred_rms_prop)),
-    ("SparseApplyAdadelta", |c| c.of_rows(3, 7, adadelta)),
-    ("ResourceSparseApplyAdadelta", |c| c.of_rows(3, 7, adadelta)),
-    ("SparseApplyFtrl", |c| c.of_rows(3, 4, ftrl)),
-    ("ResourceSparseApplyFtrl", |c| c.of_rows(3, 4, ftrl)),
-    ("SparseApplyFtrlV2", |c| c.of_rows(3, 4, ftrl)),
-    ("ResourceSparseApplyFtrlV2", |c| c.of_rows(3, 4, ftrl)),
+    ("SparseApplyMomentum", |c| c.sparse_update(2, 4, momentum)),
+    ("ResourceSparseApplyMomentum", |c| c.sparse_update(2, 4, momentum)),
+    ("ResourceSparseApplyKerasMomentum", |c| c.sparse_update(2, 4, keras_momentum)),
+    ("SparseApplyAdagrad", |c| c.sparse_update(2, 4, by_sum_of_squares)),
+    ("ResourceSparseApplyAdagrad", |c| c.sparse_update(2, 4, by_sum_of_squares)),
+    ("SparseApplyAdagradV2", |c| c.sparse_update(2, 5, by_sum_of_squares_v2)),
+    ("ResourceSparseApplyAdagradV2", |c| c.sparse_update(2, 5, by_sum_of_squares_v2)),
+    ("SparseApplyRMSProp", |c| c.sparse_update(3, 8, rms_prop)),
+    ("ResourceSparseApplyRMSProp", |c| c.sparse_update(3, 8, rms_prop)),
+    ("SparseApplyCenteredRMSProp", |c| c.sparse_update(4, 9, centred_rms_prop)),
+    ("ResourceSparseApplyCenteredRMSProp", |c| c.sparse_update(4, 9, centred_rms_prop)),
+    ("SparseApplyAdadelta", |c| c.sparse_update(3, 7, adadelta)),
+    ("ResourceSparseApplyAdadelta", |c| c.sparse_update(3, 7, adadelta)),
+    ("SparseApplyFtrl", |c| c.sparse_update(3, 4, ftrl)),
+    ("ResourceSparseApplyFtrl", |c| c.sparse_update(3, 4, ftrl)),
+    ("SparseApplyFtrlV2", |c| c.sparse_update(3, 4, ftrl)),
+    ("ResourceSparseApplyFtrlV2", |c| c.sparse_update(3, 4, ftrl)),
 ];
 
 impl Call<'_, '_> {
@@ -78,9 +78,9 @@ impl Call<'_, '_> {
         Ok(vec![Value::Variable(variables[0])])
     }
 
-    /// An update of some rows: `dense` on them, for the first `n_slots` inputs. Input `indices` says which; each is there once, as
-    /// TensorFlow's optimizers see to, and one outside is no row.
-    fn of_rows(&mut self, n_slots: usize, indices: usize, dense: super::Rule) -> Outputs {
+    /// A sparse update: applies `dense` to some rows of the first `n_slots` inputs. Input `indices` holds the rows; TensorFlow's
+    /// optimizers make them unique, and rows out of range are skipped.
+    fn sparse_update(&mut self, n_slots: usize, indices: usize, dense: super::Rule) -> Outputs {
         let rows = self.array(indices)?;
         self.inputs.remove(indices);
         let gates = std::mem::take(&mut self.gates);

@@ -110,12 +110,12 @@ fn avg_pool_grad(c: &mut Call<'_, '_>) -> Outputs {
     let wide = c.e().convert(dy, c.sums_in(dtype));
     let shares = c.e().div(wide, c.counts(wide, &dims, &window));
     // Each share goes to all elements of its window: a sum over the windows that hold an element.
-    let of_dy = c.dims(dy);
+    let dy_dims = c.dims(dy);
     let spread: Vec<WindowDim> = window
         .iter()
         .enumerate()
         .map(|(axis, dim)| {
-            let dilated = if of_dy[axis] == 0 { 0 } else { (of_dy[axis] - 1) * dim.stride + 1 };
+            let dilated = if dy_dims[axis] == 0 { 0 } else { (dy_dims[axis] - 1) * dim.stride + 1 };
             let low = dim.size - 1 - dim.padding_low;
             WindowDim {
                 base_dilation: dim.stride,

@@ -63,8 +63,8 @@ impl Call<'_, '_> {
         (self.e().get_tuple_element(drawn, 0), self.e().get_tuple_element(drawn, 1))
     }
 
-    /// Draws from the generator's state, which goes on.
-    fn stateful(&mut self, dims: &[i64], made: impl FnOnce(&Self, InstrId) -> InstrId) -> Outputs {
+    /// Draws bits from the generator and advances its state; `distribution` turns them into numbers.
+    fn stateful(&mut self, dims: &[i64], distribution: impl FnOnce(&Self, InstrId) -> InstrId) -> Outputs {
         self.check_dims(dims)?;
         let random = self.lowering.random.ok_or_else(|| Problem::new("the graph has no state of random numbers"))?;
         let state = self.lowering.read(random)?;
@@ -72,11 +72,11 @@ impl Call<'_, '_> {
         // The state advances in a branch that is not taken too, which only changes later numbers.
         self.lowering.variables[random].value = Some(next);
         self.lowering.variables[random].is_assigned = true;
-        self.one(made(self, bits))
+        self.one(distribution(self, bits))
     }
 
-    /// Draws by the seed that is the second input, or the key and counter that are the second and third.
-    fn stateless(&mut self, made: impl FnOnce(&Self, InstrId, DType) -> InstrId) -> Outputs {
+    /// Draws bits by the seed (input 1), or by the key and counter (inputs 1 and 2); `distribution` turns them into numbers.
+    fn stateless(&mut self, distribution: impl FnOnce(&Self, InstrId, DType) -> InstrId) -> Outputs {
         let dims = self.ints(0)?;
         self.check_dims(&dims)?;
         let dtype = self.dtype_of("dtype")?;
@@ -91,7 +91,7 @@ impl Call<'_, '_> {
             }
         };
         let (_, bits) = self.bits(state, &dims);
-        self.one(made(self, bits, dtype))
+        self.one(distribution(self, bits, dtype))
     }
 
     /// Uniform numbers in [0, 1): from as many bits as the significand of f32 holds.

@@ -88,8 +88,8 @@ impl Call<'_, '_> {
         };
         // The index of each element that is no worse than the best; one past the end for other elements.
         let best = self.e().reduce(op, x, &[axis]);
-        let kept: Vec<i64> = (0..dims.len() as i64).filter(|other| *other != axis).collect();
-        let best = self.e().broadcast(best, &kept, &dims);
+        let other_axes: Vec<i64> = (0..dims.len() as i64).filter(|other| *other != axis).collect();
+        let best = self.e().broadcast(best, &other_axes, &dims);
         let is_best = self.e().compare(direction, x, best);
         let is_best = match self.dtype(x).is_float() {
             true => {

@@ -162,8 +162,8 @@ fn squeeze(c: &mut Call<'_, '_>) -> Outputs {
     let named = [c.node.ints("squeeze_dims"), c.node.ints("axis")].concat();
     let axes = c.axes(&named, dims.len())?;
     let is_left = |axis: usize| if axes.is_empty() { dims[axis] != 1 } else { !axes.contains(&(axis as i64)) };
-    let kept: Vec<i64> = (0..dims.len()).filter(|axis| is_left(*axis)).map(|axis| dims[axis]).collect();
-    c.one(c.e().reshape(x, &kept))
+    let squeezed: Vec<i64> = (0..dims.len()).filter(|axis| is_left(*axis)).map(|axis| dims[axis]).collect();
+    c.one(c.e().reshape(x, &squeezed))
 }
 
 /// The axes over which the gradients of two broadcast arrays are summed.

@@ -36,8 +36,8 @@ impl Parameters {
         if self.crosses_scopes {
             return None;
         }
-        let is_of_names = |parameter: &Parameter| parameter.part != ParameterPart::Value;
-        let (names, values): (Vec<_>, Vec<_>) = self.all.into_iter().partition(is_of_names);
+        let is_name_part = |parameter: &Parameter| parameter.part != ParameterPart::Value;
+        let (names, values): (Vec<_>, Vec<_>) = self.all.into_iter().partition(is_name_part);
         let all = [values, names].concat();
         (all.len() <= MAX_PARAMETERS).then_some(all)
     }
@@ -66,8 +66,8 @@ impl Parameters {
         format!("${}", self.add(option, values, ParameterPart::Value))
     }
 
-    /// A parameter of names that a block inside has.
-    pub fn of_names(&mut self, option: &str, values: Vec<String>, part: ParameterPart) -> String {
+    /// The value of an inner block's parameter that is part of names.
+    pub fn names(&mut self, option: &str, values: Vec<String>, part: ParameterPart) -> String {
         match (same(&values), integers(&values)) {
             (Some(text), _) => text,
             (None, Some(numbers)) => self.number(option, &numbers, part),

@@ -129,8 +129,8 @@ fn kind_of(line: &Line) -> u64 {
         .iter()
         .enumerate()
         .map(|(number, (option, value))| {
-            let is_of_names = parts.as_ref().is_some_and(|parts| parts[number] != ParameterPart::Value);
-            (option.as_str(), if is_of_names { String::new() } else { form(value) })
+            let is_name_part = parts.as_ref().is_some_and(|parts| parts[number] != ParameterPart::Value);
+            (option.as_str(), if is_name_part { String::new() } else { form(value) })
         })
         .collect();
     let first = if is_merge(&line.kind) { String::new() } else { form(&line.first) };

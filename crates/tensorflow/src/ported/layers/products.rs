@@ -59,8 +59,8 @@ impl Porting<'_, '_> {
         self.at.get(layer).map(|at| self.port.layers[*at].kind)
     }
 
-    /// The sequence that a convolution of images reads as an image of one row, as Keras' `Conv1D` does, and its kernel.
-    pub(super) fn of_sequence(&self, node: &Node) -> Option<(String, Edge)> {
+    /// The sequence and the kernel of a 2D convolution that reads a sequence as an image of one row, as Keras' `Conv1D` does.
+    pub(super) fn sequence_input(&self, node: &Node) -> Option<(String, Edge)> {
         let [image, kernel] = [0, 1].map(|number| node.inputs.get(number).map(|edge| self.symbols.node(edge.node)));
         let (image, kernel) = (image?, kernel?);
         let is_row = |node: &Node| {
@@ -76,7 +76,7 @@ impl Porting<'_, '_> {
     }
 
     pub(super) fn sequence_convolution(&mut self, node: &Node) -> Symbol {
-        let Some((x, kernel)) = self.of_sequence(node) else { return self.unclaimed(node) };
+        let Some((x, kernel)) = self.sequence_input(node) else { return self.unclaimed(node) };
         let Some((layer, dims)) = self.claim_edge(kernel, "kernel") else { return self.unclaimed(node) };
         let [length, _, filters] = dims[..] else { return self.unclaimed(node) };
         let along = |values: &[i64]| values.get(2).copied().unwrap_or(1);
