@@ -1,4 +1,4 @@
-//! Entries of caches that are damaged, and caches that are cleared under a run: what is read is what was read before.
+//! Damaged cache entries, and caches that are cleared during a run: the data that are read do not change.
 
 use bf16scope::data::Source;
 use bf16scope::data::records::{self, Records, TfRecords};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// How many entries are damaged: `BF16SCOPE_DAMAGES=10000` is what docs/TEST_RUNS.md tells of.
+/// The number of damaged entries; docs/TEST_RUNS.md has a run with `BF16SCOPE_DAMAGES=10000`.
 fn n_damages() -> u64 {
     std::env::var("BF16SCOPE_DAMAGES").map_or(110, |n| n.parse().unwrap())
 }
@@ -58,7 +58,7 @@ fn tar(n: usize) -> Vec<u8> {
     tar.into_inner().unwrap()
 }
 
-/// Data of every kind that is kept in a cache, and what is read of them.
+/// Data of every kind that is cached, and hashes of their contents.
 pub(super) struct Place {
     folder: tempfile::TempDir,
     expected: Vec<[u8; 32]>,
@@ -129,7 +129,7 @@ impl Place {
         TextExamples::new(&texts, &tokenizer, &options).unwrap()
     }
 
-    /// A hash of all that is read of a data set.
+    /// A hash of everything that is read from a data set.
     fn hash(&self, name: &str) -> [u8; 32] {
         match name {
             "e.txt" => of_source(&self.text()),
@@ -237,8 +237,8 @@ fn damage(kind: Damage, entries: &[PathBuf], place: &Place, random: &mut SmallRn
     path.clone()
 }
 
-/// A `.records` cut between two records trained on a part without a word; a byte of an unpacked tar changed weights; other
-/// damage blamed the user's file, and a FIFO was waited for for ever.
+/// Regression: a `.records` file cut between two records silently trained on a part of the data; a changed byte of an unpacked
+/// tar changed weights; other damage was reported as the user's file's; and opening a FIFO waited for ever.
 #[test]
 fn a_damaged_entry_changes_no_result_and_ends_no_run() {
     let place = Place::new();
@@ -263,10 +263,10 @@ fn a_damaged_entry_changes_no_result_and_ends_no_run() {
     }
 }
 
-/// Harms an entry, beside another one, in a place.
+/// Damages an entry of a cache, given another entry and the folder of the data.
 pub(super) type Harm = fn(&Path, &Path, &Place);
 
-/// The damages of an entry, by name: each position of a flipped bit and of a cut, and every kind of file in its place.
+/// The damages of an entry, by name: a flipped bit or a cut at some positions, and every kind of file instead of the entry.
 pub(super) fn harms() -> Vec<(&'static str, Harm)> {
     fn rewritten(path: &Path, change: impl Fn(&mut Vec<u8>)) {
         let mut bytes = fs::read(path).unwrap();
@@ -324,7 +324,7 @@ pub(super) fn harms() -> Vec<(&'static str, Harm)> {
     ]
 }
 
-/// Each entry of each kind of data, harmed in each way: indexes, unpacked records with their sums, ids, conversions.
+/// Each entry of each kind of data, damaged in each way: indexes, unpacked records with their checksums, ids, conversions.
 #[test]
 fn every_kind_of_entry_is_made_again_whatever_is_done_to_it() {
     let place = Place::new();
@@ -374,8 +374,8 @@ fn every_kind_of_entry_is_made_again_whatever_is_done_to_it() {
     assert!(n_cases >= 180, "{n_cases}");
 }
 
-/// Another run's eviction, `cache clear` or a failing disk in the middle of a run: data are read on, from what is open, or
-/// unpacked again.
+/// Another run's eviction, `cache clear` or a failing disk during a run: data are still read from open files, or unpacked
+/// again.
 #[test]
 fn a_cache_that_is_cleared_or_damaged_under_a_run_changes_nothing() {
     let place = Place::new();
@@ -407,7 +407,7 @@ fn a_cache_that_is_cleared_or_damaged_under_a_run_changes_nothing() {
     }
 }
 
-/// A text that was replaced with its size and time kept gave the ids of the old one.
+/// Regression: a text that was replaced by one with the same size and modification time gave the ids of the old one.
 #[test]
 fn a_file_that_was_replaced_with_its_size_and_time_kept_is_another() {
     let place = Place::new();

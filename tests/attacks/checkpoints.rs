@@ -1,4 +1,4 @@
-//! Checkpoints that are damaged, hostile, or no files; states that must not be saved.
+//! Checkpoints that are damaged, hostile, or not regular files; states that must not be saved.
 
 use bf16scope::data::{DRAW_VERSION, ORDER_VERSION};
 use bf16scope::graph::Precision;
@@ -138,7 +138,7 @@ fn what_no_run_leaves_is_neither_saved_nor_read() {
     assert_eq!(Checkpoint::read(&place).unwrap(), checkpoint());
 }
 
-/// The same checks for what comes from elsewhere, with a hash that is right.
+/// The same checks for a file with other contents and a correct hash.
 #[test]
 fn a_well_made_file_with_a_nan_or_a_step_beyond_counting_is_refused() {
     use sha2::Digest;

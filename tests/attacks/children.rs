@@ -1,4 +1,4 @@
-//! Modules that make XLA abort, hang, or take all memory: the process that was asked survives, and says why.
+//! Modules that make XLA abort, hang, or exhaust the memory: bf16scope survives, and reports the cause.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::binary::bf16scope;
 
-/// A module in a folder of its own. Nothing of the folder is in a message: commands run inside it.
+/// A module in a separate folder. Commands run inside of it, so its path is in no message.
 fn module(name: &str, text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
@@ -206,7 +206,7 @@ fn negate(client: &Client) -> Result<Vec<u8>, PjrtError> {
     executable.execute(vec![Arg::Donate(x)])?[0].to_host()
 }
 
-/// Children of this process that run as children of bf16scope, by the pid of this very client.
+/// The pids of this process's children that run as bf16scope's child processes.
 fn pids() -> Vec<u32> {
     let me = std::process::id().to_string();
     let mut found = Vec::new();
@@ -241,7 +241,7 @@ fn send(signal: &str, pid: u32) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// Whether a process is there; one that was not collected is.
+/// Whether a process exists; a zombie does.
 fn is_there(pid: u32) -> bool {
     PathBuf::from(format!("/proc/{pid}")).exists()
 }
@@ -437,8 +437,8 @@ fn children_leave_no_descriptors_and_no_processes() {
     assert_eq!(negate(&first).unwrap().len(), 12);
 }
 
-/// Under `ulimit -v` XLA ends its process where it gets no more address space. That is a child then: the parent says what the
-/// limit is, and where it is enough the same weights are learned.
+/// Under `ulimit -v` XLA aborts its process if it gets no more address space. This happens in a child, and the parent reports the
+/// limit; with a sufficient limit the same weights are learned.
 #[test]
 fn a_limit_of_address_space_is_an_error_that_says_so() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Gradients given by hand: attached to the wrong value, of the wrong count or shape, or lost on the way.
+//! Custom VJPs: attached to the wrong value, with a wrong count or shape, or lost.
 
 use bf16scope::graph::{Graph, Init, Tensor};
 use bf16scope::hlo::{CustomVjp, DType, Emitter, InstrId, Module, POISON, Shape, proto, text};

@@ -1,4 +1,4 @@
-//! The binary's door: a folder to run it in, with an end to how long a run may take.
+//! Runs the binary in a temporary folder, with a time limit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::binary;
 
-/// No attack takes so long unless it hangs the program, however busy the machine.
+/// The time limit: longer than any attack that does not hang the program, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A small module.
@@ -14,7 +14,7 @@ pub const MODULE: &str = "HloModule m\n\nENTRY m {\n  ROOT x = f32[2] parameter(
 /// A small model, without data.
 pub const MODEL: &str = "model: {kind: mlp, input: [2], n_classes: 3, hidden: [2]}\n";
 
-/// A folder that goes when the test ends.
+/// A folder that is deleted when the test ends.
 pub struct Folder(tempfile::TempDir);
 
 /// How a run ended.
@@ -44,7 +44,7 @@ impl Folder {
         std::fs::write(self.path(name), bytes).unwrap();
     }
 
-    /// Names of what is in it, sorted.
+    /// The names in the folder, sorted.
     pub fn names(&self) -> Vec<String> {
         names(self.0.path())
     }
@@ -68,7 +68,7 @@ impl Folder {
     }
 }
 
-/// Names of what is in a folder, sorted.
+/// The names in a folder, sorted.
 pub fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<String> =
@@ -77,7 +77,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Runs a command, which may not hang.
+/// Runs a command, and fails if it hangs.
 pub fn ended(command: &mut Command) -> Ended {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());

@@ -1,4 +1,4 @@
-//! Tars whose files all have endings of their own.
+//! Tars whose files all have different extensions.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -19,7 +19,7 @@ fn header(name: &str) -> [u8; 512] {
     block
 }
 
-/// 300,000 endings took 79 seconds, as each was looked for among all before it: four times as many took sixteen times as long.
+/// Regression: 300,000 extensions took 79 seconds, since each was searched for among all others, in quadratic time.
 #[test]
 fn so_many_endings_take_so_much_longer() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Files that are no files, never end, or are links to something else.
+//! Paths that are not regular files, files that never end, and links.
 
 use std::fs;
 use std::io::Write as _;
@@ -91,7 +91,7 @@ fn a_pipe_that_is_open_already_is_read() {
     assert!(fs::read_to_string(folder.path("out.txt")).unwrap().starts_with("HloModule m"));
 }
 
-/// `emit` looks first whether it is a module or a model, and reads it then: it comes through the pipe once.
+/// `emit` detects whether its input is a module or a model before it reads it; a pipe can be read only once.
 #[test]
 fn a_pipe_holds_a_module_or_a_model() {
     let folder = Folder::new();
@@ -186,7 +186,7 @@ fn a_module_can_be_replaced_by_its_lowered_form() {
     assert!(fs::read_to_string(folder.path("m.txt")).unwrap().starts_with("HloModule m"));
 }
 
-/// Where standard output is a file, what is written to `/dev/stdout` goes on where it was.
+/// If standard output is a file, writing to `/dev/stdout` continues at the current position.
 #[test]
 fn an_output_named_dev_stdout_is_standard_output() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Graphs: tensors of another graph, names used twice, updates of another shape, and what else a builder can get wrong.
+//! Misuse of the graph builder: tensors of another graph, duplicate names, updates of another shape, and the like.
 
 use bf16scope::graph::{Graph, Init, Operand, Tensor};
 use bf16scope::hlo::{DType, Emitter, InstrId, Module, POISON, Shape};

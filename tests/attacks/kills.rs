@@ -1,5 +1,5 @@
-//! Trainings that are killed and gone on with while the caches that their data come from are evicted and harmed; writers of
-//! packages and of bundles that are killed.
+//! Training runs that are killed and resumed while their data's caches are evicted and damaged; killed writers of packages and
+//! bundles.
 
 use super::binary;
 use super::caches::{Place, gzip, harms};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// A place in the cache of a training, and what is done there: nothing, an eviction, or a harm.
+/// Does nothing, evicts or damages an entry of a training run's cache; returns a description.
 fn harmed_at_random(place: &Place, cache: &Path, random: &mut SmallRng) -> String {
     let unpacked = cache.join("unpacked");
     let entries: Vec<PathBuf> = fs::read_dir(&unpacked)
@@ -40,8 +40,8 @@ fn harmed_at_random(place: &Place, cache: &Path, random: &mut SmallRng) -> Strin
     }
 }
 
-/// Trains on records that are unpacked into a cache, killed `n` times; before each start, and in every other run, the cache is
-/// evicted or harmed. The weights are those of a run that nobody stopped, whose cache nobody touched.
+/// Trains on records that are unpacked into a cache, and kills the run `n` times; before each start, and during every other run,
+/// the cache is evicted or damaged. The weights equal those of an undisturbed run.
 fn kills(n: usize) {
     let place = Place::new();
     let shapes = Shapes::new();
@@ -138,7 +138,7 @@ fn in_folder(folder: &tempfile::TempDir, args: &[&str]) {
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Starts a command, and kills it so long after it has begun to write, or lets it come to its end before.
+/// Starts a command, and kills it this long after it has begun to write, unless it ends before.
 fn kill(folder: &tempfile::TempDir, args: &[&str], has_begun: impl Fn() -> bool, delay: Duration) {
     let mut command = binary::bf16scope(args);
     let mut child = command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -150,7 +150,7 @@ fn kill(folder: &tempfile::TempDir, args: &[&str], has_begun: impl Fn() -> bool,
     child.wait().unwrap();
 }
 
-/// Short delays as often as long ones: from microseconds to what a writer takes on a busy machine.
+/// A delay with a log-uniform distribution: from microseconds to a writer's duration on a busy machine.
 fn delay(random: &mut SmallRng) -> Duration {
     Duration::from_micros(1 << random.random_range(0..18))
 }
@@ -162,8 +162,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Writers of packages are killed `n` times while they write: what is left is no package, and the next writer takes the folder,
-/// or it is a whole one.
+/// Kills writers of packages `n` times: the folder then holds a complete package, or none, and the next writer can use it.
 fn killed_packages(n: usize) {
     let folder = trained();
     let args = |output| ["package", "small.yaml", "--checkpoint", "small.ckpt", "--quiet", "-o", output];
@@ -197,8 +196,7 @@ fn killed_packages(n: usize) {
     println!("{n} kills of packages: {n_left} left a part, {n_whole} came to their end");
 }
 
-/// Writers of bundles are killed `n` times while they write: what is there is the bundle before or the new one, and what they
-/// left goes with the next one.
+/// Kills writers of bundles `n` times: there is the old or the new bundle, and the next writer removes leftovers.
 fn killed_bundles(n: usize) {
     let folder = trained();
     let args = |from| ["weights", from, "--format", "tf", "-o", "m"];

@@ -1,5 +1,5 @@
-//! Attacks on bf16scope from outside, each kept as a test: bad files, killed runs, modules that
-//! make XLA abort, and whatever once went wrong without a word. One file for each thing attacked.
+//! Robustness tests: bad files, killed runs, modules that make XLA abort, and former silent failures. Each file attacks one
+//! part.
 
 #[path = "../support/binary.rs"]
 mod binary;

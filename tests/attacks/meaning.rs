@@ -1,6 +1,6 @@
-//! Tables of what files mean, and of what small files ask for: weights of every dtype and order, modules by text and proto,
-//! experiments whose keys stand in any order, entries of caches. A file is read as what it says, to the bit, or refused in
-//! words; and none takes more than its bytes deserve. Each table says how many cases it has.
+//! Tables of the meaning of files, and of the resources that small files require: weights of every dtype and order, modules as
+//! text and proto, experiments with their keys in any order, cache entries. A file is read exactly as it is written, or refused
+//! with an error, and resources are bounded by its size. Each table checks its number of cases.
 
 use crate::binary::bf16scope;
 
@@ -47,7 +47,7 @@ fn npz(path: &Path, members: &[(&str, Vec<u8>)]) {
     zip.finish().unwrap();
 }
 
-/// NumPy's types, and what they are to HLO.
+/// NumPy's types, and the HLO dtypes that they become.
 const NUMPY: [(&str, DType); 26] = [
     ("|b1", DType::Pred),
     ("|i1", DType::S8),
@@ -170,7 +170,7 @@ fn safetensors_are_what_their_headers_say_or_refused() {
             n += 1;
         }
     }
-    // Headers of which none is what a reader may guess.
+    // Contradictory headers, which a reader must refuse and not guess the meaning of.
     let one =
         |shape: &str, offsets: &str| format!(r#"{{"w":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}}}"#);
     let two = |first: &str, second: &str| {
@@ -313,7 +313,7 @@ const LAYERS: [&[&str]; 20] = [
     &["upsample: 2", "name: k"],
 ];
 
-/// A configuration, or why there is none, without its place.
+/// A configuration, or the error without its place.
 fn read(path: &Path, layer: &str) -> Result<String, String> {
     let text = format!(
         "model:\n  kind: layers\n  inputs: {{x: [8, 8, 3], y: [8, 8, 3]}}\n  labels: {{l: [1]}}\n  layers:\n    - {{inputs: x, {layer}}}\n  \
@@ -365,7 +365,7 @@ fn the_order_of_keys_decides_nothing() {
     assert!(n >= 50, "{n} cases");
 }
 
-/// Small files that ask for much, and a command that reads each.
+/// Small files that require large resources, and a command that reads each.
 fn amplifications() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     const EMIT: &[&str] = &["emit"];
     const WEIGHTS: &[&str] = &["weights"];
@@ -414,7 +414,7 @@ fn amplifications() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     ]
 }
 
-/// Under 3 GiB of address space, which nothing here comes near: a file of at most ten megabytes is read, or refused in words.
+/// Each file of at most ten megabytes is read or refused with an error within 3 GiB of address space.
 #[test]
 fn small_files_take_little() {
     let folder = tempfile::tempdir().unwrap();
@@ -508,7 +508,7 @@ fn an_entry_of_a_cache_is_what_was_kept_or_nothing() {
     assert!(n >= 45, "{n} cases");
 }
 
-/// Kinds by which text, proto and pictures differ, in one place: none of them panics on what the others took.
+/// Each form (text, proto, picture, StableHLO) handles every dtype and rank, or reports that it cannot.
 #[test]
 fn shapes_of_every_dtype_are_written_in_every_form() {
     let mut n = 0;

@@ -1,5 +1,5 @@
-//! Training on Parquet files and on text: killed within an epoch and gone on with by other workers; files that are damaged or not
-//! what the experiment says; and what `data` and `predict` make of them.
+//! Training on Parquet files and on text: killed within an epoch and resumed with other numbers of workers; files that are
+//! damaged or do not match the experiment; and the same files in `data` and `predict`.
 
 use super::binary;
 use super::records::killed_and_gone_on_with;
@@ -11,7 +11,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input/parquet").join(name)
 }
 
-/// An experiment `e.yaml` in a folder with a cache of its own.
+/// An experiment `e.yaml` in a folder with a separate cache.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -65,7 +65,7 @@ fn a_killed_run_on_parquet_goes_on_with_other_workers() {
     killed_and_gone_on_with(place.folder.path(), write, |args| place.train(args));
 }
 
-/// Texts in packs or windows of 16 tokens, and a network that names the next token by the one before it.
+/// Texts in packs or windows of 16 tokens, and a network that predicts the next token from the previous one.
 fn tokens(shape: &str, n: u32) -> String {
     format!(
         "model: {{kind: layers, inputs: {{tokens: {{shape: [16], dtype: int32}}}}, layers: [{{embedding: {{input_dim: 256, \

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An update that waits for nothing, before the barrier of a backward pass, and one that depends on it.
+/// An update without control dependencies, before the barrier of a backward pass, and an update that depends on the barrier.
 const STEP: &str = "HloModule step, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }
 
 ENTRY step {
@@ -96,7 +96,7 @@ fn a_barrier_or_tuple_with_a_sharding_is_not_made_longer() {
     }
 }
 
-/// Random control dependencies, and readers of the results that nothing reads.
+/// Random control dependencies, and unused readers of the results.
 #[derive(Clone, Debug)]
 struct Disorder {
     /// (instruction, one before it), each modulo how many there are.
@@ -129,7 +129,7 @@ fn wait(computation: &mut Computation, from: usize, waits: &[(usize, usize)]) {
     }
 }
 
-/// A module that is only known to pass the verifier.
+/// A module with random properties that passes the verifier.
 fn disordered(steps: &[Step], disorder: &Disorder) -> Module {
     let mut module = modules::build(steps);
     let entry = module.entry;
@@ -333,7 +333,7 @@ fn annotate(module: &mut Module) {
     verify(module).unwrap();
 }
 
-/// The instructions that were made again from `name`, itself included: the mark says so.
+/// The instructions that were rematerialised from `name`, itself included, by their mark.
 fn copies<'m>(module: &'m Module, name: &str) -> Vec<&'m Instruction> {
     let all = module.computations.iter().flat_map(|computation| &computation.instructions);
     all.filter(|instr| instr.frontend_attributes.iter().any(|(_, mark)| mark == name)).collect()

@@ -1,4 +1,4 @@
-//! The place of a checkpoint: two runs at once, what killed runs leave, links, and things that are no files.
+//! The path of a checkpoint: two runs at once, leftovers of killed runs, links, and paths that are not regular files.
 
 use super::streams::{Tiny, kill, text};
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! Plugins on disk: damaged, half-installed, and installed where something lies in the way.
+//! Plugins on disk: damaged, partly installed, and installed where something is in the way.
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -149,8 +149,7 @@ fn no_python_of_the_current_directory_is_run() {
     assert!(!folder.path("owned").exists());
 }
 
-/// Needs a mount of its own, which the system is asked for first, by itself; where it gives none, `pjrt::install` has the
-/// message in a test that needs none.
+/// Needs a private mount, if the system allows one; a test in `pjrt::install` checks the message without a mount.
 #[test]
 fn a_full_disk_is_called_full_before_anything_is_downloaded() {
     let (folder, path) = cache();

@@ -1,4 +1,4 @@
-//! Training on TFRecords: killed and gone on with, and on files that are damaged or not what the experiment says.
+//! Training on TFRecords: killed and resumed, and with files that are damaged or do not match the experiment.
 
 use super::binary;
 use super::streams::{kill, text};
@@ -70,8 +70,9 @@ impl Shapes {
     }
 }
 
-/// Trains `train` in `folder` to the end, with one worker; then again, killed at its first checkpoint, which must be one within
-/// an epoch, and gone on with by three: the weights must be the same bytes. `write` writes the experiment for so many workers.
+/// Trains `train` in `folder` to the end, with one worker; then again, killed at its first checkpoint, which must be within an
+/// epoch, and resumed with three workers: the weights must be the same bytes. `write` writes the experiment for a number of
+/// workers.
 pub fn killed_and_gone_on_with(folder: &Path, write: impl Fn(u32), train: impl Fn(&[&str]) -> Command) {
     let run = |args: &[&str]| {
         let output = train(args).output().unwrap();
@@ -355,7 +356,7 @@ fn mutated_records_and_images_are_read_or_refused() {
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
 }
 
-/// Files that are not there are told at the line that names them, as files that are read into memory are.
+/// Missing files are reported at the line that names them, as for files that are read into memory.
 #[test]
 fn names_that_no_file_has_are_told_at_their_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -391,8 +392,8 @@ fn names_that_no_file_has_are_told_at_their_line() {
     assert!(error.starts_with("bf16scope: e.yaml:2:16: none: cannot list the folder: No such file"), "{error}");
 }
 
-/// A tar that was cut between two files of it, or never had its end, is read with a word about it; one that was cut elsewhere
-/// is refused; and what is no tar is not shown raw.
+/// A tar that is cut between two of its files, or has no end mark, is read with a warning; a tar that is cut elsewhere is refused;
+/// and the bytes of a file that is not a tar are not printed raw.
 #[test]
 fn a_tar_without_its_end_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -424,7 +425,7 @@ fn a_tar_without_its_end_is_told() {
     assert_eq!((code, stderr.lines().count()), (Some(2), 3), "{stderr}");
 }
 
-/// Members of JSON that are no features: once, with the first.
+/// JSON members that are not features are reported once, with the first one.
 #[test]
 fn what_of_json_is_no_feature_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -445,7 +446,7 @@ fn what_of_json_is_no_feature_is_told() {
     assert!(text(&output.stdout).contains("json.label"), "{}", text(&output.stdout));
 }
 
-/// Files that say nothing about what is in them are no damaged TFRecords.
+/// Files of unknown content are not reported as damaged TFRecords.
 #[test]
 fn a_file_that_an_experiment_describes_is_told_so() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Going on from a checkpoint with other settings or other data, and evaluating it on them.
+//! Resuming from a checkpoint with other settings or other data, and evaluating it on them.
 
 use super::binary;
 use super::streams::{Tiny, kill, text};

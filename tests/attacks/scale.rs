@@ -1,4 +1,4 @@
-//! Modules that are deep, wide, or call themselves many times over.
+//! Modules that are deep, wide, or have many nested calls.
 
 use bf16scope::graph::Precision;
 use bf16scope::hlo::ops::{BinaryOp, Conditional, UnaryOp};
@@ -11,7 +11,7 @@ use bf16scope::passes::{amp, cotangent_remat, grad, pace, tidy};
 use bf16scope::train::{Objective, program};
 use bf16scope::tuning::{Remat, Tuning};
 
-/// As small as the stacks of threads are, and half of a main thread's on some systems.
+/// A stack size as of threads, and half of a main thread's on some systems.
 const STACK: usize = 2 << 20;
 
 fn on_a_small_stack<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
@@ -22,7 +22,7 @@ fn array() -> Shape {
     Shape::array(DType::F32, [2])
 }
 
-/// A module whose entry `build` writes, and what goes before it into others.
+/// A module whose entry and other computations `build` writes.
 fn module(build: impl FnOnce(&Emitter)) -> Module {
     let module = Module::new("main");
     let e = Emitter::new(module, CompId(0));
@@ -32,7 +32,7 @@ fn module(build: impl FnOnce(&Emitter)) -> Module {
     module
 }
 
-/// The sum of an array: what gradients are of.
+/// The sum of an array, to differentiate.
 fn sum(e: &Emitter, x: InstrId) -> InstrId {
     e.reduce(BinaryOp::Add, x, &[0])
 }
@@ -113,7 +113,7 @@ fn a_long_tuple_is_taken_apart() {
     through_everything(&module);
 }
 
-/// Each element is one of 20,000: looked at for each of the others they take minutes.
+/// A tuple of 20,000 elements: an algorithm that is quadratic in them takes minutes.
 #[test]
 fn a_tuple_of_tens_of_thousands_is_read_and_lowered() {
     const N: usize = 20_000;
@@ -202,7 +202,7 @@ fn a_gradient_that_would_be_quadratic_in_branches_is_refused() {
     );
 }
 
-/// Instructions that differ in one attribute only: what merges equal ones must not compare each with each.
+/// Instructions that differ in one attribute only: merging equal ones must not compare all pairs.
 #[test]
 fn instructions_that_are_nearly_alike_are_told_apart() {
     const N: usize = 5_000;
@@ -222,8 +222,8 @@ fn instructions_that_are_nearly_alike_are_told_apart() {
     assert_eq!((n_instructions(&tidied), report), (n_instructions(&module), tidy::TidyReport::default()));
 }
 
-/// Hidden layers by the thousand, built as a training step, printed and encoded; and a scope of all of them computed
-/// again. `cargo bench --bench build` has the times of 1,000 and 10,000.
+/// A training step with thousands of hidden layers is built, printed and encoded, also with a scope of all layers
+/// rematerialised. `cargo bench --bench build` measures 1,000 and 10,000 layers.
 #[test]
 fn a_deep_network_is_built_on_a_small_stack() {
     let build = |n: usize, remat: Remat| {
@@ -246,7 +246,7 @@ fn a_deep_network_is_built_on_a_small_stack() {
     });
 }
 
-/// Seconds for which this thread had a processor, whatever else the machine does; `None` where the system does not say.
+/// Processor seconds of this thread; `None` if the system does not report them.
 fn processor_seconds() -> Option<f64> {
     let figures = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     figures.split(' ').next()?.parse::<f64>().ok().map(|nanoseconds| nanoseconds * 1e-9)
@@ -263,7 +263,7 @@ fn within_seconds<R>(limit: f64, run: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A region that is entered by a loop of its own, thirty times over; each could follow calls to the bound.
+/// Thirty regions, each entered by a separate loop; each could follow calls up to the bound.
 #[test]
 fn calls_in_many_regions_are_bounded_together() {
     let mut module = calls(40, 2);
@@ -411,7 +411,7 @@ fn text_of(instructions: &str) -> String {
     format!("HloModule m\n\nENTRY main {{\n  x = f32[2]{{0}} parameter(0)\n{instructions}}}\n")
 }
 
-/// Blanks, comments, brackets and names by the megabyte.
+/// Megabytes of whitespace, comments, brackets and names.
 #[test]
 fn long_texts_of_little_are_read_in_linear_time() {
     const N: usize = 4 << 20;
@@ -444,7 +444,7 @@ fn long_texts_of_little_are_read_in_linear_time() {
     });
 }
 
-/// A name that nothing has is compared with what there is; two long ones would take the product of their lengths.
+/// An unknown name is compared with known names for a suggestion; with two long names this would take the product of their lengths.
 #[test]
 fn the_nearest_of_long_names_is_not_looked_for() {
     let (name, other) = ("y".repeat(1 << 20), "z".repeat(1 << 20));
@@ -461,7 +461,7 @@ fn the_nearest_of_long_names_is_not_looked_for() {
     });
 }
 
-/// Fields that no schema has, and messages inside messages.
+/// Unknown fields, and deeply nested messages.
 #[test]
 fn odd_protos_are_read_or_refused() {
     let field = |number: usize, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! A session given what it does not take, and what it says after a step that failed.
+//! Sessions with invalid arguments, and the state of a session after a failed step.
 
 use super::{examples, run};
 use bf16scope::data::Batch;

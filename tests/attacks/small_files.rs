@@ -1,6 +1,6 @@
-//! Small files of weights that ask for much, or whose content contradicts itself: each is built as its format asks, and is read
-//! as what it says or refused by a sentence of some hundred characters. Archives whose members share bytes, headers within
-//! headers, pickles that hold themselves, indices that name other files.
+//! Small files of weights that require large resources, or contradict themselves. Each follows its format's syntax, and is read
+//! exactly or refused with an error of some hundred characters. They are archives whose members share bytes, nested headers,
+//! pickles that contain themselves, and indices that name other files.
 
 use bf16scope::weights::{self, WeightsError};
 use std::error::Error as _;

@@ -1,7 +1,7 @@
-//! StableHLO that was changed at random, through the one door: no panic here and no hang, whatever XLA's converter does.
+//! Randomly mutated StableHLO is read without a panic and without a hang, even if XLA's converter crashes.
 //! A program that is read without the converter is also valid for the converter, with the same arguments and results.
 //!
-//! `BF16SCOPE_MUTATIONS=2000` asks for so many cases; each is its number.
+//! `BF16SCOPE_MUTATIONS=2000` runs this many cases; the number of a case is its seed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 
 /// Cases of every `cargo test`: each starts a child.
 const N_CASES: u64 = 40;
-/// No small program takes so long, in a debug build on a busy machine.
+/// The time limit of a small program, for a debug build on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]

@@ -1,4 +1,4 @@
-//! `train` when its output is not read, or cannot be; and the exit codes of a clean stop.
+//! `train` with output that is not read or cannot be written; and the exit codes of a clean stop.
 
 use super::binary;
 use bf16scope::train::checkpoint::Checkpoint;

@@ -1,5 +1,5 @@
-//! Files whose form is right and whose content is drawn, as the targets `structured_*` of fuzz/ make them: an error that prints,
-//! or what its entries say. `BF16SCOPE_DRAWS=20000` makes more of them.
+//! Files with a valid form and random content, as the targets `structured_*` of fuzz/ make them: reading gives a printable error,
+//! or the entries as written. `BF16SCOPE_DRAWS=20000` makes more of them.
 
 #[path = "../../fuzz/src/structured.rs"]
 mod files;
@@ -20,7 +20,7 @@ fn n_draws() -> u64 {
     std::env::var("BF16SCOPE_DRAWS").map_or(400, |n| n.parse().unwrap())
 }
 
-/// Bytes to draw by; many small, as structure is.
+/// Random bytes that determine the file; small values are frequent, as in real structure.
 fn bytes(seed: u64) -> Vec<u8> {
     let mut random = SmallRng::seed_from_u64(seed);
     let n = random.random_range(16..600);

@@ -2,10 +2,10 @@
 
 use crate::door::{Ended, Folder};
 
-/// As every place shows it.
+/// The escaped form of the attack, as every output shows it.
 const SHOWN: &str = r"\x1b[2J";
 const CLEAR: &str = "\u{1b}[2J";
-/// Turns the direction of writing; starts an escape sequence in 8 bits; goes back to the line's start.
+/// A bidirectional override, an 8-bit escape sequence, a carriage return and a backspace.
 const OTHERS: &str = "\u{202e}\u{9b}\r\u{8}";
 
 fn steers(text: &str) -> Option<char> {
@@ -13,7 +13,7 @@ fn steers(text: &str) -> Option<char> {
     text.chars().find(|&c| (c.is_control() && c != '\n' && c != '\t') || bidi(c))
 }
 
-/// Runs the command; both of its outputs together, in which nothing steers a terminal.
+/// Runs the command and returns both of its outputs together, after a check that they hold no terminal controls.
 fn harmless(folder: &Folder, args: &[&str]) -> String {
     let Ended { stdout, stderr, .. } = folder.run(args);
     let text = stdout + &stderr;
@@ -21,7 +21,7 @@ fn harmless(folder: &Folder, args: &[&str]) -> String {
     text
 }
 
-/// The same, of what names the attack.
+/// Runs the command and checks that its output shows the attack, escaped.
 fn shown(folder: &Folder, args: &[&str]) {
     let text = harmless(folder, args);
     assert!(text.contains(SHOWN), "{args:?}: {text}");

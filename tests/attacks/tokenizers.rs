@@ -1,11 +1,11 @@
-//! Tokenizers' files that make the crate that runs them panic or use up the memory: an error of the file, in a sentence.
+//! Tokenizer files that make the `tokenizers` crate panic or exhaust the memory are refused with a one-sentence error.
 
 use super::binary;
 use bf16scope::data::text::Tokenizer;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
-/// Tokenizers of each model over a few words, which are right.
+/// Valid tokenizers of each model over a few words.
 fn bases() -> [(&'static str, Json); 4] {
     let words = ["[UNK]", "a", "b", "c", "ab", "##b", "<s>", "</s>", "▁a", "Ġa"];
     let vocabulary = || words.iter().enumerate().map(|(id, word)| (word.to_string(), json!(id))).collect::<Json>();
@@ -177,7 +177,7 @@ fn the_program_says_it_in_a_sentence() {
     }
 }
 
-/// How long examples are is the experiment's to say.
+/// The experiment sets the length of examples, not the tokenizer's file.
 #[test]
 fn lengths_that_a_tokenizer_says_are_told_not_to_be_applied() {
     let folder = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ fn lengths_that_a_tokenizer_says_are_told_not_to_be_applied() {
     }
 }
 
-/// Parts in the place of others, odd numbers, and chains: whatever comes of it, it is ids or an error, and of a bounded size.
+/// Swapped parts, odd numbers, and chains: the result is ids or an error, of bounded size.
 #[test]
 fn no_part_panics_and_none_makes_more_than_its_share() {
     let folder = tempfile::tempdir().unwrap();

@@ -102,7 +102,7 @@ fn a_sum_that_bf16_does_not_hold() {
     assert_eq!(found.results[0].instruction, "sum");
 }
 
-/// An f32 difference of a bf16 product, 256 for 257, and 250: off by a seventh, none of which is born at it.
+/// An f32 difference of a bf16 product, 256 for 257, and 250: it is off by a seventh, and the error is not born at it.
 #[test]
 fn a_difference_of_nearly_equal_numbers_enlarges_what_it_reads() {
     let body = |more: &str| {

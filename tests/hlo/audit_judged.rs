@@ -45,7 +45,7 @@ fn what_f32_does_not_know_is_noise() {
     assert!(product.f32_error.unwrap() <= 2f64.powi(-24));
 }
 
-/// Adam's first step, of gradients of which one is so small that bf16 does not know its sign.
+/// Adam's first step with one gradient so small that its sign is lost in bf16.
 #[test]
 fn the_first_signs_of_an_optimizer_are_judged_by_its_gradient() {
     let module = parse(
@@ -170,9 +170,9 @@ fn a_comparison_that_one_sum_decides_is_mended_by_that_sum() {
     assert_eq!(auditor.decisions(&search.policy).unwrap(), None);
 }
 
-/// Five successive sums of 1 to 256, none of which bf16 changes: with the last three in f32 the result is 259 and not
-/// 261, so a comparison with 260.5 still differs. The search does not take a list that meets the budget only because
-/// that makes no difference.
+/// Five successive additions of 1 to 256, each lost in bf16: with the last three in f32 the result is 259 and not 261, so a
+/// comparison with 260.5 still differs. The search does not accept a list only because it meets the budget if it does not
+/// change the decision.
 #[test]
 fn what_a_few_instructions_do_not_decide_keeps_nothing() {
     let sums: String = (1..=5).map(|n| format!("  x{n} = f32[2] add(x{}, b)\n", n - 1)).collect();

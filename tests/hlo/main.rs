@@ -1,4 +1,4 @@
-//! Modules as data: what is verified, read, written, imported, tidied and lowered is what XLA takes for it.
+//! Modules as data: verification, reading, writing, importing, tidying, lowering and audits, compared with XLA.
 
 #[path = "../support/first.rs"]
 mod first;

@@ -1,5 +1,5 @@
-//! Modules from torch_xla: read in every form, and run beside torch's own results. Numbers are whole or halves, so
-//! sums are exact in any order, and every bit is compared (tests/data/torch/make.py).
+//! Modules from torch_xla: read in every form, run, and compared with torch's results. Numbers are integers or halves, so sums are
+//! exact in any order, and results are compared bitwise (tests/data/torch/make.py).
 
 use bf16scope::foreign::{self, FileKind};
 use bf16scope::hlo::proto::encode;

@@ -1,15 +1,15 @@
-//! Activations, layers and losses beside what TensorFlow computes, values and gradients.
+//! Compares activations, layers and losses with TensorFlow's: values and gradients.
 //!
-//! `tests/data/functions_tf` holds what TensorFlow 2.21 recorded on a CPU for each case, in f32 and in f64, of
-//! inputs that f32 holds. Ours run in both.
+//! `tests/data/functions_tf` holds TensorFlow 2.21's results on a CPU for each case, in f32 and in f64, for inputs that are
+//! exact in f32. Ours run in both dtypes.
 //!
 //! # The bound
-//! In f64 ours and TensorFlow's, in f32 each of them and TensorFlow's f64, may be apart by
-//! `2 · roundings · u · size`, `u` half an ulp of the dtype.
-//! - `size` bounds how far a relative error of 1 in anything on the way moves the result: the product of `1 + |input|`
+//! Our f64 result and TensorFlow's f64 result, and each f32 result and TensorFlow's f64 result, may differ by
+//! `2 · roundings · u · size`, where `u` is half an ulp of the dtype.
+//! - `size` bounds how far a relative error of 1 in any intermediate value moves the result: the product of `1 + |input|`
 //!   over the inputs (their largest; the cotangent is at most 1), times the largest result if that is above 1. Every
 //!   function here is a sum of products of its inputs and of functions that are bounded by 1, or whose derivative,
-//!   relative to what it is of, is at most `1 + |x|`.
+//!   relative to its argument, is at most `1 + |x|`.
 //! - `roundings` is written at each case. An operation rounds once and a function of the library by [`FUNCTION`]. A sum of
 //!   `k` terms rounds `k` times (Higham 2002, 4.2) what is `k` terms large: `k²`.
 

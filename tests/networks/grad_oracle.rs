@@ -2,7 +2,7 @@
 //!
 //! `tests/data/oracle_tf` holds the HLO TensorFlow 2.21 made for logits, loss and gradients of two networks, in f32 and
 //! in a bf16 scope. Both sides run through PJRT, on the same device with the same options, so they are compared bit for
-//! bit. What TensorFlow recorded, on another processor, `tests/networks/oracle_tf.rs` compares with.
+//! bit. `tests/networks/oracle_tf.rs` compares with TensorFlow's recording from another processor.
 
 use crate::run;
 use crate::wide;
@@ -37,7 +37,7 @@ const RESNET_BLOCK: &[(&str, usize)] = &[
     ("fc/bias", 16),
 ];
 
-/// One network as TensorFlow left it.
+/// A network with TensorFlow's modules and recording.
 struct Oracle {
     name: &'static str,
     variables: &'static [(&'static str, usize)],

@@ -215,9 +215,9 @@ fn n_rows(case: &str) -> f32 {
 
 /// Sixteen roundings of 2^-9 in a row, of the largest value, all the same way: inputs and weights are rounded before, once each,
 /// and attention rounds four products, their sums with biases and the weights between them. A gradient comes back through as
-/// many again; that of a weight is a sum over all rows, whose roundings add up as the root of their number, and that of attention's input a sum
-/// of three, as queries, keys and values read it. That of the keys' bias is zero in theory, as a softmax takes no notice of what is added to all its scores: what
-/// is measured of it is the roundings of a sum alone.
+/// many again. A weight's gradient is a sum over all rows, whose roundings grow with the root of their number; the gradient of
+/// attention's input is a sum of three, for queries, keys and values. The gradient of the keys' bias is zero in theory, since a
+/// softmax does not change if all its scores grow by the same number: its measured value consists of a sum's roundings only.
 #[test]
 fn in_bf16_they_are_off_by_roundings_of_bf16() {
     // Where x and y differ by less than their roundings, another is chosen, and slopes at the corner of a relu are others.

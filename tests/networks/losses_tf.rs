@@ -24,7 +24,7 @@ use std::path::Path;
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const N: usize = 40;
 
-/// The network is what it reads.
+/// A network whose logits are its input.
 const MODEL: &str = "kind: layers
 inputs: {logits: [6], scores: [2]}
 labels: {targets: [2], mixed: [6], one_hot: [6], weights: []}

@@ -25,7 +25,7 @@ const U: f64 = 1.0 / (1u64 << 24) as f64;
 const N_BATCHES: usize = 3;
 const BATCH: usize = 40;
 
-/// The network is what it reads.
+/// A network whose logits are its input.
 const MODEL: &str = "kind: layers
 inputs: {logits: [6], scores: [2]}
 layers: [{flatten: , inputs: logits, name: rows}]
@@ -168,7 +168,7 @@ fn class_counts_leave_out_what_does_not_count() {
     for (literal, expected) in literals.iter().zip(expected) {
         assert_eq!(*literal, Literal::from_elements([3], expected));
     }
-    // Of the two truths, one is above 1/2 and the other is NaN; of the two others, one is above.
+    // One of the two true examples is above 1/2 and the other is NaN; one of the two false ones is above.
     assert_eq!(literals[4], Literal::from_elements([2, 3], &[1, 1, 0, 2, 1, 0]));
     assert_eq!(literals[5], Literal::from_elements([2], &[2, 2]));
 }

@@ -280,7 +280,7 @@ fn losses_and_metrics_say_what_is_wrong() {
               operand 0: s32[2] y
               operand 1: s32[2] y"#]],
     );
-    // Nothing to flatten, and sizes of which none can be derived.
+    // There is nothing to flatten, and none of the sizes can be inferred.
     check(
         |_, x, _| flatten(&x.sum(&[0, 1, 2, 3])),
         expect![[r#"

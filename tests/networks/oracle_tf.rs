@@ -6,8 +6,8 @@
 //! - In bf16, TensorFlow's own module runs beside our program, on the same device with the same options: logits, loss
 //!   and all gradients are equal bit for bit.
 //! - In f64, its f32 module and our f32 program run with f64 for f32: one function, to f64's rounding.
-//! - What it recorded in f32 is our f64 result, to f32's rounding; our f32 logits and loss are too.
-//! - What it recorded in bf16 is our bf16 result within what bf16 costs, as any rounding may fall either way.
+//! - TensorFlow's f32 recording equals our f64 result up to f32's rounding; our f32 logits and loss do too.
+//! - TensorFlow's bf16 recording equals our bf16 result up to the error of bf16, since any rounding may go either way.
 
 use crate::run;
 use crate::wide;

@@ -118,8 +118,8 @@ fn follow(case: &str, optimizer: Adafactor) {
             bounds[at] = bound(&expected[at], optimizer, bounds[at]);
             let off = largest(measured.iter().zip(&wanted).map(|(a, b)| f64::from(a - b)));
             assert!(off <= bounds[at], "{case}, step {step}, {name}: {off:e} off, bound {:e}", bounds[at]);
-            // The bound must mean something: a wrong constant or axis changes an update by tenths of it. What both round of
-            // a variable is no part of the update, and after large gradients as much as a small one.
+            // The bound must be able to fail: a wrong constant or axis changes an update by tenths of it. The rounding of a
+            // variable is not part of the update, and after large gradients it is as large as a small update.
             let moved = largest(wanted.iter().zip(&expected[at][step]).map(|(a, b)| f64::from(a - b)));
             let rounded = 2.0 * U * largest(expected[at][step..].iter().flatten().map(|&w| f64::from(w)));
             assert!(

@@ -161,9 +161,9 @@ fn a_feature_says_how_its_jpegs_are_decoded() {
     assert_eq!(recorded(Some(DctMethod::IntegerFast))["dct_method"], "integer_fast");
 }
 
-/// Images as real data sets have them: CMYK channels, with and without Adobe's marker, and as YCCK; EXIF's orientation, which
-/// nobody follows; grey, progressive, restarts; PNG of every kind. Three channels are TensorFlow's to the bit, and so is
-/// JPEG's one.
+/// Images as in real data sets: CMYK with and without Adobe's marker, and YCCK; EXIF orientation, which TensorFlow and we
+/// ignore; grey, progressive, restarts; PNG of every kind. Results of three channels equal TensorFlow's bitwise, and so do
+/// single-channel results of JPEG.
 #[test]
 fn images_of_every_kind_are_decoded_as_tensorflow_decodes_them() {
     let names = bf16scope::data::npz::NpzReader::open(folder().join("kinds.npz")).unwrap();

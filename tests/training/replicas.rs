@@ -272,7 +272,7 @@ fn a_gradient_that_overflows_on_one_replica_skips_the_step_of_all() {
     let batches = batches(&source, &spec, 1);
     let mut batch = batches[0].clone();
     let images = batch.arrays.iter_mut().find(|array| array.name == "images").unwrap();
-    // 65504, of which a convolution's sum is infinite, in the third replica's first pixel row.
+    // 65504 in the third replica's first pixel row, so that a convolution's sum is infinite.
     let (size, largest) = (images.bytes.len() / 4, 0x7BFFu16.to_le_bytes());
     images.bytes[2 * size..][..16].as_chunks_mut::<2>().0.fill(largest);
     let mut session = Session::new(client(), spec).unwrap();

@@ -429,8 +429,8 @@ fn a_run_that_began_with_other_draws_goes_on_with_them() {
 mod long {
     use super::*;
 
-    /// The difference of two means of three has a standard deviation of 0.5 points: two of them. What README says of the
-    /// example's own run is asked here: no accuracy under 0.97.
+    /// The difference of two means of three runs has a standard deviation of 0.5 points: the bound is two of them. README's
+    /// claim about the example's run is checked too: no accuracy is below 0.97.
     ///
     /// Trains seven times, all 25 epochs.
     #[cfg_attr(feature = "long-tests", test)]

@@ -1,4 +1,4 @@
-//! Data sets: rows that are damaged or were made for something else.
+//! Data sets with damaged rows, or rows that do not match the experiment.
 
 use std::io::Write as _;
 use std::time::Instant;

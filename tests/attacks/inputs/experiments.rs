@@ -284,7 +284,7 @@ fn other_ways_to_write_the_same_document_are_read() {
     }
 }
 
-/// Whatever would go wrong without a word: refused, with the line and the column.
+/// Values that would cause silent errors are refused, with the line and the column.
 #[test]
 fn what_would_train_to_nothing_is_refused() {
     let refused = |from: &str, to: &str, expected: &str| {
@@ -319,7 +319,7 @@ fn what_would_train_to_nothing_is_refused() {
     refused("remat: elementwise", "remat: [blok*]", "blok*");
 }
 
-/// 600 kB of layers took two minutes and 5.7 GB to become a program: so many are refused before anything is built.
+/// Regression: building a program of 600 kB of layers took two minutes and 5.7 GB. So many layers are refused before building.
 #[test]
 fn more_layers_than_are_built_are_refused_at_once() {
     let read = |text: String| {

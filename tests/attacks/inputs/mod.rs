@@ -1,4 +1,4 @@
-//! Bad experiments, data, arrays and policies: each is refused with its place, or means something and is used.
+//! Invalid experiments, data, arrays and policies: each is refused with its place, or is valid and used.
 
 mod arrays;
 mod data;
@@ -6,7 +6,7 @@ mod experiments;
 mod policies;
 mod program;
 
-/// An error as a user reads it: the sentence, and the causes that it has.
+/// An error as a user reads it: the message and its causes.
 fn words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! The same through the real program: exit code 2 with the place, or training that ends as it should.
+//! The same inputs with the real program: exit code 2 with the place, or training that ends as it should.
 
 use crate::door::Folder;
 

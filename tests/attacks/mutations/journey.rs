@@ -1,5 +1,5 @@
-//! The way of a module from a file through everything that is done to one: read, verified, lowered, tidied, written,
-//! read again, compiled and run in a child.
+//! The whole pipeline for a module: it is read, verified, lowered, tidied, written, read again, and compiled and run in a child
+//! process.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,7 @@ use bf16scope::pjrt::{Arg, ChildError, ChildSpec, Client, CompileOptions, Limits
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// The processor time that a module may take in the child. None takes more than a second, but many processes may share
-/// the processor.
+/// Limits of the child for a module. Each takes less than a second, but many processes may share the processor.
 const LIMITS: Limits = Limits { timeout: Some(Duration::from_secs(60)), memory: Some(2 << 30) };
 /// Arguments above this many bytes are not drawn.
 const MAX_ARGUMENTS: i64 = 16 << 20;
@@ -24,7 +23,7 @@ pub enum Source {
     Proto(Vec<u8>),
 }
 
-/// How far a module came.
+/// The stage at which a module ended.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// An error of the reader.
@@ -36,7 +35,7 @@ pub enum Outcome {
     /// A proto may have an opcode that this build does not have, which a text cannot represent; it is reported as lost
     /// there.
     NewOpcode,
-    /// It wants several devices, or would wait for what never comes.
+    /// It needs several devices, or would wait for ever.
     NotAlone,
     /// Its arguments cannot be drawn: too large, of sizes that vary, no arrays.
     NoArguments,
@@ -49,7 +48,7 @@ pub enum Outcome {
     Ran,
 }
 
-/// The child, and what it cost so far.
+/// The child process, and statistics.
 pub struct Road {
     client: Option<Client>,
     setup: Setup,
@@ -66,7 +65,7 @@ impl Road {
         Road { client: None, setup: Setup::from_env(), compiled: Vec::new(), n_children: 0, slowest: Duration::ZERO }
     }
 
-    /// Sends a module along. A panic, or an error that says nothing, is a failure of the caller's test.
+    /// Sends a module through the pipeline. A panic, or an error without content, fails the caller's test.
     pub fn send(&mut self, random: &mut SmallRng, source: &Source) -> Outcome {
         let began = Instant::now();
         let prepared = prepare(random, source);
@@ -236,7 +235,7 @@ fn array(random: &mut SmallRng, shape: &ArrayShape) -> Vec<u8> {
     bytes
 }
 
-/// Text with every number as `N`, so that the same rule broken twice is one.
+/// Text with every number as `N`, so that two violations of the same rule are equal.
 pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut chars = text.chars().peekable();

@@ -1,8 +1,7 @@
-//! Modules that were changed at random, by text and by message: whatever they have become, nothing of ours panics, and
-//! nothing that XLA does to its process reaches this one.
+//! Randomly mutated modules, as text and as messages: our code does not panic, and a crash of XLA stays in its child process.
 //!
-//! Each case is its number: the number seeds what is changed and how. `BF16SCOPE_MUTATIONS=10000` asks for so many cases,
-//! `BF16SCOPE_MUTATIONS=4711..4712` for this one; what ended a child lies in the target folder's `tmp/mutations` then.
+//! The number of a case is its seed. `BF16SCOPE_MUTATIONS=10000` runs this many cases, `BF16SCOPE_MUTATIONS=4711..4712` this
+//! one; a module that crashed a child is then saved in the target folder's `tmp/mutations`.
 
 mod journey;
 mod program;
@@ -24,9 +23,9 @@ use rand::{Rng, SeedableRng};
 
 /// Cases of every `cargo test`.
 const N_CASES: u64 = 250;
-/// No small module takes so long to read, verify, lower and write, in a debug build on a busy machine.
+/// The time limit to read, verify, lower and write a small module, in a debug build on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Larger seeds take long to compile and say nothing that small ones do not.
+/// Larger seeds take long to compile and reveal no more than small ones.
 const MAX_SEED_BYTES: u64 = 20_000;
 
 /// The modules that are changed.
@@ -36,7 +35,7 @@ struct Seeds {
 }
 
 impl Seeds {
-    /// A small module of each kind of op, what the models are, what JAX and TensorFlow export, what fuzzing began with.
+    /// A small module of each kind of op, the models' modules, exports of JAX and TensorFlow, and the fuzzer's seeds.
     fn read() -> Seeds {
         let zoo: Vec<String> = include_str!("zoo.hlo")
             .split("HloModule ")
@@ -222,7 +221,7 @@ fn a_case_is_its_number() {
     assert!(distinct.len() > 60, "{}", distinct.len());
 }
 
-/// Found by mutation: a proto may give its module any name, or none, and text has room for a word.
+/// Found by mutation: a proto's module may have any name, or no name, while text requires an identifier.
 #[test]
 fn a_module_of_any_name_is_printed_so_that_it_is_read() {
     let mut module = parse("HloModule m\n\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n", "m.hlo").unwrap();

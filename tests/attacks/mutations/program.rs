@@ -1,4 +1,4 @@
-//! Changed modules given to the real program as files: its exit code is one of the three that mean something.
+//! Mutated modules as files for the real program: its exit code is one of the three documented ones.
 
 use super::Seeds;
 use super::journey::Source;

@@ -1,5 +1,4 @@
-//! Changes of HLO text: of tokens, which know nothing of the language, and of its words, which often leave a module that
-//! still means something.
+//! Mutations of HLO text: of tokens, without knowledge of the language, and of its keywords, which often leave a valid module.
 
 use bf16scope::hlo::ops::opcodes::OPCODES;
 use rand::Rng;
@@ -68,7 +67,7 @@ const WORDS: [&str; 26] = [
     "must-alias",
 ];
 
-/// The text in pieces: words and numbers, blanks, single signs. Together they are the text.
+/// The text split into words and numbers, whitespace and single signs.
 fn tokens(text: &str) -> Vec<&str> {
     let kind = |c: char| match c {
         c if c.is_ascii_alphanumeric() || "_.-".contains(c) => 0,

@@ -1,6 +1,6 @@
-//! Changes of serialized messages: of fields, as the wire has them, and of bits.
+//! Mutations of serialized messages: of fields in the wire format, and of bits.
 //!
-//! Source: the protocol buffers' encoding; nothing here knows what a module is.
+//! Source: the protocol buffers' encoding. The mutations are independent of the schema.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -40,7 +40,7 @@ fn put(mut value: u64, into: &mut Vec<u8>) {
     into.push(value as u8);
 }
 
-/// The fields of a message, if that is what the bytes are.
+/// The fields of a message, if the bytes are one.
 fn fields(mut bytes: &[u8]) -> Option<Vec<Field>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -85,7 +85,7 @@ fn bytes_of(fields: &[Field]) -> Vec<u8> {
     bytes
 }
 
-/// Changes the message once: a field of it or of a message in it, or, rarely, bits and ends that are no field's.
+/// Changes the message once: one of its fields or a nested message's, or, rarely, bits or the end regardless of fields.
 pub fn mutate(random: &mut SmallRng, bytes: &[u8]) -> Vec<u8> {
     let mut changed = bytes.to_vec();
     match random.random_range(0..12) {

@@ -1,6 +1,6 @@
-//! A table of small hostile files, a row each: what each door says of it, or what it reads, in `rows.txt` as it is.
+//! A table of small hostile files: `rows.txt` records each reader's error, or a summary of the contents that it read.
 //!
-//! A row that is read says how much, so a file that is taken for a shorter one shows. `BF16SCOPE_BLESS=1` writes the table.
+//! The summary has sizes, so that a file that is only read in part is noticed. `BF16SCOPE_BLESS=1` writes the table.
 
 mod arrays;
 mod packages;
@@ -9,9 +9,9 @@ mod tokenizers;
 
 use std::path::{Path, PathBuf};
 
-/// A file, and who reads it.
+/// A file and its reader.
 pub struct Row {
-    /// Which door.
+    /// The reader.
     pub area: &'static str,
     /// The error in it.
     pub name: String,
@@ -26,7 +26,7 @@ fn rows() -> Vec<Row> {
     [arrays::rows(), records::rows(), tokenizers::rows(), packages::rows()].into_iter().flatten().collect()
 }
 
-/// As many as the page says (docs/TEST_RUNS.md).
+/// The number of rows, as in docs/TEST_RUNS.md.
 #[test]
 fn there_are_at_least_three_hundred_rows_and_no_two_are_one() {
     let rows = rows();
@@ -41,7 +41,7 @@ fn there_are_at_least_three_hundred_rows_and_no_two_are_one() {
     assert_eq!(same, None, "two rows have the same bytes");
 }
 
-/// Without control characters, but for line ends.
+/// A text without control characters except for line ends.
 fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() && c != '\n' { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! `package.json`, a part of it replaced or left out.
+//! `package.json` with a part replaced or left out.
 
 use super::Row;
 use bf16scope::train::package::Manifest;

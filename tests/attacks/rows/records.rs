@@ -44,7 +44,7 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
     [&length[..], &crc(&length), bytes, &crc(bytes)].concat()
 }
 
-/// A record that says another length, with that length's checksum.
+/// A record with a wrong length, and that length's checksum.
 fn of_length(length: u64, bytes: &[u8]) -> Vec<u8> {
     let length = length.to_le_bytes();
     [&length[..], &crc(&length), bytes, &crc(bytes)].concat()

@@ -1,4 +1,4 @@
-//! `tokenizer.json`, a part of it replaced.
+//! `tokenizer.json` with a part replaced.
 
 use super::Row;
 use bf16scope::data::text::{Encoder, Tokenizer};
@@ -38,7 +38,7 @@ fn with(path: &str, value: Json) -> Vec<u8> {
     serde_json::to_vec(&whole).unwrap()
 }
 
-/// A part, and what it becomes.
+/// A part, and its replacement.
 fn parts() -> Vec<(&'static str, Json)> {
     let token = |id: Json, content: &str| json!([{"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}]);
     vec![

@@ -71,7 +71,7 @@ fn what_is_computed_of_one_array_is_f32() {
 #[test]
 fn what_ends_a_function_is_rounded_once_where_several_read_it() {
     let source = step(4, GRADIENT);
-    // What follows it is computed as in any layer.
+    // The ops after it are decided as in any layer.
     let names = ["product", "function", "half", "by_function"];
     assert_eq!(dtypes(&source, &Policy::default(), names), ["f32", "f32", "bf16", "bf16"]);
     // With each reading a part of it, too.
