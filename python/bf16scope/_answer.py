@@ -1,4 +1,4 @@
-"""Answers of the program as objects: attributes, `to_dict`, and the page for a notebook."""
+"""The program's answers as objects: attributes, `to_dict`, and a page for notebooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_ROWS = 40
 
 
 class Answer:
-    """What the program answered: each key of its JSON is an attribute.
+    """An answer of the program: each key of its JSON is an attribute.
 
     In a notebook it shows the program's page, if there is one.
     """
@@ -31,11 +31,11 @@ class Answer:
         return [*super().__dir__(), *self._answer]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The whole answer, as in JSON."""
         return self._answer
 
     def __str__(self) -> str:
-        """What it says, in lines."""
+        """The answer as lines of text."""
         return "\n".join([f"bf16scope {self._command}", *_lines(self._answer)])
 
     def __repr__(self) -> str:
@@ -47,12 +47,12 @@ class Answer:
         return _shown(self._answer)
 
 
-#: Rows of a list that `print` shows, letters of one, and how many items a list has that are shown whole.
+#: Rows of a list that `print` shows, characters of a row, and the length up to which a list of objects is shown whole.
 MOST_LINES, WIDTH, FEW = 10, 150, 3
 
 
 def _lines(value: dict[str, Any], depth: int = 1) -> list[str]:
-    """A value of JSON as lines: what it says of itself, and below it what its parts say. What is empty is left out."""
+    """An object of JSON as indented lines. Empty values are left out."""
     lines, indent = [], "  " * depth
     for key, item in value.items():
         name = f"{indent}{key.replace('_', ' ')}:"
@@ -72,7 +72,7 @@ def _lines(value: dict[str, Any], depth: int = 1) -> list[str]:
 
 
 def _line(value: Any) -> str:
-    """A value of JSON in one line."""
+    """A value of JSON as a single line."""
     if isinstance(value, dict):
         return ", ".join(f"{key.replace('_', ' ')} {_line(item)}" for key, item in value.items() if item not in (None, [], {}, ""))
     if isinstance(value, list):
@@ -85,7 +85,7 @@ def _line(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value of JSON as markup: objects as rows, lists of objects as a table, numbers as people read them."""
+    """A value of JSON as HTML: objects as rows, lists of objects as a table, numbers with separators."""
     if isinstance(value, dict):
         rows = (f"<tr><th>{html.escape(str(key))}</th><td>{_shown(item)}</td></tr>" for key, item in value.items())
         return f"<table>{''.join(rows)}</table>"

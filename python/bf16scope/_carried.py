@@ -1,7 +1,8 @@
-"""Operations of a StableHLO module that bf16scope does not model: each waits, while the module is lowered, and comes back as it was.
+"""Carries operations that bf16scope does not model through lowering: each is set aside while a StableHLO module is lowered, and
+restored unchanged.
 
-These are MLIR's Python objects, which JAX brings along; Python's objects of operations within what is erased would be taken for
-others, so operations are erased one by one, the inner ones first.
+The code uses MLIR's Python bindings, which come with JAX. A Python object of an operation inside an erased one would be taken for
+another operation, so operations are erased one by one, inner ones first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def cast(value, to):
 
 
 def unwrap(main, symbols) -> None:
-    """Leaves the function that `main` does nothing but call, as `main`."""
+    """Replaces a `main` that only calls another function by that function."""
     operations = list(main.entry_block.operations)
     if len(operations) != 2 or operations[0].operation.name != "func.call":
         return
@@ -28,7 +29,7 @@ def unwrap(main, symbols) -> None:
     if list(call.operands) != list(main.entry_block.arguments) or list(end.operands) != list(call.results):
         return
     function = symbols[call.attributes["callee"].value]
-    # One by one: Python's objects of operations within what is erased would be taken for others.
+    # One by one: see the module's docstring.
     for operation in (end, call):
         operation.operation.erase()
     main.operation.erase()
@@ -36,29 +37,29 @@ def unwrap(main, symbols) -> None:
     function.attributes["sym_visibility"] = ir.StringAttr.get("public")
 
 
-#: In the frontend attributes of an operation that stands for another: the other's number.
+#: The frontend attribute of a custom call that stands for a carried operation: the operation's number.
 _PLACE = "bf16scope.operation"
-#: And of a collective the number of its groups.
+#: The frontend attribute of a collective whose groups are set aside: their number.
 _GROUPS = "bf16scope.groups"
 _FRONTEND = "mhlo.frontend_attributes"
 _CALL = "stablehlo.custom_call"
 #: Dialects whose operations XLA converts to HLO.
 _CONVERTED = ("stablehlo", "chlo", "mhlo", "func", "builtin")
-#: Operations of these dialects that are carried all the same.
+#: Operations of these dialects that are carried nevertheless.
 _CARRIED = ("stablehlo.composite", "chlo.ragged_dot")
-#: An operation that only says where its operand is: what it is of, it may be in another dtype.
+#: An operation that only shards its operand, so that it may take the operand in another dtype.
 _CONSTRAINT = "sdy.sharding_constraint"
 
 
 @dataclass
 class Carried:
-    """Operations of a module that bf16scope does not model. Each waits in a function of its own, whose parameters are its
-    operands; in the module a custom call stands for it."""
+    """Operations of a module that bf16scope does not model. Each is moved to a separate function, whose parameters are its
+    operands; a custom call takes its place in the module."""
 
     module: Any
     root: Any
     operations: list[Any] = field(default_factory=list)
-    #: Groups of collectives that are not said by numbers.
+    #: Groups of collectives that are not lists of device numbers.
     groups: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
@@ -80,7 +81,7 @@ class Carried:
         # JAX writes an empty list for its own calls.
         called = operation.attributes["called_computations"] if "called_computations" in operation.attributes else []
         if operation.name == _CALL and len(called) == 0:
-            # Some names say something to bf16scope.
+            # bf16scope knows some call targets by name.
             target = operation.attributes["call_target_name"].value
         if not types:
             # HLO has no operation without a result.
@@ -91,7 +92,7 @@ class Carried:
             number = ir.StringAttr.get(str(len(self.operations)))
             attributes = {
                 "call_target_name": ir.StringAttr.get(target),
-                "has_side_effect": ir.BoolAttr.get(effect or _talks(operation)),
+                "has_side_effect": ir.BoolAttr.get(effect or _has_effects(operation)),
                 "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
                 _FRONTEND: ir.DictAttr.get({_PLACE: number}),
             }
@@ -115,7 +116,7 @@ class Carried:
         self.operations.append(operation)
 
     def _number(self, operation) -> None:
-        """Gives a collective groups of as many devices by their numbers, instead of those that it names by axes of a mesh."""
+        """Replaces a collective's groups by mesh axes with groups of device numbers of the same size."""
         dims = lambda value: ir.RankedTensorType(value.type).shape
         sizes = [(a, b) for a, b in zip(dims(operation.operands[0]), dims(operation.results[0])) if a != b]
         size = max(sizes[0]) // min(sizes[0]) if sizes else 2
@@ -129,7 +130,7 @@ class Carried:
             operation.attributes[_FRONTEND] = ir.DictAttr.get({_GROUPS: number})
 
     def _bring(self, function, symbols) -> None:
-        """The functions that an operation names go into the program, under names that nothing has there."""
+        """Copies the functions that an operation refers to into the program, under unused names."""
         for name in sorted(_symbols(function.operation)):
             if name not in symbols or name == "main":
                 continue
@@ -144,7 +145,7 @@ class Carried:
             self._bring(copy.opview, symbols)
 
     def restore(self, module) -> None:
-        """Each operation where the call stands that is there for it."""
+        """Puts each carried operation back in the place of its custom call."""
         if self.groups:
             for operation in [it for function in module.body.operations for it in _named(function.operation, *_IN_GROUPS)]:
                 if number := _frontend(operation, _GROUPS):
@@ -176,7 +177,7 @@ class Carried:
 
 
 def _result_types(operation) -> list[Any]:
-    """The types of its results; of one that is a tuple those of its elements."""
+    """The types of an operation's results; for a single tuple the types of its elements."""
     types = [result.type for result in operation.results]
     if len(types) == 1 and str(types[0]).startswith("tuple<"):
         whole = ir.TupleType(types[0])
@@ -185,7 +186,7 @@ def _result_types(operation) -> list[Any]:
 
 
 def _attributes(operation) -> dict[str, Any]:
-    # Newer versions go through names.
+    # Iteration yields names in newer versions.
     names = [it if isinstance(it, str) else it.name for it in operation.attributes]
     return {name: operation.attributes[name] for name in names}
 
@@ -197,12 +198,12 @@ def _walk(operation):
                 yield inner.operation
 
 
-#: Operations that may give a narrower dtype than that of their operands, which HLO does not say.
+#: Operations that may have a narrower result than their operands, which HLO does not express.
 _PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution")
 
 
 def _widen(product) -> None:
-    """A product as wide as its operands, and a conversion of it."""
+    """Replaces a product with a narrower result by a product as wide as its operands and a conversion."""
     element = lambda value: ir.RankedTensorType(value.type).element_type
     result, wide = product.results[0], element(product.operands[0])
     width = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
@@ -217,9 +218,9 @@ def _widen(product) -> None:
 
 
 def widen_products(module) -> None:
-    """Products that give f32 of narrow operands read these widened, which changes no number: a product of two narrow floats is
-    exact in f32. XLA's CPU backend does the same, but decides before arrays have layouts which products it leaves to a library,
-    and for some layouts then has none: "Unsupported element type for DotThunk::Execute"."""
+    """Widens the narrow operands of dots with an f32 result, which changes no value: a product of two narrow floats is exact in
+    f32. XLA's CPU backend does the same, but it decides before layout assignment which dots a library computes, and for some
+    layouts the library then has no kernel: "Unsupported element type for DotThunk::Execute"."""
     for function in module.body.operations:
         for product in _named(function.operation, "stablehlo.dot_general"):
             wide = ir.RankedTensorType(product.results[0].type).element_type
@@ -230,33 +231,33 @@ def widen_products(module) -> None:
 
 
 def _all(operation) -> list[Any]:
-    """The operations within one, and those within these."""
-    found = []
+    """All operations nested in an operation."""
+    operations = []
 
     def visit(inner):
-        found.append(inner)
+        operations.append(inner)
         return ir.WalkResult.ADVANCE
 
     operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found[1:]
+    return operations[1:]
 
 
 def _named(operation, *names: str) -> list[Any]:
-    """The operations of these names within one."""
-    found = []
+    """All operations with these names nested in an operation."""
+    operations = []
 
     def visit(inner):
         if inner.name in names:
-            found.append(inner)
+            operations.append(inner)
         return ir.WalkResult.ADVANCE
 
     operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
+    return operations
 
 
 def _sorted(operation, symbols) -> tuple[list[Any], list[Any], list[Any]]:
-    """Operations within one, in one pass: products, those that bf16scope does not model, and collectives of groups. What is
-    within one that is not modelled stays with it."""
+    """Operations nested in an operation, in one pass: products, operations that bf16scope does not model, and collectives with
+    groups. Operations nested in one that is not modelled stay inside of it."""
     products, foreign, collectives = [], [], []
     go_on, skip = ir.WalkResult.ADVANCE, ir.WalkResult.SKIP
 
@@ -289,22 +290,23 @@ def _sorted(operation, symbols) -> tuple[list[Any], list[Any], list[Any]]:
     return products, foreign, collectives
 
 
-#: Collectives whose devices are said by groups.
+#: Collectives with groups of devices.
 _IN_GROUPS = tuple(
     f"stablehlo.{it}" for it in ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "reduce_scatter")
 )
 
-#: Whether there is nothing to ask of operations of a name.
+#: A cache of `_plain` by name.
 _is_plain: dict[str, bool] = {}
 
 
 def _plain(name: str) -> bool:
+    """Whether every operation of this name is modelled and needs no treatment."""
     is_asked = name in (*_PRODUCTS, *_IN_GROUPS, _CALL, "func.call")
     return not is_asked and name.split(".")[0] in _CONVERTED and name not in _CARRIED
 
 
 def _frontend(operation, name: str) -> str:
-    """What a frontend attribute of an operation says; nothing where it has none of this name."""
+    """The value of an operation's frontend attribute; empty if it has no such attribute."""
     if _FRONTEND not in operation.attributes:
         return ""
     all_of_them = ir.DictAttr(operation.attributes[_FRONTEND])
@@ -315,18 +317,18 @@ _SYMBOL = re.compile(r'@([\w.$-]+|"(?:[^"\\]|\\.)*")')
 
 
 def _symbols(operation) -> set[str]:
-    """Names of functions that an operation, or one within it, refers to."""
-    found = set()
+    """Names of functions that an operation, or one nested in it, refers to."""
+    names = set()
     for inner in _walk(operation):
         for attribute in _attributes(inner).values():
-            found |= {name.strip('"') for name in _SYMBOL.findall(str(attribute))}
-        found |= _symbols(inner)
-    return found
+            names |= {name.strip('"') for name in _SYMBOL.findall(str(attribute))}
+        names |= _symbols(inner)
+    return names
 
 
-def _talks(operation) -> bool:
-    """Whether something within it is done for more than its results."""
+def _has_effects(operation) -> bool:
+    """Whether an operation nested in it has side effects."""
     return any(
-        ("has_side_effect" in inner.attributes and inner.attributes["has_side_effect"].value) or _talks(inner)
+        ("has_side_effect" in inner.attributes and inner.attributes["has_side_effect"].value) or _has_effects(inner)
         for inner in _walk(operation)
     )

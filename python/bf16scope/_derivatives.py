@@ -1,4 +1,4 @@
-"""How JAX differentiates a lowered function: both passes are lowered, in one module where the function is a loss."""
+"""Derivatives of lowered functions: the forward and the backward pass are lowered, for a loss as a single module."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def _is_inexact(aval) -> bool:
 
 
 def differentiable(jaxpr, options, again: Callable) -> Callable:
-    """A traced function of flat arguments that JAX differentiates by lowering both passes: in one module, where it is a loss.
+    """A traced function of flat arguments, with a derivative whose passes are lowered: as a single module if it is a loss.
 
     Args:
       again: the function itself.
     """
     if internals.has_effects(jaxpr):
-        # Of what has effects JAX takes no derivative but its own.
+        # JAX does not allow a custom derivative for a function with effects.
         return functools.partial(internals.call, jaxpr)
-    # Derivatives that were traced. They last as long as the function does.
+    # Traced derivatives, which are kept as long as the function is.
     losses: dict[tuple[int, ...], _OneModule] = {}
     passes: dict[tuple[int, ...], _Passes] = {}
 
@@ -47,14 +47,14 @@ def differentiable(jaxpr, options, again: Callable) -> Callable:
 
 
 def loss_at_once(fun: Callable, options, arrays) -> list[Any] | None:
-    """The results of a loss that the program around it differentiates here: its value and gradients are traced together, once.
+    """The results of a loss that the surrounding program differentiates here: value and gradients are traced together, once.
 
     Args:
       fun: a function of flat arguments.
       arrays: its arguments, in a program that is being traced.
 
-    Returns: its results, or None if the function has to be traced without its derivative: it is no loss, it has effects, it shares
-      values with other devices, or it closes over what is differentiated.
+    Returns: its results, or None if the function has to be traced without its derivative: it is not a loss, it has effects, it
+      shares values with other devices, or it closes over values that are differentiated.
     """
     wanted = internals.differentiated(arrays)
     if not wanted or options.dtype == "float16":
@@ -74,7 +74,7 @@ def loss_at_once(fun: Callable, options, arrays) -> list[Any] | None:
     traced = functools.cache(lambda: internals.trace(fun, options, types))
     is_lasting = not any(isinstance(it, jax.core.Tracer) for it in loss.consts)
     if loss.others and not is_lasting:
-        # One that closes over values of another trace cannot be traced later.
+        # A function that closes over values of another trace cannot be traced later.
         traced()
 
     @functools.cache
@@ -91,11 +91,12 @@ def loss_at_once(fun: Callable, options, arrays) -> list[Any] | None:
 
 
 def _with_derivative(call: Callable, derivative: Callable, forward_mode: Callable | None = None) -> Callable:
-    """A function of flat arguments that JAX differentiates by `derivative`: of the numbers of arguments that are differentiated,
-    all arguments, and the tangents of those, it gives the results, and by number the tangents of those that are floats.
+    """A function of flat arguments that JAX differentiates by `derivative`. That takes the numbers of the differentiated arguments,
+    all arguments, and the tangents of the differentiated ones; it returns the results, and the tangents of float results by
+    number.
 
     Args:
-      forward_mode: the same for a function that has no other mode.
+      forward_mode: the same, for a function that has no reverse mode.
     """
 
     @jax.custom_jvp
@@ -104,14 +105,14 @@ def _with_derivative(call: Callable, derivative: Callable, forward_mode: Callabl
 
     @functools.partial(differentiated.defjvp, symbolic_zeros=True)
     def both(primals, tangents):
-        wanted = tuple(number for number, it in enumerate(tangents) if _is_given(it))
+        wanted = tuple(number for number, it in enumerate(tangents) if _is_differentiated(it))
         along = [tangents[number] for number in wanted]
         try:
             results, by_number = derivative(wanted, primals, along)
         except ValueError as error:
             if forward_mode is None or "Reverse-mode" not in str(error):
                 raise
-            # Such as a `while_loop`.
+            # The function has no reverse mode, since it has a `while_loop`, for example.
             results, by_number = forward_mode(wanted, primals, along)
         zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
         return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
@@ -119,8 +120,8 @@ def _with_derivative(call: Callable, derivative: Callable, forward_mode: Callabl
     return differentiated
 
 
-def _forward_mode(jaxpr, wanted, primals, given):
-    """The results of a traced function, and the tangents of those that are floats, by number."""
+def _forward_mode(jaxpr, wanted, primals, along):
+    """The results of a traced function, and the tangents of float results by number."""
     inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
 
     def of_wanted(*values):
@@ -130,19 +131,19 @@ def _forward_mode(jaxpr, wanted, primals, given):
         out = internals.call(jaxpr, *args)
         return [out[number] for number in inexact], out
 
-    _, tangents, out = jax.jvp(of_wanted, tuple(primals[number] for number in wanted), tuple(given), has_aux=True)
+    _, tangents, out = jax.jvp(of_wanted, tuple(primals[number] for number in wanted), tuple(along), has_aux=True)
     return list(out), dict(zip(inexact, tangents))
 
 
-def _is_given(tangent) -> bool:
-    """Whether it is the tangent of a float that is differentiated."""
+def _is_differentiated(tangent) -> bool:
+    """Whether a tangent belongs to a float that is differentiated."""
     return not isinstance(tangent, jax.custom_derivatives.SymbolicZero) and _is_inexact(tangent)
 
 
 def _is_loss(jaxpr, options, wanted) -> bool:
-    """Whether its first result with a gradient is a number. In float16 none is: what a loss is scaled by, so that gradients do
-    not vanish on the way, comes with the cotangent and has to go through the backward pass. Nor is one that devices of a
-    `shard_map` sum."""
+    """Whether a function is treated as a loss: its first float result is an f32 scalar. A function in float16 is not, since the
+    loss scale, which keeps gradients from underflowing, arrives with the cotangent and has to go through the backward pass. A
+    function that shares values with other devices of a `shard_map` is not either."""
     if options.dtype == "float16" or not _starts_with_a_number(jaxpr.out_avals):
         return False
     is_real = all(jax.dtypes.issubdtype(jaxpr.in_avals[number].dtype, np.floating) for number in wanted)
@@ -150,17 +151,17 @@ def _is_loss(jaxpr, options, wanted) -> bool:
 
 
 def _starts_with_a_number(results) -> bool:
-    """Whether the first of these results that has a gradient is one number."""
+    """Whether the first float among these results is an f32 scalar."""
     first = next(filter(_is_inexact, results), None)
     return first is not None and first.shape == () and first.dtype == np.float32
 
 
 class _NoLoss(Exception):
-    """A function whose gradient was traced turned out to be no loss."""
+    """A function whose gradient is being traced turned out not to be a loss."""
 
 
 class _OneModule:
-    """A loss with its gradients: one module, lowered as a whole step is. Its derivative is the product with them."""
+    """A loss and its gradients as a single module, lowered as a whole step is. Its derivative is the product with the gradients."""
 
     def __init__(self, name: str | None, options, wanted, fun, primals):
         self.wanted = wanted
@@ -176,7 +177,7 @@ class _OneModule:
                 if not _starts_with_a_number(types):
                     raise _NoLoss
                 self.loss, *others = (number for number, it in enumerate(types) if _is_inexact(it))
-                # Arguments that are results as well, by number of the result.
+                # Results that are arguments: the argument's number by the result's.
                 self.sources = {number: source for number in others for source, it in enumerate(by_number) if out[number] is it}
                 self.others = [number for number in others if number not in self.sources]
                 return out[self.loss], out
@@ -185,23 +186,23 @@ class _OneModule:
             self.n_results = len(out)
             return list(out) + list(vjp(jax.numpy.ones_like(out[self.loss])))
 
-        # JAX makes constants of its own where it differentiates.
+        # Differentiation adds constants of JAX's.
         self.jaxpr, self.consts = internals.trace(both, options, primals)
 
     def values(self, primals) -> tuple[list[Any], list[Any]]:
-        """Results, and gradients."""
+        """The results, and the gradients."""
         out = internals.call(self.jaxpr, *self.consts, *primals)
         return list(out[: self.n_results]), list(out[self.n_results :])
 
     def derivative(self, primals, tangents, passes_of: Callable):
-        """Results, and of those that are floats the tangents, by number, if they are not zero. Those of results that are neither
-        the loss nor an argument are passes of their own, which are traced where they are used."""
+        """The results, and the nonzero tangents of float results by number. Tangents of results other than the loss and arguments
+        are separate passes, which are traced only when they are used."""
         results, gradients = self.values(primals)
         if not gradients:
             return results, {}
         by_number = {self.loss: Products().apply(*gradients, *tangents)[0]}
-        of_argument = dict(zip(self.wanted, tangents))
-        by_number |= {number: of_argument[source] for number, source in self.sources.items() if source in of_argument}
+        by_argument = dict(zip(self.wanted, tangents))
+        by_number |= {number: by_argument[source] for number, source in self.sources.items() if source in by_argument}
         if self.others:
 
             def tangents_of_others(primals, tangents):
@@ -216,7 +217,7 @@ class _OneModule:
 
 @dataclass(frozen=True)
 class _Closed:
-    """The passes of a function whose first arguments are what it closes over."""
+    """The passes of a function that takes its closed-over values as its first arguments."""
 
     consts: list[Any]
     passes: _Passes
@@ -226,55 +227,55 @@ class _Closed:
 
 
 class _Passes:
-    """A function and its derivative with respect to some arguments as two functions: results with what is kept for the
-    derivative, and the derivative, which JAX transposes to the backward pass."""
+    """A function and its derivative with respect to some arguments as two functions: one computes the results and the residuals,
+    the other the derivative, which JAX transposes to the backward pass."""
 
     def __init__(self, jaxpr, options, wanted, again, primals):
         self.jaxpr, self.options, self.wanted, self.again = jaxpr, options, wanted, again
         self.inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
         self.n_results = len(jaxpr.out_avals)
         whole, consts = internals.trace(internals.named_as(jaxpr)(self._forward), options, primals)
-        # Where each of what is kept comes from: an argument, or a result.
+        # The source of each residual: an argument, or a further result of the forward pass.
         sources = internals.sources(whole)
-        self.sources, self.kept = [], []
+        self.sources, self.computed = [], []
         for number, position in enumerate(sources[self.n_results :]):
             position = None if position is None else position - len(consts)
             if position is None or position < 0:
-                self.kept.append(number)
-                self.sources.append(("result", len(self.kept) - 1))
+                self.computed.append(number)
+                self.sources.append(("result", len(self.computed) - 1))
             else:
                 self.sources.append(("argument", position))
-        # What both passes together, as one module, would keep narrow.
-        n_kept = len(sources) - self.n_results
-        narrow = [False] * n_kept
-        if n_kept and not internals.is_of_an_axis(jaxpr):
+        # The residuals that would be narrow if both passes were a single module.
+        n_residuals = len(sources) - self.n_results
+        narrow = [False] * n_residuals
+        if n_residuals and not internals.is_of_an_axis(jaxpr):
             cotangents = [internals.struct_of(jaxpr.out_avals[number]) for number in self.inexact]
             both, _ = internals.trace(functools.partial(self._both, whole), options, [*consts, *primals, *cotangents])
-            narrow = internals.narrow_results(both, options)[-n_kept:]
+            narrow = internals.narrow_results(both, options)[-n_residuals:]
         low = np.dtype(getattr(jax.numpy, options.dtype))
-        self.narrow = [low if narrow[number] else None for number in self.kept]
+        self.narrow = [low if narrow[number] else None for number in self.computed]
 
         @internals.named_as(jaxpr)
         def forward(*args):
             out = internals.inside(whole, *consts, *args)
             results, residuals = out[: self.n_results], out[self.n_results :]
-            kept = [residuals[number] for number in self.kept]
-            return results + [it.astype(to) if to else it for it, to in zip(kept, self.narrow)]
+            computed = [residuals[number] for number in self.computed]
+            return results + [it.astype(to) if to else it for it, to in zip(computed, self.narrow)]
 
         self.forward_jaxpr, self.forward_consts = internals.trace(forward, options, primals)
 
     def _forward(self, *args):
-        """Results and what their derivative reads."""
+        """The results and the residuals."""
         results, linear = self._linearized(args)
         self.linear = internals.without_constants(linear)
         return list(results) + list(linear.consts)
 
     def _linearized(self, args):
         def of_wanted(*values):
-            given = list(args)
+            by_number = list(args)
             for number, value in zip(self.wanted, values):
-                given[number] = value
-            out = self.again(*given)
+                by_number[number] = value
+            out = self.again(*by_number)
             return [out[number] for number in self.inexact], out
 
         wanted = [args[number] for number in self.wanted]
@@ -282,30 +283,30 @@ class _Passes:
         return out, jax.make_jaxpr(linear)(*wanted)
 
     def _both(self, whole, *args):
-        """Gradients, and what is kept for them, by the forward pass that was traced."""
+        """Gradients and residuals, by the traced forward pass."""
         n_arguments = len(whole.in_avals)
         args, cotangents = args[:n_arguments], args[n_arguments:]
-        kept = internals.inside(whole, *args)[self.n_results :]
+        residuals = internals.inside(whole, *args)[self.n_results :]
         wanted = [internals.struct_of(self.jaxpr.in_avals[number]) for number in self.wanted]
-        transposed = jax.linear_transpose(lambda *it: jax.core.eval_jaxpr(self.linear.jaxpr, (), *kept, *it), *wanted)
-        return list(transposed(list(cotangents))) + kept
+        transposed = jax.linear_transpose(lambda *it: jax.core.eval_jaxpr(self.linear.jaxpr, (), *residuals, *it), *wanted)
+        return list(transposed(list(cotangents))) + residuals
 
     def derivative(self, primals, tangents):
-        """Results, and of those that are floats the tangents, by number."""
+        """The results, and the tangents of float results by number."""
         out = internals.call(self.forward_jaxpr, *self.forward_consts, *primals)
-        results, kept = list(out[: self.n_results]), list(out[self.n_results :])
+        results, computed = list(out[: self.n_results]), list(out[self.n_results :])
         arguments = [primals[position] for what, position in self.sources if what == "argument"]
         if not self.inexact:
             return results, {}
-        n_kept, n_arguments = len(kept), len(arguments)
+        n_computed, n_arguments = len(computed), len(arguments)
 
         @internals.named_as(self.jaxpr)
         def linear(*args):
             wide = [it.astype(np.float32) if to else it for it, to in zip(args, self.narrow)]
-            by_result, by_argument = iter(wide), iter(args[n_kept : n_kept + n_arguments])
+            by_result, by_argument = iter(wide), iter(args[n_computed : n_computed + n_arguments])
             residuals = [next(by_argument if what == "argument" else by_result) for what, _ in self.sources]
-            return jax.core.eval_jaxpr(self.linear.jaxpr, (), *residuals, *args[n_kept + n_arguments :])
+            return jax.core.eval_jaxpr(self.linear.jaxpr, (), *residuals, *args[n_computed + n_arguments :])
 
-        args = [*kept, *arguments, *tangents]
+        args = [*computed, *arguments, *tangents]
         jaxpr, consts = internals.trace(linear, self.options, args)
         return results, dict(zip(self.inexact, Linear(jaxpr, self.options).apply(*consts, *args)))

@@ -1,4 +1,4 @@
-"""The one exception of bf16scope's own."""
+"""The exception that bf16scope raises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bf16scope._words import in_python, visible
 
 
 class Error(Exception):
-    """What bf16scope cannot do, with what to do about it.
+    """Something that bf16scope cannot do, with help.
 
     Attributes:
       message: what is wrong, where, and what was expected.
@@ -17,7 +17,7 @@ class Error(Exception):
     """
 
     def __init__(self, message: str, help: str | None = None, causes: Sequence[str] | None = None):
-        # Whatever says it, the program or the native half: this is what a user of Python reads.
+        # Messages of the program and of the native module are rewritten for Python.
         self.message = visible(in_python(message))
         self.help = visible(in_python(help)) if help else None
         self.causes = [visible(in_python(cause)) for cause in causes or []]
@@ -26,7 +26,7 @@ class Error(Exception):
 
     @property
     def where(self) -> str | None:
-        """The place that the message begins with, such as `step.mlir:3:12` or `main/%dot.3`; None if it names none."""
+        """The place at the beginning of the message, such as `step.mlir:3:12` or `main/%dot.3`; None if it has none."""
         place, colon, _ = self.message.partition(": ")
         return place if colon and " " not in place else None
 
@@ -34,5 +34,5 @@ class Error(Exception):
         return type(self), (self.message, self.help, self.causes)
 
 
-#: The name by which the native half knows it.
+#: The name that the native module uses.
 ModuleError = Error

@@ -1,12 +1,12 @@
-"""All that bf16scope takes of JAX beyond its documented interface, but for the rules of one primitive (`_linear`) and MLIR's Python
-objects (`_carried`).
+"""All uses of JAX beyond its documented interface, except for the rules of one primitive (`_linear`) and MLIR's Python bindings
+(`_carried`).
 
 A lowered function is a `jax.jit` whose name carries a mark, so JAX itself differentiates, maps, rematerialises, shards and
-exports it, as any function under `jax.jit`. Only where XLA's program is made, a marked call becomes a module of its own, goes
-through bf16scope, and is merged as a function. Operations that bf16scope does not model wait in the meantime in a module of
-their own (`Carried`), and come back as they were.
+exports it, as any function under `jax.jit`. When XLA's program is made, a marked call becomes a separate module, is lowered by
+bf16scope, and is merged back as a function. Operations that bf16scope does not model are set aside in the meantime (`Carried`), and
+restored unchanged.
 
-Tried with the versions that `TRIED` names; others work as long as the names that are imported here exist.
+The tests ran with the versions in `TRIED`; others work as long as the names that are imported here exist.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ try:
 except (ImportError, AttributeError):
     from jax.experimental.shard_map import _shard_map_lowering, shard_map_p
 
-# Lines that JAX names are the user's, not those of this package, which stand between.
+# Source lines in JAX's messages are the user's, not this package's.
 try:
     from jax._src.source_info_util import register_exclusion
 
@@ -80,7 +80,7 @@ if os.environ.get("BF16SCOPE_LOG"):
 
 @dataclass(frozen=True)
 class Options:
-    """How a function is lowered."""
+    """The options that a function is lowered with."""
 
     policy: str
     #: `bfloat16` or `float16`.
@@ -92,7 +92,7 @@ class Options:
 FULL_PRECISION = "bf16scope_full_precision"
 
 
-# Marks: the name of a jitted function says how it is lowered. It goes through every transformation of JAX.
+# Marks: the name of a jitted function encodes its options. Every transformation of JAX preserves the name.
 
 #: Options by the hash in a mark, which is the same in every process.
 _options: dict[str, Options] = {}
@@ -111,15 +111,15 @@ def _options_in(name: str) -> Options | None:
 
 
 def trace(fun, options: Options, args) -> tuple[ClosedJaxpr, list[Any]]:
-    """A function of flat arguments as one marked call: a jaxpr without constants of its own, and the values that it closes
-    over, which come before the arguments."""
+    """Traces a function of flat arguments as one marked call: a jaxpr without constants, and the values that it closes over,
+    which are its first arguments."""
 
     @functools.wraps(fun, updated=())
     def call(*args):
         return fun(*args)
 
     call.__name__ = _marked(getattr(fun, "__name__", "function"), options)
-    # What JAX would compute operation by operation it then has in no jaxpr.
+    # With `disable_jit` JAX would compute operation by operation, and there would be no jaxpr.
     with jax.disable_jit(False):
         closed = jax.make_jaxpr(jax.jit(call))(*args)
     return ClosedJaxpr(_hoisted(closed.jaxpr), ()), list(closed.consts)
@@ -129,7 +129,8 @@ def call(jaxpr: ClosedJaxpr, *args) -> list[Any]:
     """The results of a traced function."""
     if any(isinstance(arg, jax.core.Tracer) for arg in args):
         return jax.core.eval_jaxpr(jaxpr.jaxpr, (), *args)
-    # Under `jax.disable_jit` too, as there is nothing else to run. Of a NaN JAX would ask this again, which operation made it.
+    # Compiled even under `jax.disable_jit`, since there is no other form to run. JAX's own search for the operation that made a NaN
+    # would run this again, so it is off.
     with jax.disable_jit(False), jax.debug_nans(False):
         results = _compiled(jaxpr)(*args)
     if jax.config.jax_debug_nans and any(_has_nan(it) for it in results):
@@ -152,7 +153,7 @@ def _has_nan(array) -> bool:
 
 
 def _marked_call(jaxpr: ClosedJaxpr):
-    """The marked call of a traced function, as an equation; none where it was trivial."""
+    """The equation of a traced function that is the marked call; None if the function was trivial."""
     calls = (it for it in jaxpr.jaxpr.eqns if it.primitive is _jit_p and _options_in(it.params["name"]))
     return next(calls, None)
 
@@ -163,7 +164,7 @@ def _user_function(jaxpr: ClosedJaxpr) -> str | None:
 
 
 def inside(jaxpr: ClosedJaxpr, *args) -> list[Any]:
-    """As `call`, with the operations of the marked call themselves."""
+    """As `call`, but with the marked call replaced by its operations."""
     values = dict(zip(jaxpr.jaxpr.invars, args, strict=True))
     read = lambda atom: values[atom] if is_variable(atom) else atom.val
     for equation in jaxpr.jaxpr.eqns:
@@ -178,31 +179,31 @@ def inside(jaxpr: ClosedJaxpr, *args) -> list[Any]:
 
 
 def is_tracing() -> bool:
-    """Whether a function is being traced or transformed around here."""
+    """Whether JAX is tracing or transforming a function here."""
     return not core.trace_state_clean()
 
 
 def is_variable(atom) -> bool:
-    """Whether it is a variable of a jaxpr, and not a literal."""
+    """Whether an atom of a jaxpr is a variable, and not a literal."""
     return type(atom).__name__ != "Literal"
 
 
-#: Effects of functions for which JAX lets one say how they are differentiated.
+#: Effects that JAX allows in functions with a custom derivative.
 _HARMLESS = ("NamedAxisEffect", "DebugEffect")
 
 
 def has_effects(jaxpr: ClosedJaxpr) -> bool:
-    """Whether it has effects that a function with a derivative of its own may not have: mutable arrays, checks."""
+    """Whether a function has effects that JAX does not allow with a custom derivative: mutable arrays, checks."""
     return any(type(effect).__name__ not in _HARMLESS for effect in jaxpr.effects)
 
 
 def is_of_an_axis(jaxpr: ClosedJaxpr) -> bool:
-    """Whether it is a part of a `shard_map` or `vmap` around it, by whose axis it communicates or its values differ."""
+    """Whether a function depends on an axis of a surrounding `shard_map` or `vmap`: it communicates, or its values vary, along it."""
     return is_varying(jaxpr) or any(type(effect).__name__ == "NamedAxisEffect" for effect in jaxpr.effects)
 
 
 def sources(jaxpr: ClosedJaxpr) -> list[int | None]:
-    """Of each result the number of the argument that it is."""
+    """For each result the number of the argument that it equals, if any."""
     numbers = {var: number for number, var in enumerate(jaxpr.jaxpr.invars)}
     if equation := _marked_call(jaxpr):
         within = equation.params["jaxpr"].jaxpr
@@ -215,18 +216,18 @@ def sources(jaxpr: ClosedJaxpr) -> list[int | None]:
 
 
 def without_constants(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Its constants as arguments, before the others."""
+    """The same function with its constants as the first arguments."""
     return ClosedJaxpr(_hoisted(jaxpr.jaxpr), ())
 
 
 def name_of(jaxpr: ClosedJaxpr) -> str | None:
-    """The name of a traced function, or None where it was trivial."""
+    """The name of a traced function; None if it was trivial."""
     equation = _marked_call(jaxpr)
     return _MARK.sub("", equation.params["name"]) if equation else None
 
 
 def named(name: str | None):
-    """A decorator: what is made of a function has its name."""
+    """A decorator that gives a function this name, if there is one."""
 
     def rename(fun):
         @functools.wraps(fun)
@@ -240,23 +241,23 @@ def named(name: str | None):
 
 
 def named_as(jaxpr: ClosedJaxpr):
-    """A decorator: what is made of a traced function has its name."""
+    """A decorator that gives a function the name of a traced one."""
     return named(name_of(jaxpr))
 
 
-#: What stands for a value where it is differentiated.
+#: Tracers of values that are differentiated.
 _DIFFERENTIATED = tuple(getattr(ad, name) for name in ("JVPTracer", "LinearizeTracer") if hasattr(ad, name))
 
 
 def is_differentiated(value) -> bool:
-    """Whether a value is one that a transformation around here differentiates, maps or splits, and not one of a program alone."""
+    """Whether a surrounding transformation differentiates, maps or splits a value, rather than only tracing it to a program."""
     return isinstance(value, jax.core.Tracer) and not isinstance(value, partial_eval.DynamicJaxprTracer)
 
 
 def differentiated(arrays) -> tuple[int, ...]:
-    """The numbers of the floats that the program being traced differentiates, once and here. Empty where no program is traced, or
-    another transformation is at work: JAX keeps what that makes of a traced function, so that it is not made for each call.
-    Empty too where values differ along an axis of a `shard_map`."""
+    """The numbers of the floats that the program being traced differentiates once, here. It is empty if no program is being traced
+    or another transformation is active, since JAX caches that transformation of a traced function across calls. It is also empty
+    if values vary along an axis of a `shard_map`."""
     trace = core.trace_ctx.trace
     numbers = []
     for number, it in enumerate(arrays):
@@ -277,14 +278,14 @@ def differentiated(arrays) -> tuple[int, ...]:
 
 
 def is_shared(jaxpr: ClosedJaxpr) -> bool:
-    """Whether devices of a `shard_map` around it share what it computes: they communicate, or something of its border is the
-    same on all of them, and something not."""
+    """Whether devices of a surrounding `shard_map` share the computation: they communicate, or some inputs and results are the
+    same on all devices and others vary."""
     axes = [varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
     return len(set(axes)) > 1 or any(type(effect).__name__ == "NamedAxisEffect" for effect in jaxpr.effects)
 
 
 def is_of_each_device(jaxpr: ClosedJaxpr) -> bool:
-    """Whether devices of a `shard_map` around it share arguments alone: all its results are of each device."""
+    """Whether devices of a surrounding `shard_map` share only arguments: all results vary over the devices."""
     is_float = lambda aval: jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)
     axes = frozenset().union(*map(varying, jaxpr.in_avals))
     results = {varying(aval) for aval in jaxpr.out_avals if is_float(aval)}
@@ -292,14 +293,14 @@ def is_of_each_device(jaxpr: ClosedJaxpr) -> bool:
 
 
 def type_of(value):
-    """The type of an argument, or the type that it is itself."""
+    """The type of an argument, which may be a type itself."""
     if isinstance(value, jax.ShapeDtypeStruct):
         return value
     return jax.typeof(value) if hasattr(jax, "typeof") else jax.core.get_aval(value)
 
 
 def struct_of(aval) -> jax.ShapeDtypeStruct:
-    """What is traced instead of an argument of this type."""
+    """The shape and dtype to trace with in place of an argument of this type."""
     kinds = {}
     if getattr(getattr(aval, "sharding", None), "mesh", None) is not None and not aval.sharding.mesh.empty:
         kinds["sharding"] = aval.sharding
@@ -309,35 +310,35 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
 
 
 def varying(aval) -> frozenset:
-    """The axes of a `shard_map` along which a value differs, where JAX keeps account of that."""
+    """The axes of a `shard_map` along which a value varies, if JAX tracks them."""
     manual = getattr(aval, "manual_axis_type", None)
     return frozenset(getattr(aval, "vma", None) or getattr(manual, "varying", None) or ())
 
 
 def is_varying(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a value of its border differs along an axis of a `shard_map` around it."""
+    """Whether an argument or result varies along an axis of a surrounding `shard_map`."""
     return any(varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
 
 
-# Programs: where a marked call is lowered.
+# Programs: lowering of marked calls.
 
 
 @dataclass
 class _Region:
-    """A module in the making, which is lowered when it is whole."""
+    """A module that is being built, and is lowered when it is complete."""
 
     module: Any
-    #: Where lowered functions go.
+    #: The program that lowered functions are merged into.
     root: Any
     options: Options
-    #: Which devices a value is on: that of the whole program, or of a `shard_map`.
+    #: The axis context: that of the whole program, or of a `shard_map`.
     axes: Any
 
 
 class _Local(threading.local):
     def __init__(self):
         self.regions: list[_Region] = []
-        #: Where lowered modules are noted, for who asks.
+        #: Collects lowered modules and their reports, if it is a list.
         self.sink: list[tuple[Module, Report]] | None = None
 
 
@@ -345,7 +346,7 @@ _local = _Local()
 
 
 def _emit(context, *args, **params):
-    """JAX's rule for `jax.jit` within a program, and for a marked call ours."""
+    """The lowering rule of `jax.jit`: ours for a marked call, else JAX's."""
     options, within = _options_in(params["name"]), context.module_context
     if options is None:
         return _jit_lowering(context, *args, **params)
@@ -381,7 +382,7 @@ def _emit_for(platform: str, options: Options, around: _Region | None, context, 
         function = _function(context, root, options, platform, [value.type for value in values], params)
         root.cached_primitive_lowerings[key] = function
     name, types, wanted = root.cached_primitive_lowerings[key]
-    # A policy may make parameters and results narrow; the function keeps its dtypes.
+    # A policy may make parameters and results narrow; they are cast, so that the function keeps its dtypes.
     inputs = [cast(value, to) for value, to in zip(values, types.inputs, strict=True)]
     call = func_dialect.CallOp(types.results, ir.FlatSymbolRefAttr.get(name), inputs)
     results = [cast(result, to) for result, to in zip(call.results, wanted, strict=True)]
@@ -391,9 +392,9 @@ def _emit_for(platform: str, options: Options, around: _Region | None, context, 
 
 
 def _emit_symbolic(context, options: Options, *args, **params):
-    """JAX's rule, with the products narrow that are so where each symbolic dimension has one size."""
+    """JAX's rule, with those products narrow that are narrow for a sample size of each symbolic dimension."""
     within = context.module_context
-    # Older versions refine no program with functions that nothing calls, as those that narrow ones are copies of.
+    # Older versions cannot refine a program with uncalled functions, such as the originals of the narrowed copies.
     is_old = jax.__version_info__ < (0, 5)
     if is_old or context.tokens_in.effects():
         reason = f"which are lowered with jax 0.5 or later, and not with {jax.__version__}" if is_old else "and ordered effects: there is no rule for both"
@@ -437,23 +438,23 @@ def _emit_symbolic(context, options: Options, *args, **params):
 
 
 class _Scratch:
-    """Where functions of a program go that nothing reads."""
+    """A program that carried functions are copied to, and that is discarded."""
 
     def __init__(self, module):
         self.module, self.context, self.symbol_table = module, module.context, ir.SymbolTable(module.operation)
 
 
 def _flat(values) -> list[Any]:
-    """Values of a program; some versions have several for one array."""
+    """Values of a program as a flat list; some versions of JAX have several values for one array."""
     return [it for value in values for it in (value if isinstance(value, (list, tuple)) else (value,))]
 
 
-#: What became of jaxprs whose programs hold nothing but what bf16scope models: lowered once for every program that they are in.
+#: Lowered forms of jaxprs without carried operations, so that each is lowered once for all programs that contain it.
 _texts: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
 def _function(context, root, options: Options, platform: str, types: list[Any], params) -> tuple[str, Any, list[Any]]:
-    """A lowered function in the program: its name, its type, and the types that its results had."""
+    """A lowered function in the program: its name, its type, and the original types of its results."""
     closed = params["jaxpr"]
     by_kind = _texts.setdefault(closed.jaxpr, {})
     kind = (options, platform, tuple(map(str, types)), str(context.module_context.axis_context))
@@ -473,18 +474,18 @@ def _function(context, root, options: Options, platform: str, types: list[Any], 
     low, report, text, wanted = entry
     if _local.sink is not None:
         _local.sink.append((low, report))
-    made = ir.Module.parse(text, context=root.context)
+    lowered = ir.Module.parse(text, context=root.context)
     if carried:
-        carried.restore(made)
+        carried.restore(lowered)
     if platform == "cpu":
-        widen_products(made)
-    function = ir.SymbolTable(made.operation)["main"].type
-    name = _merge(root.module, f"bf16scope_{low.name}", made, dst_symtab=root.symbol_table)
+        widen_products(lowered)
+    function = ir.SymbolTable(lowered.operation)["main"].type
+    name = _merge(root.module, f"bf16scope_{low.name}", lowered, dst_symtab=root.symbol_table)
     return name, function, [ir.Type.parse(it, root.context) for it in wanted]
 
 
 def _module(context, root, options: Options, platform: str, types: list[Any], params) -> tuple[Any, list[Any]]:
-    """A module whose function `main` is what is called, and the types of its results."""
+    """A module whose function `main` is the called function, and the types of its results."""
     within = context.module_context
     module = ir.Module.create(loc=ir.Location.unknown(root.context))
     name = _MARK.sub("", params["name"])
@@ -492,7 +493,7 @@ def _module(context, root, options: Options, platform: str, types: list[Any], pa
     with ir.InsertionPoint(module.body), ir.Location.unknown(root.context):
         main = func_dialect.FuncOp("main", (types, []))
     block = main.add_entry_block()
-    # Functions of JAX's own cache are in the program around it.
+    # JAX's caches refer to functions of the surrounding program, so they start empty.
     caches = {name: {} for name in ("cached_primitive_lowerings", "lowering_cache") if hasattr(within, name)}
     inner = within.replace(
         platforms=(platform,),
@@ -520,7 +521,7 @@ def _module(context, root, options: Options, platform: str, types: list[Any], pa
 
 @dataclass(frozen=True)
 class _InHlo:
-    """A program in HLO, and whether its operations or their names hold a word."""
+    """A program in HLO, with its source, which can be searched for a word in operations or their names."""
 
     module: Module
     source: str | bytes
@@ -529,32 +530,32 @@ class _InHlo:
         return (word if isinstance(self.source, str) else word.encode()) in self.source
 
 
-#: Elements of the largest constants that are written out as text.
+#: Elements of the largest constants that are printed as text.
 _MOST_ELEMENTS = 1 << 12
 
 
 def _read(module) -> _InHlo | None:
-    """A module by its text, in a third of the time that XLA's converter takes, where all of it is certain."""
+    """Reads a module from its text, in a third of the time of XLA's converter; None if some of it is not supported."""
     text = module.operation.get_asm(enable_debug_info=True, large_elements_limit=_MOST_ELEMENTS)
     native = _native.Module.from_stablehlo(text)
     return native and _InHlo(Module(native), text)
 
 
 def _converted(module) -> _InHlo:
-    """A module by XLA's converter."""
+    """Reads a module with XLA's converter."""
     program = _hlo_of(mlir.module_to_bytecode(module), use_tuple_args=False).as_serialized_hlo_module_proto()
     return _InHlo(Module.read(program), program)
 
 
 def _lowered(program: _InHlo, options: Options, params, began: float) -> tuple[Module, Report]:
     """The module lowered, and the report."""
-    made, module = time.perf_counter(), program.module
+    converted, module = time.perf_counter(), program.module
     keep = [*options.keep, *([f"*/{FULL_PRECISION}/*"] if program.holds(FULL_PRECISION) else [])]
     low, report = module.lower(options.policy, options.dtype, keep)
     name = _function_of(params["jaxpr"]) or module.name
-    seconds = made - began, time.perf_counter() - made
+    seconds = converted - began, time.perf_counter() - converted
     log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)
-    # What looks whether gradients are finite scales its loss.
+    # A program that checks whether gradients are finite scales its loss.
     is_scaled = program.holds("is_finite") or program.holds("is-finite") or _scale.n_scaled > 0
     notes = [note for note in report.notes if not (is_scaled and note.startswith(("f16 ends at", "this program differentiates")))]
     if report.n_lowered and _goes_on_by_floats(params["jaxpr"].jaxpr):
@@ -573,7 +574,7 @@ _PRODUCT_NAMES = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_d
 
 
 def _goes_on_by_floats(jaxpr) -> bool:
-    """Whether there is a `while_loop` of products that ends where floats compare as it asks."""
+    """Whether there is a `while_loop` with products that continues by a comparison of floats."""
     for equation in _equations(jaxpr):
         if equation.primitive.name != "while":
             continue
@@ -587,7 +588,7 @@ def _goes_on_by_floats(jaxpr) -> bool:
 
 
 def _equations(jaxpr):
-    """The equations of a jaxpr, and of those within."""
+    """The equations of a jaxpr, and of jaxprs nested in it."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():
@@ -598,7 +599,7 @@ def _equations(jaxpr):
 
 
 def _function_of(jaxpr: ClosedJaxpr) -> str | None:
-    """The user's function and its place, as JAX says them."""
+    """The user's function and its source position, as in JAX's messages."""
     place = getattr(getattr(jaxpr.jaxpr, "debug_info", None), "func_src_info", None)
     if not place:
         return None
@@ -607,7 +608,7 @@ def _function_of(jaxpr: ClosedJaxpr) -> str | None:
 
 
 def _emit_shard_map(context, *args, jaxpr, **params):
-    """JAX's rule; what each device computes is lowered for itself, and `shard_map` is carried."""
+    """JAX's rule, with the computation of each device lowered separately; the `shard_map` itself is carried."""
     if any(it.module is context.module_context.module for it in _local.regions):
         options = next(it.options for it in _local.regions if it.module is context.module_context.module)
         jaxpr = _as_one_call(jaxpr, options)
@@ -615,7 +616,7 @@ def _emit_shard_map(context, *args, jaxpr, **params):
 
 
 def _as_one_call(jaxpr, options: Options):
-    """A jaxpr whose one equation is a marked call of the whole."""
+    """A jaxpr with a single equation, which is a marked call of the whole jaxpr."""
     template = jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0).eqns[0].params
     counts = {"in": len(jaxpr.invars), "out": len(jaxpr.outvars), "donated": len(jaxpr.invars)}
     params = {
@@ -629,18 +630,19 @@ def _as_one_call(jaxpr, options: Options):
 
 
 def _partial_eval(saveable, unknown, instantiated, equation):
-    """JAX's rule of what `jax.checkpoint` keeps by its policy. What is narrow in a marked call is kept so."""
+    """JAX's rule for the residuals that `jax.checkpoint` saves by its policy. Residuals that are narrow in a marked call are saved
+    narrow."""
     known, staged, *others, variables = _jit_partial_eval(saveable, unknown, instantiated, equation)
     options = _options_in(equation.params["name"])
     if options is None or known is None or staged is None:
         return known, staged, *others, variables
-    kept = [var for var in known.outvars if var in staged.invars and var not in equation.outvars and var.aval.dtype == "float32"]
-    if not kept:
+    residuals = [var for var in known.outvars if var in staged.invars and var not in equation.outvars and var.aval.dtype == "float32"]
+    if not residuals:
         return known, staged, *others, variables
     alone = jax.make_jaxpr(functools.partial(_jit_p.bind, **known.params))(*(struct_of(atom.aval) for atom in known.invars))
     is_narrow = dict(zip(known.outvars, narrow_results(alone, options), strict=True))
     low = jax.numpy.dtype(options.dtype)
-    names = {var: _variable(var.aval.update(dtype=low)) for var in kept if is_narrow.get(var)}
+    names = {var: _variable(var.aval.update(dtype=low)) for var in residuals if is_narrow.get(var)}
     if not names:
         return known, staged, *others, variables
     rounded = lambda values, vars, dtype: [it.astype(dtype) if var in names else it for it, var in zip(values, vars, strict=True)]
@@ -655,7 +657,7 @@ def _partial_eval(saveable, unknown, instantiated, equation):
 
 
 def _split(trace, *tracers, **params):
-    """JAX's rule for a call some of whose arguments are known. JAX traces the call again even where all are known."""
+    """JAX's rule for a call with some known arguments. JAX would trace the call again even if all arguments are known."""
     if _options_in(params["name"]) and all(it.pval.is_known() for it in tracers):
         return _jit_p.bind(*(it.pval.get_known() for it in tracers), **params)
     return _jit_split(trace, *tracers, **params)
@@ -668,7 +670,7 @@ register_lowering(shard_map_p, _emit_shard_map)
 
 
 def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
-    """Of each result of a traced function, whether it could be narrow as well, where it is lowered."""
+    """For each result of a traced function, whether it could be narrow when the function is lowered."""
     equation = _marked_call(jaxpr)
     if equation is None or is_of_an_axis(jaxpr):
         return [False] * len(jaxpr.out_avals)
@@ -676,7 +678,7 @@ def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
     try:
         avals = [struct_of(aval) for aval in jaxpr.in_avals]
         jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, ()), keep_unused=True).trace(*avals).lower(lowering_platforms=(jax.default_backend(),))
-        # The last is the one around the others.
+        # The last module is the outermost one.
         low, _ = _local.sink[-1]
     finally:
         _local.sink = before
@@ -684,15 +686,16 @@ def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
     return [is_variable(atom) and could_be.get(atom, False) for atom in jaxpr.jaxpr.outvars]
 
 
-#: Platforms of JAX that compute in bfloat16 and float16, whatever the device: XLA widens there what the device does not have.
+#: Platforms of JAX that compute in bfloat16 and float16 on every device: XLA widens operations that a device does not support.
 PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
 
 
 @functools.lru_cache(maxsize=8)
 def check_platform(platform: str, dtype: str) -> None:
-    """
+    """Checks that a platform multiplies matrices of a dtype, by a trial on platforms that are not in `PLATFORMS`.
+
     Raises:
-      Error: a platform that does not multiply matrices of the dtype. Those that are not known are asked.
+      Error: the platform does not.
     """
     if platform in PLATFORMS:
         return
@@ -708,7 +711,7 @@ def check_platform(platform: str, dtype: str) -> None:
 
 
 def vary_alike(args: list) -> list:
-    """The arguments, all varying along the same axes of a `shard_map`."""
+    """The arguments, cast so that all vary along the same axes of a `shard_map`."""
     axes = frozenset().union(*(varying(type_of(arg)) for arg in args))
     missing = [tuple(axis for axis in axes if axis not in varying(type_of(arg))) for arg in args]
     cast = functools.partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else getattr(jax.lax, "pvary", None)

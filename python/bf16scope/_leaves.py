@@ -1,4 +1,4 @@
-"""Arguments and results as arrays, and what is static among their leaves. It knows nothing of lowering."""
+"""Splits the leaves of arguments and results into arrays and static values. It is independent of lowering."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Shape:
     tree: Any
     is_dynamic: tuple[bool, ...]
     statics: tuple[Any, ...] = field(compare=False)
-    #: What tells static leaves apart: 1, 1.0 and True are equal in Python.
+    #: Keys that distinguish static leaves, since 1, 1.0 and True are equal in Python.
     keys: tuple[Any, ...]
 
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
@@ -29,15 +29,15 @@ class Shape:
 
 
 class Leaves:
-    """A pytree whose leaves need not be arrays: to JAX only the arrays are its leaves."""
+    """A pytree with leaves that need not be arrays; JAX sees only the arrays as its leaves."""
 
     def __init__(self, arrays: list[Any], shape: Shape):
         self.arrays, self.shape = arrays, shape
 
     @staticmethod
-    def of_arguments(value: Any) -> Leaves:
-        """Booleans are static, and so are all numbers of Python's where JAX traces: there they are the constants of the function
-        around, as in f32. Elsewhere a number is an array, which may be another in each call."""
+    def from_arguments(value: Any) -> Leaves:
+        """The leaves of arguments. Booleans are static. While JAX traces, all Python numbers are static, since they are constants of
+        the surrounding function, as without lowering. Otherwise a number is an array, which may differ from call to call."""
         leaves, tree = jax.tree_util.tree_flatten(value)
         if all(map(_is_array, leaves)):
             return _split(leaves, tree, [True] * len(leaves))
@@ -46,7 +46,7 @@ class Leaves:
         return _split(leaves, tree, _are_dynamic(value, leaves, kinds))
 
     @staticmethod
-    def of_results(value: Any) -> Leaves:
+    def from_results(value: Any) -> Leaves:
         leaves, tree = jax.tree_util.tree_flatten(value)
         return _split(leaves, tree, _are_dynamic(value, leaves, ()))
 
@@ -77,15 +77,15 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _are_dynamic(value: Any, leaves: list[Any], static: Any) -> list[bool]:
-    """Which leaves JAX computes with. Static are what is no array or number, numbers of these kinds, and those that an object
-    has, as a module of equinox how often it goes round."""
+    """Whether each leaf is dynamic, that is, computed with by JAX. Static leaves are those that are neither arrays nor numbers,
+    numbers of the `static` types, and numbers inside of an object, such as an iteration count of an equinox module."""
     is_dynamic = [_is_array(leaf) or isinstance(leaf, _NUMBERS) and not isinstance(leaf, static) for leaf in leaves]
     if any(dynamic and isinstance(leaf, _NUMBERS) for dynamic, leaf in zip(is_dynamic, leaves)):
         paths = jax.tree_util.tree_flatten_with_path(value)[0]
         builtin = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
         is_of_object = [not all(isinstance(key, builtin) for key in path) for path, _ in paths]
         is_dynamic = [it and not (isinstance(leaf, _NUMBERS) and of_object) for it, leaf, of_object in zip(is_dynamic, leaves, is_of_object)]
-    # JAX says of anything else that it is no array.
+    # A leaf that is not hashable cannot be static: JAX reports that it is not an array.
     return [dynamic or not _is_hashable(leaf) for dynamic, leaf in zip(is_dynamic, leaves)]
 
 
@@ -99,20 +99,20 @@ def _is_hashable(leaf: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Static:
-    """An argument that is static, as a leaf."""
+    """A static argument as a single leaf."""
 
     value: Any
 
 
 def bare(arguments):
-    """Arguments with static ones as they are."""
+    """Arguments with static ones unwrapped."""
     if isinstance(arguments, dict):
         return {name: it.value if isinstance(it, _Static) else it for name, it in arguments.items()}
     return tuple(it.value if isinstance(it, _Static) else it for it in arguments)
 
 
 class Statics:
-    """Which arguments of a function are static, by number and by name, as `jax.jit` takes them."""
+    """The static arguments of a function, by number and by name, as for `jax.jit`."""
 
     def __init__(self, fn: Callable, numbers: int | Iterable[int], names: str | Iterable[str]):
         self.numbers = {numbers} if isinstance(numbers, int) else set(numbers)

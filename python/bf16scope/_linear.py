@@ -1,7 +1,8 @@
-"""Functions that are linear in some of their arguments, as one primitive of JAX.
+"""A primitive of JAX for functions that are linear in some of their arguments.
 
-JAX would compute all of a derivative that depends on the other arguments where it computes these, and keep that, in f32, instead of
-them. As one operation it is differentiated, transposed, batched and lowered by the rules below.
+Without it JAX would evaluate the parts of a derivative that depend on the other arguments eagerly, and keep their results, in f32,
+as residuals instead of these arguments. As a single operation it is differentiated, transposed, batched and lowered by the rules
+below.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class Linear:
     options: Options
 
     def __call__(self, *args):
-        """Its results where there are values."""
+        """Its results for concrete values."""
         return call(self.jaxpr, *args)
 
     def apply(self, *args) -> list[Any]:
-        """Its results, which JAX can transpose."""
+        """Its results as an application of the primitive, which JAX can transpose."""
         return _derivative_p.bind(*args, function=self)
 
     def types(self, args) -> list[Any]:
@@ -45,7 +46,7 @@ class Linear:
         return Linear(traced, self.options).apply(*consts, *args)
 
     def transposed(self, cotangents: dict[int, Any], args, wanted: list[int]) -> list[Any]:
-        """The backward pass, as a marked call of its own."""
+        """The backward pass, as a separate marked call."""
         known = {number: arg for number, arg in enumerate(args) if number not in wanted}
 
         @named_as(self.jaxpr)
@@ -67,7 +68,7 @@ class Linear:
 
 @dataclass(frozen=True, eq=False)
 class Products(Linear):
-    """The sum of the products of gradients, which come first, with as many tangents."""
+    """The sum of the products of gradients with tangents; the first half of the arguments are the gradients."""
 
     jaxpr: Any = None
     options: Any = None
@@ -90,19 +91,19 @@ class Products(Linear):
         return [gradient(number) * cotangent.astype(gradient(number).dtype) for number in wanted]
 
     def types(self, args):
-        # A number of the kind of the gradients.
+        # A scalar that varies over a `shard_map`'s axes as the gradients do.
         return [_varying_as(jax.core.ShapedArray((), jax.numpy.dtype("float32")), args)]
 
 
 @dataclass(frozen=True, eq=False)
 class Later(Linear):
-    """The tangents of some results of a function, of its arguments and tangents of some of these. Nothing is traced until
-    something reads them."""
+    """The tangents of some results of a function, as a function of its arguments and of some of their tangents. It is traced only
+    when they are used."""
 
     jaxpr: Any = None
     options: Any = None
     n_arguments: int = 0
-    #: Gives the tangents, of arguments and tangents.
+    #: Computes the results' tangents from the arguments and their tangents.
     tangents: Any = None
     #: The types of the results.
     results: Any = ()
@@ -151,8 +152,8 @@ def _derivative_jvp(primals, tangents, *, function):
 def _derivative_transpose(cotangents, *args, function):
     wanted = [number for number, arg in enumerate(args) if ad.is_undefined_primal(arg)]
     by_number = {number: it for number, it in enumerate(cotangents) if type(it) is not ad.Zero}
-    found = dict(zip(wanted, function.transposed(by_number, args, wanted), strict=True)) if by_number else {}
-    return [found.get(number) for number in range(len(args))]
+    transposed = dict(zip(wanted, function.transposed(by_number, args, wanted), strict=True)) if by_number else {}
+    return [transposed.get(number) for number in range(len(args))]
 
 
 def _derivative_batch(axis_data, args, axes, *, function):
@@ -168,7 +169,7 @@ batching.fancy_primitive_batchers[_derivative_p] = _derivative_batch
 register_lowering(_derivative_p, mlir.lower_fun(_derivative, multiple_results=True))
 
 try:
-    # Before 0.6 a `shard_map` asked each primitive how its results vary.
+    # Before JAX 0.6 `shard_map` needed a rule of each primitive for how its results vary.
     from jax.experimental.shard_map import register_norewrite, register_standard_check
 
     register_standard_check(_derivative_p)

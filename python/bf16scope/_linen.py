@@ -1,5 +1,5 @@
-"""Flax's linen, whose modules have their variables and random numbers in a scope while they run: a function of such modules as a
-function of arrays, by linen's own lifting. It is imported only where the program has linen already."""
+"""Support for flax's linen, whose modules hold their variables and random numbers in a scope while they run: linen's own lifting
+turns a function of such modules into a function of arrays. linen is used only if the program has already imported it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import jax
 
 
 def bound(fn: Callable, args: tuple) -> tuple[Any, Callable, tuple] | None:
-    """The module with a scope that a function is of, if it is of any: the module, a function that takes it first, and the other
-    arguments. It is the function itself, the object whose method that is, or an argument."""
+    """The bound module that a function uses, if any: the module, a function that takes it as its first argument, and the other
+    arguments. The module is the function itself, the object of the method, or one of the arguments."""
     linen = sys.modules.get("flax.linen")
     if linen is None:
         return None
@@ -31,13 +31,13 @@ def bound(fn: Callable, args: tuple) -> tuple[Any, Callable, tuple] | None:
 
 
 def lifted(lower: Callable, module: Any, fn: Callable, args: tuple, kwargs: dict) -> Any:
-    """The result of a function of a module, by `lower` of a function of the arrays that the module's scope has; what changes of
-    these is changed."""
+    """The result of a function of a module, computed by `lower` of a function of the arrays in the module's scope; changes to
+    these arrays are written back."""
     from flax.core import lift
     from flax.linen import transforms
 
     def lifting(of_scope, scopes, *args, **kwargs):
-        # How many random numbers were drawn: as many before each trace.
+        # The counts of random numbers drawn are reset before each trace.
         drawn = [(it.rng_counters, dict(it.rng_counters)) for it in jax.tree_util.tree_leaves(scopes)]
 
         def inner(scope_of, repacked, variables, rngs, *args, **kwargs):

@@ -47,19 +47,19 @@ _DTYPES = {
 
 
 def policies() -> list[str]:
-    """Names of the policies that `lower` knows; it takes a policy document in YAML too."""
+    """The names of the preset policies. `lower` also takes a policy document in YAML."""
     return _native.policies()
 
 
 class Report:
-    """What lowering decided, instruction by instruction.
+    """The report of a lowering: its decision for each instruction.
 
     Attributes:
-      decisions: a dict for each instruction that has to do with f32: `computation`, `instruction`, `opcode`, `old`, `new`,
-        `rule` (why), `op_name`.
-      casts: a dict for each cast that was inserted.
-      totals: for each opcode how many instructions were lowered, and how many were kept.
-      notes: what a user should know beyond the numbers.
+      decisions: a dict for each instruction that involves f32: `computation`, `instruction`, `opcode`, `old`, `new`, `rule` (the
+        reason), `op_name`.
+      casts: a dict for each inserted cast.
+      totals: for each opcode the numbers of lowered and of kept instructions.
+      notes: remarks and warnings.
     """
 
     def __init__(self, report: dict[str, Any]):
@@ -71,11 +71,11 @@ class Report:
 
     @property
     def n_lowered(self) -> int:
-        """Instructions that compute in the narrow dtype now."""
+        """The number of instructions that compute in the narrow dtype."""
         return sum(total["lowered"] for total in self.totals.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The whole report, as in JSON."""
         return self._report
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Report:
         return f"<{self.n_lowered} instructions lowered, {n_kept} kept, {len(self.casts)} casts>"
 
     def __str__(self) -> str:
-        """Each reason with how many instructions it decided, those lowered first."""
+        """Each reason with the number of instructions that it decided; lowered instructions first."""
         reasons = Counter((it["old"] != it["new"], it["rule"]) for it in self.decisions)
         lines = [
             f"{'lowered' if is_lowered else 'kept':8}{n:6}  {rule}"
@@ -99,23 +99,23 @@ class Report:
         return f"<table><tr><th>op</th><th>lowered</th><th>as before</th></tr>{rows}</table>"
 
 
-# As the command reads: a module is held several times over while it is read.
+# The command's limit: several copies of a module are in memory while it is read.
 _MAX_BYTES = 512 << 20
 
 
 def _bytes_of(path: str | bytes) -> bytes:
-    """A whole file, of a bounded size: a device has no end."""
+    """The contents of a file of bounded size; a device, which may have no end, is refused."""
     with open(path, "rb") as file:
         if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
             raise Error(f"{os.fsdecode(path)} is not a regular file but a character device\nhelp: name a file")
-        found = file.read(_MAX_BYTES + 1)
-    if len(found) > _MAX_BYTES:
+        contents = file.read(_MAX_BYTES + 1)
+    if len(contents) > _MAX_BYTES:
         raise Error(f"{os.fsdecode(path)} has more than {_MAX_BYTES} bytes, the most that is read of a module")
-    return found
+    return contents
 
 
 class Module:
-    """A program in HLO. It is a value: what changes it gives another."""
+    """A program in HLO. It is immutable: operations on it return new modules."""
 
     def __init__(self, native: _native.Module):
         self._native = native
@@ -124,15 +124,15 @@ class Module:
     def read(
         source: str | os.PathLike[str] | bytes | Any, name: str = "module", dims: Mapping[str, int] | None = None
     ) -> Module:
-        """A module from a file, from bytes or text, or from what `jax.jit(f).lower(…)` gives: HLO text, a serialized `HloModuleProto`, StableHLO as text, bytecode or
-        `jax.export` serializes it. `name` is what messages call bytes. `dims` gives the symbolic dimensions of `jax.export`
-        their sizes, by name or as parameter and dimension: `{"b": 32}`, `{"0:1": 32}`.
+        """Reads a module from a file, from bytes or text, or from the result of `jax.jit(f).lower(…)`. The formats are HLO text, a
+        serialized `HloModuleProto`, and StableHLO as text, as bytecode or as `jax.export` serializes it. `name` is the name of
+        bytes in messages. `dims` are the sizes of symbolic dimensions of `jax.export`, by name or as parameter and dimension:
+        `{"b": 32}`, `{"0:1": 32}`.
 
         Raises:
-          Error: what the bytes hold instead, or what is wrong in the module, with its place; a symbolic dimension without
-            a size, with its name.
-          ValueError: a size that is none, or a name that no dimension can have.
-          OSError: a file that cannot be read.
+          Error: the bytes are not a module, or the module is wrong, with the place; a symbolic dimension has no size.
+          ValueError: an invalid size, or a name that no dimension can have.
+          OSError: the file cannot be read.
         """
         if hasattr(source, "compiler_ir"):
             source = source.compiler_ir("hlo").as_serialized_hlo_module_proto()
@@ -153,7 +153,7 @@ class Module:
 
     @property
     def n_instructions(self) -> int:
-        """How many instructions it has."""
+        """The number of its instructions."""
         return self._native.n_instructions
 
     @property
@@ -174,22 +174,22 @@ class Module:
         Args:
           policy: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the path of a file with one.
           dtype: `bfloat16` or `float16`; default the policy's.
-          keep: patterns of names (`*/layer_norm/*`) of what stays in f32.
+          keep: patterns of the names of instructions that stay in f32 (`*/layer_norm/*`).
         """
         lowered, report = self._native.lower(policy_text(policy), dtype, patterns(keep))
         return Module(lowered), Report(json.loads(report))
 
     def run(self, arrays: Sequence[Any], allow_excess_precision: bool = False) -> list[np.ndarray]:
-        """Its results over these arrays, on one CPU device of bf16scope's own plugin, in a process of its own. Every
-        rounding that the module asks for is performed, unless excess precision is allowed.
+        """Runs the module on these arrays, on one CPU device of bf16scope's own plugin, in a separate process. Every rounding in the
+        module is performed, unless excess precision is allowed.
 
-        Arrays are what NumPy makes arrays of without a copy (its own, JAX's on a CPU, torch's: whatever has `__dlpack__` or
-        `__array__`), with `ml_dtypes.bfloat16` for bf16. They may lie at any address, and are written once, into memory that
-        the process sees; only those that are not dense and row-major are copied before. Results are read once, into memory
-        that they are views of: read only, at multiples of 16 bytes (JAX takes those at multiples of 64 without a copy).
+        Arrays are anything that NumPy converts without a copy (NumPy's own, JAX's on a CPU, torch's: objects with `__dlpack__` or
+        `__array__`), with `ml_dtypes.bfloat16` for bf16. They may have any alignment, and are copied once, into memory shared with
+        the process; arrays that are not dense and row-major are copied once more before. Results are read-only views of memory
+        that they are read into once, aligned to 16 bytes (JAX takes arrays aligned to 64 bytes without a copy).
 
         Raises:
-          Error: arrays that are not what the parameters take; what XLA says.
+          Error: arrays do not match the parameters; XLA's errors.
         """
         parameters = self.parameters
         if isinstance(arrays, Mapping) or hasattr(arrays, "__array__"):
@@ -197,8 +197,8 @@ class Module:
         if len(arrays) != len(parameters):
             raise Error(f"{self.name} has {len(parameters)} parameters, and {len(arrays)} arrays were given")
         checked = []
-        for number, (given, (dtype, dims)) in enumerate(zip(arrays, parameters)):
-            array = np.asarray(given)
+        for number, (argument, (dtype, dims)) in enumerate(zip(arrays, parameters)):
+            array = np.asarray(argument)
             expected = np.dtype(_DTYPES[dtype]) if dtype in _DTYPES else None
             if array.dtype != expected or array.shape != dims:
                 measured = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
@@ -211,12 +211,12 @@ class Module:
         return [np.asarray(data).view(_DTYPES[dtype]).reshape(dims) for dtype, dims, data in results]
 
     def compile(self, target: str = "tpu-v2", compare: bool = False, policy: Policy | None = None) -> Answer:
-        """What Google's compiler makes of it for a TPU, without one: memory, cycles, seconds.
+        """Compiles the module for a TPU by Google's compiler, without a TPU: memory, cycles, seconds.
 
         Args:
           target: `tpu-v2`, `tpu-v3`, … and a grid of chips if not one board: `tpu-v3:4x4`.
-          compare: as it is and lowered, side by side.
-          policy: lower it first.
+          compare: the module as it is and lowered, side by side.
+          policy: lower the module first.
         """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "module.pb"
@@ -228,7 +228,7 @@ class Module:
         return Answer("compile", answer)
 
     def text(self) -> str:
-        """HLO text. What it has no words for, of a module that came as a proto, is warned of; `proto` has it."""
+        """HLO text. It warns of fields of a module read from a proto that HLO text cannot express; `proto` keeps them."""
         if lost := self._native.lost_in_text():
             warnings.warn(visible(f"HLO text has no words for fields of {', '.join(lost)}; `proto` keeps them"), stacklevel=2)
         return self._native.text()
@@ -245,15 +245,15 @@ class Module:
         return f"<bf16scope.Module {self.name}: {self.n_instructions} instructions>"
 
 
-#: A preset, a document in YAML or what it holds, or the path of a file.
+#: A preset, a policy document in YAML or as a dict, or the path of a file.
 Policy = str | os.PathLike | Mapping
 
 
 def policy_text(policy: Policy) -> str:
-    """A preset's name or a policy document as it is; of a path what the file holds.
+    """A preset's name or a policy document unchanged; for a path the file's contents.
 
     Raises:
-      Error: what is no policy; a file that cannot be read.
+      Error: the argument is not a policy; the file cannot be read.
     """
     if isinstance(policy, Mapping):
         return json.dumps(policy, indent=1) if policy else "default"  # which is YAML
@@ -271,12 +271,12 @@ def policy_text(policy: Policy) -> str:
 
 
 def _is_document(text: str) -> bool:
-    """Whether it is YAML with keys, and not a word."""
+    """Whether a text is YAML with keys, and not a name."""
     return "\n" in text or ": " in text or text.startswith("{")
 
 
 def policy_word(policy: Policy, folder: str) -> str | Path:
-    """A policy as the program takes it: a name, or a file in the folder, for a document."""
+    """A policy as the program takes it: a name, or, for a document, a file in the folder."""
     text = policy_text(policy)
     if text == policy and not _is_document(text):
         return text
@@ -286,21 +286,21 @@ def policy_word(policy: Policy, folder: str) -> str | Path:
 
 
 def patterns(keep: str | Iterable[str]) -> list[str]:
-    """One pattern, or several.
+    """A single pattern or several, as a list.
 
     Raises:
-      Error: what is no pattern.
+      Error: an element is not a pattern.
     """
-    found = [keep] if isinstance(keep, str) else list(keep) if isinstance(keep, Iterable) else [keep]
-    if wrong := [it for it in found if not isinstance(it, str)]:
+    listed = [keep] if isinstance(keep, str) else list(keep) if isinstance(keep, Iterable) else [keep]
+    if wrong := [it for it in listed if not isinstance(it, str)]:
         raise Error(f"{wrong[0]!r} in `keep` is not a pattern", 'write names as text: keep="*/layer_norm/*"')
-    return found
+    return listed
 
 
 @contextlib.contextmanager
 def _lent(array: np.ndarray) -> Iterator[str]:
-    """The path of memory without a name, sealed, that holds an array: what another process can look at. It is there until the
-    end of the block."""
+    """The path of a sealed anonymous memory file with an array's contents, which another process can map. It exists until the end
+    of the block."""
     number = os.memfd_create("bf16scope", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -313,7 +313,7 @@ def _lent(array: np.ndarray) -> Iterator[str]:
 
 
 def _program_if_any() -> str:
-    """The program's path; where there is none, only what needs XLA's converter fails, and names it."""
+    """The program's path. Without a program only reading that needs XLA's converter fails, with an error that names the program."""
     try:
         return _program.path()
     except Error:

@@ -1,5 +1,5 @@
-"""Flax's nnx, whose modules change in place: functions of modules as functions of their arrays, by nnx's own documented
-`split` and `merge`, and names for their layers. It is imported only where the program has nnx already."""
+"""Support for flax's nnx, whose modules change in place: nnx's documented `split` and `merge` turn functions of modules into
+functions of arrays, and layers get names. nnx is used only if the program has already imported it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def _nnx() -> Any:
 
 
 def has_objects(arguments: Any) -> bool:
-    """Whether modules, optimizers, generators of random numbers or the like are among the arguments."""
+    """Whether the arguments contain nnx objects: modules, optimizers, random number generators and the like."""
     nnx = _nnx()
     if nnx is None or not hasattr(nnx, "update_context"):
         return False
     kinds = tuple(getattr(nnx, name) for name in ("Object", "Pytree", "Module", "Variable") if hasattr(nnx, name))
     is_object = lambda value: isinstance(value, kinds)
-    # Below each of its nodes are its leaves, so the first is enough.
+    # An object is taken as a leaf, so nested objects need not be searched.
     return any(map(is_object, jax.tree_util.tree_leaves(arguments, is_leaf=is_object)))
 
 
 class Pure:
-    """A function of objects as a function of their structure and arrays, which gives those of what the function returns and of
-    its arguments as they are afterwards."""
+    """A function of objects as a function of their structure and arrays. It returns the structure and arrays of the function's
+    result and of its arguments after the call."""
 
-    #: It is of objects that are open while it is traced first.
+    #: Its objects are open only during the first trace.
     is_open_once = True
 
     def __init__(self, fn: Callable):
@@ -46,11 +46,11 @@ class Pure:
         with named_layers():
             out = self.fn(*args, **kwargs)
         with nnx.split_context(self) as context:
-            # A loss comes first.
+            # The result comes first, so that a loss is the first of the flat results.
             return context.split((out, (args, kwargs)))
 
     def of_objects(self, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """The result of the function by a `call` of this, and its arguments changed as it changes them."""
+        """The function's result, computed by a `call` of this function; changes to its arguments are written back."""
         nnx = _nnx()
         with nnx.update_context(self):
             with nnx.split_context(self) as context:
@@ -62,7 +62,7 @@ class Pure:
 
 
     def alone(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple[tuple, dict]]:
-        """The function of arrays alone, and these; what it changes is left as it is."""
+        """The function as a function of arrays only, and these arrays; changes to its arguments are discarded."""
         nnx = _nnx()
         graph, state = nnx.split((args, kwargs))
 
@@ -78,21 +78,21 @@ class Pure:
 
 class _Local(threading.local):
     def __init__(self):
-        #: The modules that are being called, outermost first; None outside of a function that is lowered.
+        #: The modules that are being called, outermost first; None outside of a lowered function.
         self.modules: list[Any] | None = None
 
 
 _local = _Local()
 _lock = threading.Lock()
-#: Methods that are replaced, with how many functions are being traced.
+#: The original `__call__` of classes whose `__call__` is replaced, and the number of functions that are being traced.
 _replaced: dict[type, Any] = {}
 _n_traced = 0
 
 
 @contextlib.contextmanager
 def named_layers() -> Iterator[None]:
-    """In this block the operations of a module are named as the attribute that it is of the module that calls it, or as its
-    class, as linen names them."""
+    """Within this block a module's operations are named after its attribute in the calling module, or after its class, as in
+    linen."""
     global _n_traced
     with _lock:
         _n_traced += 1
@@ -124,7 +124,7 @@ def _named(kind: type, method: Any) -> Callable:
     def call(self, *args, **kwargs):
         bound = method.__get__(self, kind)
         modules = _local.modules
-        # A method that calls the one of the class above it is the same layer.
+        # A method that calls its superclass's method is the same layer.
         if modules is None or modules and modules[-1] is self:
             return bound(*args, **kwargs)
         name = (_attribute(modules[-1], self) if modules else None) or type(self).__name__
@@ -139,7 +139,7 @@ def _named(kind: type, method: Any) -> Callable:
 
 
 def _attribute(module: Any, inner: Any) -> str | None:
-    """The path of a module within the one that calls it: `layers/0`."""
+    """The path of a module in the attributes of the module that calls it: `layers/0`."""
     rest: list[tuple[str, Any]] = list(vars(module).items())
     while rest:
         path, value = rest.pop(0)

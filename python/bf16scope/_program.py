@@ -1,4 +1,4 @@
-"""The program `bf16scope`, which the wheel brings along: found, started, asked."""
+"""Locates and runs the program `bf16scope` that the wheel contains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def path() -> str:
     """The path of the program.
 
     Raises:
-      Error: it is not where the wheel puts it.
+      Error: the program is not where the wheel installs it.
     """
     named = os.environ.get(VARIABLE)
     program = Path(named) if named else Path(__file__).parent / "_bin" / "bf16scope"
@@ -32,7 +32,7 @@ def path() -> str:
 
 
 def main() -> None:
-    """Becomes the program."""
+    """Replaces this process by the program."""
     try:
         program = path()
     except Error as error:
@@ -41,10 +41,10 @@ def main() -> None:
 
 
 def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,), names: Mapping[str, str] | None = None) -> Any:
-    """What the program answers with `--json`. Ctrl-C ends it. `names` are what its files are called in Python.
+    """Runs the program with `--json` and returns its answer. Ctrl-C ends it. `names` are the names in Python of its files.
 
     Raises:
-      Error: what the program says.
+      Error: the program's error.
     """
     command = [path(), *(os.fspath(argument) for argument in arguments), "--json", "--quiet"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
@@ -59,5 +59,5 @@ def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,), names: 
     if isinstance(failure, dict):
         failure = all_in_python(failure, names)
         raise Error(failure["message"], failure.get("help"), failure.get("causes"))
-    said = done.stderr.strip().removeprefix("bf16scope: ") or f"bf16scope ended with status {done.returncode}"
-    raise Error(in_python(said, names))
+    message = done.stderr.strip().removeprefix("bf16scope: ") or f"bf16scope ended with status {done.returncode}"
+    raise Error(in_python(message, names))

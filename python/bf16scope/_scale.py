@@ -1,5 +1,5 @@
-"""The factor of a loss in float16, whose gradients would vanish without one: it grows while gradients are finite, and falls where
-they are not. As a value of a train state (`LossScale`) and around an optimizer of optax (`scaled`)."""
+"""Dynamic loss scaling for float16, whose gradients would underflow without it: the scale grows while gradients are finite, and
+falls when they are not. It is a value of a train state (`LossScale`), or wraps an optimizer of optax (`scaled`)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import jax.numpy as jnp
 
 _Tree = TypeVar("_Tree")
 
-#: How many losses this process has scaled: a user who scales one needs no warning that f16 wants it.
+#: The number of losses that this process has scaled: a user who scales losses needs no warning that f16 requires it.
 n_scaled = 0
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class LossScale:
-    """The factor of a loss.
+    """A dynamic loss scale.
 
     Attributes:
-      value: what the loss is multiplied by, f32.
-      n_finite: for how many steps gradients were finite since it last changed.
-      period: after so many finite steps it grows.
-      factor: by what it grows, and is divided where gradients are not finite; it is never below 1.
+      value: the factor of the loss, f32; never below 1.
+      n_finite: the number of steps with finite gradients since the scale last changed.
+      period: the number of such steps after which the scale grows.
+      factor: the scale is multiplied by it when it grows, and divided by it when gradients are not finite.
     """
 
     value: Any = 2.0**15
@@ -33,7 +33,7 @@ class LossScale:
     factor: float = 2.0
 
     def tree_flatten(self):
-        # As arrays, so that the state of the first step has the types of all others.
+        # Numbers become arrays, so that the first step's state has the same types as all others.
         is_number = isinstance(self.value, (int, float))
         value = jnp.float32(self.value) if is_number else self.value
         n_finite = jnp.int32(self.n_finite) if isinstance(self.n_finite, int) else self.n_finite
@@ -44,18 +44,18 @@ class LossScale:
         return cls(*arrays, *statics)
 
     def scaled(self, loss: Any) -> Any:
-        """The loss, multiplied."""
+        """The loss multiplied by the scale."""
         global n_scaled
         n_scaled += 1
         return loss * jnp.asarray(self.value, loss.dtype)
 
     def unscaled(self, gradients: _Tree) -> _Tree:
-        """Gradients of the scaled loss as those of the loss, of their dtypes."""
+        """Gradients of the scaled loss, divided by the scale, in their dtypes."""
         divided = lambda it: (jnp.asarray(it, jnp.float32) / self.value).astype(it.dtype)
         return jax.tree_util.tree_map(divided, gradients)
 
     def next(self, is_finite: Any) -> LossScale:
-        """The factor of the next step, by whether gradients were finite in this."""
+        """The loss scale of the next step, given whether this step's gradients were finite."""
         value, n_finite = jnp.float32(self.value), jnp.int32(self.n_finite) + 1
         is_grown = (n_finite >= self.period) & jnp.isfinite(value * self.factor)
         grown = jnp.where(is_grown, value * self.factor, value)
@@ -71,27 +71,27 @@ def all_finite(tree: Any) -> Any:
 
 
 def select(condition: Any, yes: _Tree, no: _Tree) -> _Tree:
-    """One of two trees."""
+    """Selects one of two trees by a condition."""
     return jax.tree_util.tree_map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 class ScaledState(NamedTuple):
-    """The state of a scaled optimizer: that of the optimizer within, and the factor, by which the loss is multiplied."""
+    """The state of a scaled optimizer: the inner optimizer's state, and the loss scale."""
 
     inner: Any
     scale: LossScale
 
 
 class _Transformation(NamedTuple):
-    """What optax calls a gradient transformation."""
+    """A gradient transformation of optax."""
 
     init: Any
     update: Any
 
 
 def scaled(optimizer: Any, scale: LossScale | None = None) -> Any:
-    """An optimizer of optax that takes gradients of `state.scale.scaled(loss)`: it divides them, leaves steps out whose gradients
-    are not finite, and keeps the factor in its state.
+    """An optimizer of optax that takes gradients of `state.scale.scaled(loss)`: it unscales them, skips steps with gradients that
+    are not finite, and keeps the loss scale in its state.
 
         optimizer = bf16scope.jax.scaled(optax.adam(1e-3))
         loss, gradients = jax.value_and_grad(lambda params: state.scale.scaled(loss_of(params, batch)))(params)
@@ -105,7 +105,7 @@ def scaled(optimizer: Any, scale: LossScale | None = None) -> Any:
     def update(gradients, state, params=None, **extra):
         gradients = state.scale.unscaled(gradients)
         is_finite = all_finite(gradients)
-        # What the optimizer makes of what is not finite is not taken.
+        # The update of a step with gradients that are not finite is discarded.
         updates, inner = optimizer.update(gradients, state.inner, params, **extra)
         updates = select(is_finite, updates, jax.tree_util.tree_map(jnp.zeros_like, updates))
         return updates, ScaledState(select(is_finite, inner, state.inner), state.scale.next(is_finite))

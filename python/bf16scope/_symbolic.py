@@ -1,7 +1,7 @@
-"""Lowered functions of symbolic dimensions, as `jax.export` has them: which products are narrow is decided for one size of each,
-and these products are narrowed in the program of any size. What lies between them stays as wide as it is.
+"""Lowering of functions with symbolic dimensions, as in `jax.export`: the narrow products are chosen for one size of each
+dimension, and narrowed in the program for all sizes. The operations between them keep their dtypes.
 
-These are MLIR's Python objects, as in `_carried`.
+The code uses MLIR's Python bindings, as `_carried` does.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from jax._src.lib.mlir.dialects import hlo
 
 from bf16scope._carried import _all, _attributes, cast
 
-#: The size of each symbolic dimension for which it is decided: a batch.
+#: The size of each symbolic dimension for which products are chosen: a typical batch.
 SIZE = 128
 _PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution", "stablehlo.dynamic_conv")
 _MARK = "bf16scope_product_"
 
 
 class Symbolic:
-    """The functions of a program that one of its calls reaches, in copies, whose products are numbered."""
+    """Copies of the functions that a call of a program reaches, with numbered products."""
 
     def __init__(self, module, symbols, call):
         self.symbols, self.call = symbols, call
@@ -45,7 +45,7 @@ class Symbolic:
         self.products = [_numbered(it, name, number) for number, (name, it) in enumerate(products)]
 
     def _names_of_calls(self) -> list[str]:
-        """Of each function the name of the call that it runs in, where it has one."""
+        """For each function the name of the only call that it runs in; empty without a name, or with several."""
         places = {it.attributes["sym_name"].value: number for number, it in enumerate(self.functions)}
         names: list[set[str]] = [{""}, *(set() for _ in self.functions[1:])]
         for number, function in enumerate(self.functions):
@@ -57,8 +57,8 @@ class Symbolic:
         return ["".join(it) if len(it) == 1 else "" for it in names]
 
     def sample(self, leading: list[int], shapes: list[tuple[int, ...]]) -> Any:
-        """A module of these functions with sizes for all dimensions: `leading` are the first operands of the call, which are
-        numbers, `shapes` those of the others. Shapes are yet to be refined."""
+        """A module of these functions with sizes for all dimensions: `leading` are the call's first operands, which are numbers,
+        `shapes` the shapes of its other operands. Shapes inside of it are not refined yet."""
         context = self.call.context
         module = ir.Module.create(loc=ir.Location.unknown(context))
         for function in self.functions:
@@ -76,7 +76,7 @@ class Symbolic:
         return module
 
     def narrow(self, text: str, dtype: Callable[[], Any]) -> int:
-        """Narrows the products that are narrow in the HLO text of the lowered sample; gives how many."""
+        """Narrows the products that are narrow in the HLO text of the lowered sample; returns their number."""
         is_narrow = _narrow_products(text)
         chosen = [number for number in range(len(self.products)) if is_narrow.get(number)]
         for number in chosen:
@@ -91,7 +91,7 @@ class Symbolic:
 
 
 def _reached(name: str, symbols) -> list[str]:
-    """The function, and those that it calls, each once."""
+    """The names of a function and of all functions that it calls, directly or not, each once."""
     names = [name]
     for it in names:
         for operation in _all(symbols[it].operation):
@@ -108,13 +108,13 @@ def _free(name: str, symbols) -> str:
 
 
 def _name_of(operation) -> str:
-    """What JAX calls an operation. A place in a file is no name."""
+    """An operation's name in JAX; empty if its location is only a position in a file."""
     name = re.match(r'loc\("((?:[^"\\]|\\.)*)"(?!:)', str(operation.location))
     return name[1].rstrip(":") if name else ""
 
 
 def _numbered(product, around: str, number: int) -> Any:
-    """The same product, whose number is in its name."""
+    """The same product with its number in its name."""
     name = "/".join(it for it in (around, _name_of(product), f"{_MARK}{number}") if it)
     with product.context, ir.InsertionPoint(product):
         types, operands = [it.type for it in product.results], list(product.operands)
@@ -134,7 +134,7 @@ _PRODUCT = re.compile(rf" (?:dot|convolution)\(([^)]*)\).*{_MARK}(\d+)")
 
 
 def _narrow_products(text: str) -> dict[int, bool]:
-    """By number, whether a product's operands are narrow wherever it stands in HLO text."""
+    """For each product in HLO text, by number, whether its operands are narrow in all places."""
     dtypes: dict[str, str] = {}
     by_number: dict[int, bool] = {}
     for line in text.splitlines():

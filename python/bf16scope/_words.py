@@ -1,5 +1,5 @@
-"""From the words of the program to those of Python, in one place: flags of the command line become arguments, questions about a
-file that only Python knows become calls. Whole commands (`bf16scope plugins install`) stay: the program is there."""
+"""Rewrites the program's messages for Python: flags of the command line become arguments, and commands about a temporary file
+become calls of functions. Other commands (`bf16scope plugins install`) stay, since the program is installed too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-#: What each flag is in Python, where it is anything.
+#: The argument in Python for each flag that has one.
 ARGUMENTS = {
     "dim": "dims",
     "target": "target",
@@ -19,7 +19,7 @@ ARGUMENTS = {
     "compare": "compare=True",
 }
 
-#: What no argument says, and is said otherwise; in this order, before anything else.
+#: Phrases without a counterpart as an argument, with their replacements; applied first, in this order.
 PHRASES = [
     (r"raise the limit \(--timeout\), if", "give it time, if"),
     (r"raise the limit \(--memory\), or make", "free memory, or make"),
@@ -31,12 +31,12 @@ PHRASES = [
     (r"(as|in|use|name .* as) --batch-dim( [\w.:]+)?", r"\1 the batch's axis"),
     (r"--batch-dim( [\w.:]+)?", "the batch's axis"),
     (r"give (it|them)( in an \.npz file)? with --inputs.*", "give as many arguments as the function takes"),
-    # What clap says of an option.
+    # clap's messages about an option.
     (r"for '--([a-z-]+)( <[^>]*>)?'", r"for --\1"),
     (r"\s*For more information, try '--help'\.", ""),
 ]
 
-#: The function that answers what a command answers.
+#: The function in Python for each command.
 CALLS = {"lower": "explain_casts", "audit": "audit", "compile": "compile_for", "explain": "explain"}
 
 _COMMAND = re.compile(r"`bf16scope ([^`]*)`")
@@ -45,28 +45,28 @@ _TARGET = re.compile(r"--target (tpu-[\w:.]+)")
 _FLAG = re.compile(r"`?(?<![\w-])--(" + "|".join(ARGUMENTS) + r")(?![\w-])`?")
 
 
-#: What a terminal, an editor or a notebook acts on: controls, marks that turn the direction of writing, ends of lines and paragraphs
-#: that are no line feed, tags that are never seen. The program's own list is `bf16scope_hlo::words::steers`.
+#: Characters that a terminal, an editor or a notebook acts on: control characters, bidirectional marks, line and paragraph
+#: separators other than the line feed, invisible tags. The program's own list is `bf16scope_hlo::words::steers`.
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 
 
 def visible(text: str) -> str:
-    """The text with such characters as the program writes them: `\\x1b`, `\\r`, `\\u{202e}`. Names of a module are anybody's."""
+    """The text with such characters escaped as the program does: `\\x1b`, `\\r`, `\\u{202e}`. A module's names are not trusted."""
 
-    def written(found: re.Match[str]) -> str:
-        code = ord(found[0])
-        if found[0] == "\r":
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        if match[0] == "\r":
             return "\\r"
         return f"\\x{code:02x}" if code < 0x80 else f"\\u{{{code:x}}}"
 
-    return _STEERS.sub(written, text)
+    return _STEERS.sub(escaped, text)
 
 
 def in_python(text: str, names: Mapping[str, str] | None = None) -> str:
-    """The text as Python says it.
+    """A message of the program, rewritten for Python.
 
     Args:
-      names: what files are called that only Python knows: path to the name of the function whose module it holds.
+      names: the names of functions by the paths of the temporary files that hold their modules.
     """
     names = names or {}
     if "--" not in text and "-vv" not in text and not any(path in text for path in names):
@@ -76,7 +76,7 @@ def in_python(text: str, names: Mapping[str, str] | None = None) -> str:
         pieces += [text[end : command.start()], _call(command, names)]
         end = command.end()
     pieces.append(text[end:])
-    # What stands between commands, which are at odd places.
+    # Commands are at the odd places; the texts between them are rewritten as prose.
     text = "".join(piece if number % 2 else _prose(piece) for number, piece in enumerate(pieces))
     for path, name in names.items():
         text = text.replace(path, name)
@@ -84,7 +84,7 @@ def in_python(text: str, names: Mapping[str, str] | None = None) -> str:
 
 
 def all_in_python(value: Any, names: Mapping[str, str]) -> Any:
-    """Each text in a value of JSON, so."""
+    """A value of JSON with every text rewritten by `in_python`."""
     if isinstance(value, dict):
         return {key: all_in_python(item, names) for key, item in value.items()}
     if isinstance(value, list):
@@ -95,9 +95,9 @@ def all_in_python(value: Any, names: Mapping[str, str]) -> Any:
 def _prose(text: str) -> str:
     for pattern, replacement in PHRASES:
         text = re.sub(pattern, replacement, text)
-    text = _DIMS.sub(lambda found: f"dims={_dict(found[0])}", text)
+    text = _DIMS.sub(lambda match: f"dims={_dict(match[0])}", text)
     text = _TARGET.sub(r'target="\1"', text)
-    return _FLAG.sub(lambda found: f"`{ARGUMENTS[found[1]]}`", text)
+    return _FLAG.sub(lambda match: f"`{ARGUMENTS[match[1]]}`", text)
 
 
 def _dict(flags: str) -> str:
@@ -106,7 +106,7 @@ def _dict(flags: str) -> str:
 
 
 def _call(command: re.Match[str], names: Mapping[str, str]) -> str:
-    """A command about one of the files as a call; any other as it is."""
+    """A command about one of the temporary files as a call; any other command unchanged."""
     try:
         words = shlex.split(command[1])
     except ValueError:
@@ -114,9 +114,9 @@ def _call(command: re.Match[str], names: Mapping[str, str]) -> str:
     name = next((names[word] for word in words if word in names), None)
     if name is None or words[0] not in CALLS:
         return command[0]
-    given = [
+    arguments = [
         f'{ARGUMENTS[flag[2:]]}="{value}"'
         for flag, value in zip(words, words[1:])
         if flag.startswith("--") and flag[2:] in ARGUMENTS and not value.startswith("--")
     ]
-    return f"`bf16scope.jax.{CALLS[words[0]]}({', '.join([name, '…', *given])})`"
+    return f"`bf16scope.jax.{CALLS[words[0]]}({', '.join([name, '…', *arguments])})`"

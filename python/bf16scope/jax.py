@@ -4,9 +4,9 @@
 
     step = jax.jit(bf16scope.jax.lower(step), donate_argnums=0)
 
-The returned function has the signature, the results and the dtypes of the first. Inside, matrix products, convolutions and
-what lies between them are bfloat16; sums of losses, statistics, logarithms and updates stay f32. XLA may drop roundings to
-bfloat16 where it computes on in f32 (JAX allows excess precision): results are then closer to f32's, not farther.
+The returned function has the signature, the structure of results and the dtypes of the original. Inside, matrix products,
+convolutions and the operations between them are bfloat16; sums of losses, statistics, logarithms and updates stay f32. XLA may
+drop roundings to bfloat16 where it goes on in f32 (JAX allows excess precision): results are then closer to f32's, not farther.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def full_precision(fn: _Function) -> _Function: ...
 @overload
 def full_precision(fn: None = None) -> contextlib.AbstractContextManager[None]: ...
 def full_precision(fn=None):
-    """What stays in f32 inside of a function that is lowered, as `torch.autocast(enabled=False)`: a function, whose operations
-    all do, and their gradients; without one, a context: `with full_precision():`."""
+    """Keeps operations in f32 inside of a lowered function, as `torch.autocast(enabled=False)` does: all operations of a function
+    and their gradients, or, without a function, those of a context: `with full_precision():`."""
     return _full_precision() if fn is None else _full_precision()(fn)
 
 
@@ -97,30 +97,31 @@ def lower(
     static_argnums=(),
     static_argnames=(),
 ):
-    """The function with its inside lowered to bfloat16.
+    """Lowers the inside of a function to bfloat16.
 
-    It works alone, under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp`, `jax.checkpoint`, inside `scan`, `cond`, `while_loop`
-    and `shard_map`, and with modules of flax's nnx and of equinox as arguments. Without a function it is a decorator:
-    `@lower(policy="O2")`, on methods as well, and on a class of modules, whose `__call__` it lowers.
+    The lowered function works alone, under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp`, `jax.checkpoint`, inside `scan`, `cond`, `while_loop`
+    and `shard_map`, and with modules of flax's nnx and of equinox as arguments. Without a function, `lower` is a decorator:
+    `@lower(policy="O2")`, also for methods, and for a class of modules, whose `__call__` it lowers.
 
     Lower a training step whole, with its `value_and_grad` and update in it, or its loss: `jax.grad` of a lowered loss (a
-    function whose first float result is an f32 number) is one module with its gradients, and what the backward pass keeps is
-    decided with what reads it. Of any other function, and in float16, forward and backward are two modules, each lowered, and
-    residuals that are bfloat16 inside are kept so.
+    function whose first float result is an f32 number) is lowered as a single module with its gradients, so that residuals are
+    decided together with the backward pass that reads them. For any other function, and in float16, the forward and the backward
+    pass are two modules, each lowered, and residuals that are bfloat16 inside stay bfloat16.
 
     Args:
-      fn: any function of pytrees that `jax.jit` takes, and methods of linen's modules; what is no array among their leaves is
-        static.
-      policy: what may be lowered: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the path of
-        a file with one, such as `bf16scope lower --target` writes. Where a policy makes parameters or results narrow, they are
-        cast at the function's border.
-      dtype: `bfloat16` or `float16`, or JAX's dtypes; default the policy's, which is bfloat16. Gradients in float16 want a scaled loss.
-      keep: patterns of names (`*/layer_norm/*`; names are those of `jax.named_scope` and of jaxprs) of what stays in f32.
-      static_argnums: as `jax.jit`'s; what a `jax.jit` around it takes as static is static here without it.
-      static_argnames: as `jax.jit`'s.
+      fn: any function of pytrees that `jax.jit` takes, or a method of a linen module; leaves that are not arrays are static.
+      policy: which operations may be lowered: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the
+        path of a file with one, such as `bf16scope lower --target` writes. If a policy makes parameters or results narrow, they
+        are cast at the function's boundary.
+      dtype: `bfloat16` or `float16`, or JAX's dtypes; default the policy's, which is bfloat16. Gradients in float16 need a scaled
+        loss.
+      keep: patterns of the names of operations that stay in f32 (`*/layer_norm/*`; names are those of `jax.named_scope` and of
+        jaxprs).
+      static_argnums: as for `jax.jit`; arguments that a `jax.jit` around the function takes as static are static without it.
+      static_argnames: as for `jax.jit`.
 
     Raises:
-      bf16scope.Error: what is no function; a policy that there is not, or that contradicts itself.
+      bf16scope.Error: `fn` is not a function; the policy does not exist, or contradicts itself.
     """
     if fn is None:
         return functools.partial(
@@ -141,76 +142,76 @@ def lower(
         args, kwargs = statics.marked(args, kwargs)
         if _nnx.has_objects((args, kwargs)):
             return pure.of_objects(of_arrays, args, kwargs)
-        if of_module := _linen.bound(fn, args):
-            return _linen.lifted(functools.partial(_plain, options=options), *of_module, kwargs)
+        if bound := _linen.bound(fn, args):
+            return _linen.lifted(functools.partial(_plain, options=options), *bound, kwargs)
         return plain(*args, **kwargs)
 
     lowered.__bf16scope__ = fn, options  # type: ignore[attr-defined]
     return lowered
 
 
-def _class(of: type, lowering: Callable) -> type:
-    """The class of modules whose call is lowered, under the same name."""
-    if not any("__call__" in vars(base) for base in of.__mro__[:-1]):
+def _class(modules: type, lowering: Callable) -> type:
+    """A subclass of a class of modules, under the same name, whose `__call__` is lowered."""
+    if not any("__call__" in vars(base) for base in modules.__mro__[:-1]):
         raise Error(
-            f"`lower` takes a function, or a class of modules that can be called, and {of.__name__} has no `__call__`",
+            f"`lower` takes a function, or a class of modules that can be called, and {modules.__name__} has no `__call__`",
             "write `@lower` above a method of it",
         )
-    named = {name: getattr(of, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(of)(of.__name__, (of,), {**named, "__call__": lowering(of.__call__)})
+    named = {name: getattr(modules, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(modules)(modules.__name__, (modules,), {**named, "__call__": lowering(modules.__call__)})
 
 
 def _plain(fn: Callable, options) -> Callable:
-    """The function of pytrees, lowered."""
+    """A function of pytrees, lowered."""
     run = jax.jit(functools.partial(_run, fn, options), static_argnums=0, inline=True)
 
     def call(*args, **kwargs):
-        given = Leaves.of_arguments((args, kwargs))
-        # What objects that are open hold changes with each trace, so that one more would be seen.
-        if not getattr(fn, "is_open_once", False) and internals.differentiated(given.arrays):
-            flat, results = _flat(fn, given.shape)
-            arrays = derivatives.loss_at_once(flat, options, given.arrays)
+        leaves = Leaves.from_arguments((args, kwargs))
+        # Every trace changes the contents of open objects, so a function of them is not traced once more.
+        if not getattr(fn, "is_open_once", False) and internals.differentiated(leaves.arrays):
+            flat, results = _flat(fn, leaves.shape)
+            arrays = derivatives.loss_at_once(flat, options, leaves.arrays)
             if arrays is not None:
                 return results[0].with_arrays(arrays).whole()
-        return run(given.shape, *given.arrays).whole()
+        return run(leaves.shape, *leaves.arrays).whole()
 
     return call
 
 
 def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Leaves]]:
-    """The function as one of flat arrays, for arguments of this shape, and a list that holds its results once it was called."""
+    """The function as a function of flat arrays, for arguments of this shape, and a list that holds its results after a call."""
     results: list[Leaves] = []
 
-    # By its name and place in what JAX says of it.
+    # With the function's name and source position in JAX's messages.
     @functools.wraps(fn, updated=())
     def flat(*arrays):
         leaves = shape.leaves(arrays)
         args, kwargs = jax.tree_util.tree_unflatten(shape.tree, leaves)
         out = fn(*bare(args), **bare(kwargs))
         _warn_of_changes((args, kwargs), shape.tree, leaves)
-        results[:] = [Leaves.of_results(out)]
+        results[:] = [Leaves.from_results(out)]
         return results[0].arrays
 
     return flat, results
 
 
 def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
-    """The results of a function whose arguments have this shape, lowered."""
+    """The results of a lowered function whose arguments have this shape."""
     flat, results = _flat(fn, shape)
     jaxpr, consts = internals.trace(flat, options, arrays)
     if internals.is_of_each_device(jaxpr):
-        # Then the gradient of what is the same on all is summed outside.
+        # The gradients of values that are the same on all devices are then summed outside.
         arrays = internals.vary_alike(list(arrays))
         jaxpr, consts = internals.trace(flat, options, arrays)
-    # JAX differentiates functions sooner than what it has traced of them. One that closes over values of another trace, or
-    # that is of objects that are open at this time alone, cannot be traced later.
+    # JAX differentiates a function faster than its jaxpr. A function that closes over values of another trace, or that reads
+    # objects that are open only now, cannot be traced later.
     is_lasting = not getattr(fn, "is_open_once", False) and not any(isinstance(it, jax.core.Tracer) for it in consts)
     again = (lambda *args: flat(*args[len(consts) :])) if is_lasting else functools.partial(internals.inside, jaxpr)
     return results[0].with_arrays(derivatives.differentiable(jaxpr, options, again)(*consts, *arrays))
 
 
 def _warn_of_changes(args, tree, before: list) -> None:
-    """Says which attributes of its arguments a function has changed. A dict or a list that a function fills is its own."""
+    """Warns of attributes of its arguments that a function has changed. Dicts and lists that it fills are not reported."""
     paths, after = jax.tree_util.tree_flatten_with_path(args)
     if after != tree:
         return
@@ -229,11 +230,11 @@ def _warn_of_changes(args, tree, before: list) -> None:
 
 
 def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module:
-    """The function over such arguments (arrays, or their `jax.ShapeDtypeStruct`s) as a module, in f32 as it is written. What
-    `jax.jit` donates of them, the module donates.
+    """The module of a function for such arguments (arrays, or their `jax.ShapeDtypeStruct`s), in f32 as it is written. It donates
+    the arguments that `jax.jit` donates.
 
     Args:
-      platform: `cpu`, `tpu`, `cuda` or `rocm`; default where JAX runs.
+      platform: `cpu`, `tpu`, `cuda` or `rocm`; default the platform on which JAX runs.
     """
     if platform not in (None, *internals.PLATFORMS):
         raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(internals.PLATFORMS)}")
@@ -244,23 +245,23 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
 
 
 def _of_arrays(fn: Callable, args: tuple, kwargs: dict) -> tuple[Callable, tuple[tuple, dict]]:
-    """The function as one that JAX traces: of the arrays alone, where some leaves of its arguments are none, or are objects."""
+    """The function in a form that JAX traces: a function of arrays only, if its arguments have other leaves or objects."""
     if _nnx.has_objects((args, kwargs)):
         return _nnx.Pure(fn).alone(args, kwargs)
-    given = Leaves.of_arguments((args, kwargs))
-    if all(given.shape.is_dynamic):
+    leaves = Leaves.from_arguments((args, kwargs))
+    if all(leaves.shape.is_dynamic):
         return fn, (args, kwargs)
 
     @functools.wraps(fn, updated=())
     def of_arrays(*arrays):
-        args, kwargs = given.with_arrays(arrays).whole()
-        return Leaves.of_results(fn(*args, **kwargs)).arrays
+        args, kwargs = leaves.with_arrays(arrays).whole()
+        return Leaves.from_results(fn(*args, **kwargs)).arrays
 
-    return of_arrays, (tuple(given.arrays), {})
+    return of_arrays, (tuple(leaves.arrays), {})
 
 
 def _donated(fn: Callable, args: tuple, kwargs: dict) -> dict:
-    """Which arguments a function that `jax.jit` made donates, as options of `jax.jit`."""
+    """The arguments that a function made by `jax.jit` donates, as options of `jax.jit`."""
     if not hasattr(fn, "trace"):
         return {}
     numbered, named = fn.trace(*args, **kwargs).args_info
@@ -284,8 +285,8 @@ def explain_casts(
     keep: str | Iterable[str] = (),
     **kwargs,
 ) -> Report:
-    """What `lower` decides for each operation of the function over such arguments, and why; of a lowered function, what was
-    decided with the policy that it has."""
+    """Reports what `lower` decides for each operation of a function over such arguments, and why. A lowered function is reported
+    with its own policy."""
     fn, options = _as_written(fn)
     if options and (policy, dtype, keep) == ("default", None, ()):
         policy, dtype, keep = options.policy, options.dtype, options.keep
@@ -294,7 +295,7 @@ def explain_casts(
 
 
 def _as_written(fn: Callable) -> tuple[Callable, Any]:
-    """The function that `lower` was given, and how it is lowered."""
+    """The original of a lowered function, and the options that it is lowered with; None for a function that is not lowered."""
     fn, options = getattr(fn, "__bf16scope__", (fn, None))
     return fn, options
 
@@ -308,12 +309,12 @@ def audit(
     budget: float | None = None,
     **kwargs,
 ) -> Answer:
-    """The function in f32 beside its lowered form, operation by operation, over these arguments: is it still right?
+    """Compares the function in f32 with its lowered form, operation by operation, over these arguments: is it still right?
 
     Args:
-      policy, dtype, keep: as `lower`'s.
-      budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched. Without one
-        `is_right` is None unless nothing is off. `search["policy"]` is None where no policy was found.
+      policy, dtype, keep: as for `lower`.
+      budget: the largest scaled error that a result may have; if one exceeds it, operations to keep in f32 are searched. Without a
+        budget `is_right` is None unless there is no error at all. `search["policy"]` is None if no policy was found.
     """
     fn, options = _as_written(fn)
     if options and (policy, dtype, keep) == ("default", None, ()):
@@ -331,7 +332,7 @@ def audit(
         answer = _asked("audit", fn, folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
     if answer.search and answer.search["end"] in ("nothing_left", "too_many"):
         answer.search["policy"] = None
-    # As JAX names the leaves of what the function gives.
+    # Results are named as JAX names the leaves of the function's result.
     paths = jax.tree_util.tree_flatten_with_path(jax.eval_shape(fn, *args, **kwargs))[0]
     for result in answer.results:
         result["name"] = result["name"] or jax.tree_util.keystr(paths[result["index"]][0])
@@ -341,13 +342,13 @@ def audit(
 def compile_for(
     fn: Callable, *args, target: str = "tpu-v2", compare: bool = False, policy: Policy | None = None, **kwargs
 ) -> Answer:
-    """What Google's compiler makes of the function for a TPU, without one: memory, cycles, seconds.
+    """Compiles the function for a TPU by Google's compiler, without a TPU: memory, cycles, seconds.
 
     Args:
       args: arrays, or their `jax.ShapeDtypeStruct`s.
       target: `tpu-v2`, `tpu-v3`, … and a grid of chips if not one board: `tpu-v3:4x4`.
-      compare: as given and lowered, side by side.
-      policy: lower it first. A function that `lower` gave is lowered already.
+      compare: the function as it is and lowered, side by side.
+      policy: lower the function first. A function from `lower` is lowered already.
     """
     options: list[str | Path] = ["--target", target, *(["--compare"] if compare else [])]
     with tempfile.TemporaryDirectory() as folder:
@@ -356,17 +357,17 @@ def compile_for(
 
 
 def explain(fn: Callable, *args, target: str = "tpu-v2", **kwargs) -> Answer:
-    """Where the memory and the time of the compiled function go: buffers at the peak, operations, source lines."""
+    """Shows where the compiled function's memory and time go: buffers at the peak, operations, source lines."""
     with tempfile.TemporaryDirectory() as folder:
         program = module(fn, *args, platform="tpu", **kwargs)
         return _asked("explain", fn, folder, program, "--target", target, page=True)
 
 
 def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], target: str = "tpu-v2") -> Answer:
-    """Which of these batches fit, and which is best.
+    """Finds which of these batches fit on a TPU, and which is best.
 
     Args:
-      of_batch: the arguments for so many examples: `lambda n: (params, jax.ShapeDtypeStruct((n, 224, 224, 3), "float32"))`.
+      of_batch: gives the arguments for a number of examples: `lambda n: (params, jax.ShapeDtypeStruct((n, 224, 224, 3), "float32"))`.
         The batch is the first axis of the first argument array whose first axis is the number of examples.
     """
     if not callable(of_batch):
@@ -380,11 +381,11 @@ def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], 
             if not isinstance(args, tuple):
                 raise Error(f"`of_batch({n})` gives a {type(args).__name__}", "give a tuple of the function's arguments")
             leaves = jax.tree_util.tree_leaves(args)
-            found = [number for number, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (n,)]
-            if not found:
+            matches = {number for number, leaf in enumerate(leaves) if np.shape(leaf)[:1] == (n,)}
+            if not matches:
                 raise Error(f"of {n} examples no argument has {n} rows", "make the first axis of an argument the batch")
-            # A state may have as many rows as one batch has examples, but not as each has.
-            place = set(found) if place is None else place & set(found)
+            # A state may happen to have as many rows as one of the batches, but not as every batch.
+            place = matches if place is None else place & matches
             (Path(folder) / f"batch_{n}.pb").write_bytes(module(fn, *args, platform="tpu").proto())
         if not place:
             raise Error("no argument has as many rows as there are examples for every batch")
@@ -406,12 +407,12 @@ def _asked(
 
 
 def _called(fn: Callable) -> str:
-    """What messages call a function."""
+    """A function's name in messages."""
     return getattr(fn, "__name__", "module")
 
 
 def _numbers(leaf: Any) -> np.ndarray | jax.ShapeDtypeStruct:
-    """An array of the dtype that JAX takes it in (f64 as f32, where f64 is off); a PRNG key is its numbers, a shape itself."""
+    """A leaf as an array in the dtype that JAX uses (f32 for f64, if x64 is off); a PRNG key as its numbers; a shape as it is."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", np.dtype(np.float32)), jax.dtypes.extended)
@@ -419,7 +420,7 @@ def _numbers(leaf: Any) -> np.ndarray | jax.ShapeDtypeStruct:
 
 
 def _name(dtype: Any) -> str | None:
-    """`bfloat16` of `"bfloat16"` and of `jnp.bfloat16`."""
+    """A dtype's name: `bfloat16` for `"bfloat16"` and for `jnp.bfloat16`."""
     if dtype is None or isinstance(dtype, str):
         return dtype
     try:

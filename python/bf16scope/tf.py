@@ -2,9 +2,9 @@
 
     python -m bf16scope.tf SCRIPT.py:model_fn --features 8x224x224x3,bfloat16 --labels 8,int32 -o model.meta
 
-This RUNS the script, with the TensorFlow that is installed (2.15 and its `tf.compat.v1` were tried); it trains nothing. The
-graph is written as a Saver writes it, with the line of each node. Where a script asks for `tf.contrib`, which no TensorFlow
-has had since 2.0, what TPU programs use of it is stood in for; anything else of it is an error that names it.
+This RUNS the script, with the installed TensorFlow (2.15 and its `tf.compat.v1` were tried); it trains nothing. The graph is
+written as a Saver writes it, with the source line of each node. `tf.contrib`, which TensorFlow 2 does not have, is replaced by
+stand-ins for the parts that TPU programs use; using any other part is an error that names it.
 """
 
 import argparse
@@ -24,11 +24,11 @@ MODES = {"train": "train", "eval": "eval", "predict": "infer"}
 
 
 class TraceError(Exception):
-    """What is wrong with a script or with what was asked, in words."""
+    """An error in the script or in the arguments."""
 
 
 def parse_spec(text):
-    """`name=8x224x224x3,bfloat16` as name, dims and dtype; the name may be left out, and dims of a scalar are empty."""
+    """Parses `name=8x224x224x3,bfloat16` into name, dims and dtype; the name is optional, and a scalar has empty dims."""
     name, _, rest = text.rpartition("=")
     dims, _, dtype = rest.partition(",")
     try:
@@ -39,7 +39,7 @@ def parse_spec(text):
 
 
 def parse_params(texts):
-    """`key=value` pairs: values are JSON where they can be, else text."""
+    """Parses `key=value` pairs; a value that is not JSON is text."""
     params = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -65,7 +65,7 @@ class Params(dict):
 
 
 class Unsupplied:
-    """A name of `tf.contrib` that nothing stands in for: importing it is no harm, and using it is an error that names it."""
+    """A name of `tf.contrib` without a stand-in: importing it succeeds, and using it is an error that names it."""
 
     def __init__(self, name):
         self.__dict__["name"] = name
@@ -86,7 +86,7 @@ class Unsupplied:
 
 
 class Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """`tensorflow.contrib` and what is below it, made as it is imported; other modules of TensorFlow 1 that have moved."""
+    """Imports stand-ins for `tensorflow.contrib` and its submodules, and modules of TensorFlow 1 that have moved."""
 
     MOVED = {"tensorflow.python.estimator": "tensorflow_estimator.python.estimator"}
 
@@ -95,7 +95,7 @@ class Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         from tensorflow.python.framework import ops
 
         if not hasattr(ops, "Tensor"):
-            # tf_slim 1.1.0 asks for it where TensorFlow 2.14 and before had it.
+            # tf_slim 1.1.0 needs it here, as in TensorFlow 2.14 and before.
             ops.Tensor = v1.Tensor
         try:
             import tf_slim
@@ -125,7 +125,7 @@ class Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
     def named(self, module, name):
-        """What a module of contrib gives under this name."""
+        """The stand-in for a name of a module of contrib; None without one."""
         v1 = self.v1
         parts = module.split(".")[2:]
         place = [v1.tpu, getattr(v1.estimator, "tpu", None)] if "tpu" in parts else []
@@ -183,7 +183,7 @@ class Standin(types.ModuleType):
             raise AttributeError(name)
         value = self._contrib.named(self.__name__, name)
         if value is None and self.__name__.count(".") == 1:
-            # `tf.contrib.tpu`, without an import of its own.
+            # `tf.contrib.tpu` may be used without an explicit import.
             value = importlib.import_module(f"{self.__name__}.{name}")
         if value is None:
             value = Unsupplied(f"{self.__name__.replace('tensorflow', 'tf', 1)}.{name}")
@@ -192,17 +192,17 @@ class Standin(types.ModuleType):
 
 
 def stand_in(tf):
-    """Makes TensorFlow 2 answer to the names of TensorFlow 1 that it no longer has."""
+    """Installs stand-ins for names of TensorFlow 1 that TensorFlow 2 no longer has."""
     v1 = tf.compat.v1
     if not any(isinstance(finder, Contrib) for finder in sys.meta_path):
-        # Before TensorFlow's own: its lazy modules are looked up once.
+        # Before TensorFlow's own finders, since its lazy modules are looked up only once.
         sys.modules.setdefault("tensorflow.compat.v1.estimator", v1.estimator)
         sys.meta_path.insert(0, Contrib(v1))
         v1.contrib = importlib.import_module("tensorflow.contrib")
 
 
 def _is_version_1(text):
-    """Whether a script is written against TensorFlow 1 under the name of TensorFlow."""
+    """Whether a script uses TensorFlow 1's API under the name `tensorflow`."""
     if re.search(r"tensorflow\.compat\.v1|compat\.v1 as tf", text):
         return False
     words = r"\btf\.(contrib|get_variable|layers|placeholder|variable_scope|train\.\w*Optimizer|flags|logging|losses|app)\b"
@@ -210,7 +210,7 @@ def _is_version_1(text):
 
 
 def load(path, tf, flags=()):
-    """The script as a module; under TensorFlow 1's names where it is written against them."""
+    """Loads the script as a module, with TensorFlow 1's names if it uses them."""
     v1 = tf.compat.v1
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read()
@@ -227,7 +227,7 @@ def load(path, tf, flags=()):
 
 
 def as_version_1(tf):
-    """`import tensorflow` gives TensorFlow 1's names from here on."""
+    """Makes `import tensorflow` import TensorFlow 1's API from now on."""
     v1 = tf.compat.v1
     v1.disable_v2_behavior()
     v1.__path__ = tf.__path__
@@ -235,7 +235,7 @@ def as_version_1(tf):
 
 
 def parse_flags(flags):
-    """absl's flags, as a script's `main` would find them: their defaults, and what `--flag` says."""
+    """Parses absl's flags as a script's `main` would: their defaults, and the values from `--flag`."""
     from absl import flags as absl_flags
 
     known = absl_flags.FLAGS
@@ -254,7 +254,7 @@ def parse_flags(flags):
 
 
 class Scopes:
-    """Where bfloat16 scopes open and close, and what variables are asked for inside."""
+    """Records where bfloat16 scopes are opened, and which variables are requested inside of them."""
 
     def __init__(self, v1):
         self.opened, self.requests, self.depth = [], [], 0
@@ -293,7 +293,7 @@ OURS = os.path.abspath(__file__)
 
 
 def place_of(frames):
-    """The innermost place that is the user's: not in an installed package, nor here."""
+    """The innermost source position in the user's code: not in an installed package, and not in this file."""
     for frame in frames:
         name, line = (frame.filename, frame.lineno)
         path = os.path.abspath(name)
@@ -304,16 +304,16 @@ def place_of(frames):
 
 
 def placeholders(v1, specs, prefix):
-    """Placeholders of these specs: one, or a dict by name."""
-    made = {}
+    """Placeholders with these specs: a single one without a name, or a dict by name."""
+    by_name = {}
     for text in specs:
         name, dims, dtype = parse_spec(text)
-        made[name] = v1.placeholder(v1.as_dtype(dtype), dims, name=name or prefix)
-    return made[""] if list(made) == [""] else made or None
+        by_name[name] = v1.placeholder(v1.as_dtype(dtype), dims, name=name or prefix)
+    return by_name[""] if list(by_name) == [""] else by_name or None
 
 
 def call(function, features, labels, mode, params):
-    """Calls a model_fn with as many of these as it takes."""
+    """Calls a model_fn with the arguments that it takes."""
     names = inspect.signature(function).parameters
     known = {"features": features, "labels": labels, "mode": mode, "params": params, "config": None}
     positional = [features, labels, mode, params]
@@ -323,7 +323,7 @@ def call(function, features, labels, mode, params):
 
 
 def build(tf, function, args):
-    """The graph of a model_fn, with its loss and the op that trains in their collections; its inputs, and its spec."""
+    """The graph of a model_fn, with its loss and training op in their collections; also its features, labels and spec."""
     v1 = tf.compat.v1
     graph = tf.Graph()
     with graph.as_default():
@@ -352,12 +352,12 @@ def build(tf, function, args):
 
 
 def trace_model_fn(tf, function, args, scopes):
-    """The graph of a model_fn, as a Saver writes it."""
+    """The graph of a model_fn as a serialized MetaGraphDef."""
     return written(tf, build(tf, function, args)[0], scopes)
 
 
 def written(tf, graph, scopes):
-    """A graph as a Saver writes it, with its nodes' lines."""
+    """A graph as a serialized MetaGraphDef, with the source lines of its nodes."""
     with graph.as_default():
         meta = tf.compat.v1.train.export_meta_graph(clear_devices=True)
     add_places(graph, meta)
@@ -366,7 +366,7 @@ def written(tf, graph, scopes):
 
 
 def add_places(graph, meta):
-    """Each node's line, in an attribute."""
+    """Stores each node's source line in an attribute."""
     for node in meta.graph_def.node:
         try:
             place = place_of(reversed(list(graph.get_operation_by_name(node.name).traceback)))
@@ -378,7 +378,7 @@ def add_places(graph, meta):
 
 
 def report(meta, scopes):
-    """What the scopes saw, and what dtypes show of them."""
+    """Prints where scopes were opened, and warns if they had no effect."""
     for place in scopes.opened:
         print(f"bfloat16_scope opened at {place}", file=sys.stderr)
     asked = [name for name, dtype in scopes.requests if dtype == "bfloat16"]
@@ -391,7 +391,7 @@ def report(meta, scopes):
 
 
 def trace_keras(tf, model, args):
-    """The graph of a Keras model or tf.function, as a GraphDef with its functions."""
+    """The graph of a Keras model or tf.function as a serialized GraphDef with its functions."""
     specs = [parse_spec(text) for text in args.features]
     signature = [tf.TensorSpec(dims, dtype, name or "features") for name, dims, dtype in specs]
     if not signature:
@@ -399,7 +399,7 @@ def trace_keras(tf, model, args):
     function = model if hasattr(model, "get_concrete_function") else tf.function(lambda *xs: model(*xs, training=args.mode == "train"))
     concrete = function.get_concrete_function(*signature)
     definition = concrete.graph.as_graph_def()
-    # Variables come in as captured handles: each becomes the variable's own node again.
+    # Variables are captured handles here: each is replaced by the variable's own node.
     handles = {id(variable.handle): variable for variable in concrete.graph.variables}
     captured = {inner.op.name: handles.get(id(outer)) for outer, inner in concrete.graph.captures}
     for node in definition.node:
