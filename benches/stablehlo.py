@@ -29,7 +29,7 @@ def main():
     bert = networks.NETWORKS["bert_base"]
     networks.NETWORKS["bert_deep"] = bert._replace(model=partial(networks.Bert, layers=LAYERS))
     train, arguments = networks.step("bert_deep", jnp.float32, batch=4)
-    # Shapes alone: the weights would take gigabytes.
+    # Only shapes: the weights would take gigabytes.
     jitted, shapes = jax.jit(train, donate_argnums=0), jax.eval_shape(arguments, 0)
     lowered = jitted.lower(*shapes)
     module = lowered.compiler_ir("stablehlo")

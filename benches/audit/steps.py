@@ -26,14 +26,14 @@ BATCH, LENGTH, WIDTH, HEADS, WORDS, CLASSES = 8, 32, 64, 4, 512, 10
 
 
 def attention(x, mask=None, is_planted=False):
-    """Self-attention; planted: e to the scores over their sum, without their greatest taken away."""
+    """Self-attention; planted: a softmax without subtracting the maximum of the scores."""
     q, k, v = (nn.DenseGeneral((HEADS, WIDTH // HEADS), name=name)(x) for name in ("query", "key", "value"))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(WIDTH // HEADS)
     if mask is not None:
         scores = jnp.where(mask, scores, -1e9)
     if is_planted:
         with jax.named_scope("planted"):
-            # As large as scores become that nothing normalises; e to them is far from overflow in f32.
+            # Scores as large as they become without normalisation; their exponentials are far from overflow in f32.
             powers = jnp.exp(scores * 12)
             weights = powers / jnp.sum(powers, axis=-1, keepdims=True)
     else:
@@ -43,7 +43,7 @@ def attention(x, mask=None, is_planted=False):
 
 
 class Norm(nn.Module):
-    """A layer norm whose variance is E[x²] - E[x]², of numbers far from 0."""
+    """A layer norm of numbers far from 0, with its variance computed as E[x²] - E[x]²."""
 
     @nn.compact
     def __call__(self, x):
@@ -74,7 +74,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Layers, and words as logits. Only the last layer has a trouble."""
+    """Transformer layers with logits over words. Only the last layer has the planted trouble."""
 
     is_causal: bool = False
     is_post_norm: bool = False
@@ -170,7 +170,7 @@ def supervised(network, optimizer, inputs, labels):
 
 
 def gan(is_planted):
-    """A step of both networks; planted: log(1 - p) of a discriminator that is nearly sure."""
+    """A step of both networks of a GAN; planted: log(1 - p) for a discriminator with p close to 1."""
     generator, judge, optimizer = Mlp(32), Mlp(1), optax.adam(1e-3, b1=0.5)
     noise, real = drawn((64, 16), 1), drawn((64, 32), 2)
     params = {"g": generator.init(jax.random.key(0), noise), "d": judge.init(jax.random.key(1), real)}
@@ -178,16 +178,16 @@ def gan(is_planted):
     def step(params, slots, noise, real):
         def losses(params):
             fake = generator.apply(params["g"], noise)
-            of = lambda x: judge.apply(params["d"], x)
+            logits = lambda x: judge.apply(params["d"], x)
             still = lambda tree: jax.tree.map(jax.lax.stop_gradient, tree)
             if is_planted:
                 with jax.named_scope("planted"):
-                    # Sure of most: p is within 2^-9 of 1.
-                    p = jax.nn.sigmoid(of(fake) + 8)
+                    # For most examples p is within 2^-9 of 1.
+                    p = jax.nn.sigmoid(logits(fake) + 8)
                     against = -jnp.mean(jnp.log(1 - p))
             else:
-                against = jnp.mean(jax.nn.softplus(of(jax.lax.stop_gradient(fake))))
-            for_real = jnp.mean(jax.nn.softplus(-of(real)))
+                against = jnp.mean(jax.nn.softplus(logits(jax.lax.stop_gradient(fake))))
+            for_real = jnp.mean(jax.nn.softplus(-logits(real)))
             fooled = jnp.mean(jax.nn.softplus(-judge.apply(still(params["d"]), fake)))
             return against + for_real + fooled, {"d": against + for_real, "g": fooled}
 
@@ -199,7 +199,7 @@ def gan(is_planted):
 
 
 def long_sum():
-    """A perceptron over numbers that a sum of a million terms scales."""
+    """A perceptron whose inputs are scaled by a sum of a million terms."""
     network, optimizer = Mlp(CLASSES), optax.sgd(1e-2, momentum=0.9)
     inputs, labels, terms = drawn((32, 16), 3), drawn(32, 4, CLASSES), np.abs(drawn(1_000_000, 5))
     params = network.init(jax.random.key(0), inputs)
@@ -233,7 +233,7 @@ def clicks():
 # `default` sums the gradient of a bias of logits in bf16, as networks written for bf16 do; `default, logits kept` does not.
 LOGITS = "default, logits kept"
 
-# Name, policy, step and arguments. What `default` keeps in f32 of itself is a trouble of the policy that does not.
+# Name, policy, step and arguments. A trouble that `default` avoids by itself is audited under a policy that does not.
 STEPS = [
     ("GAN, Adam", "default", lambda: gan(False)),
     ("embeddings, Adagrad", "default", clicks),
@@ -260,7 +260,7 @@ STEPS = [
 
 
 def audit(program, folder, policy):
-    """The audit's JSON, its list in order, and what it took: seconds on the clock, of processors."""
+    """The audit's JSON with its list in order, and its duration: wall-clock and processor seconds."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
     if policy == LOGITS:
         policy = folder / "logits.yaml"
@@ -303,28 +303,30 @@ def main():
             (folder / "step.mlir").write_text(traced.lower(lowering_platforms=("tpu",)).as_text(debug_info=True))
             leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
             np.savez(folder / "in.npz", **{f"in{n}": leaf for n, leaf in enumerate(leaves)})
-            found, clock, processor = audit(program, folder, policy)
-        search = found["search"]
-        kept, runs = (len(search["keep"]), search["n_runs"]) if search else (0, 0)
+            report, clock, processor = audit(program, folder, policy)
+        search = report["search"]
+        n_kept, runs = (len(search["keep"]), search["n_runs"]) if search else (0, 0)
         if search and not search["is_reached"]:
-            kept = f"{search['end']} with {kept}"
+            keeps = f"{search['end']} with {n_kept}"
         elif search and search["end"] == "too_many":
-            kept = f"nothing: {kept} would do"
+            keeps = f"nothing: {n_kept} would do"
         elif search and search["end"] != "minimal":
-            kept = f"{kept} ({search['end']})"
-        elif kept:
-            kept = f"{kept}: " + ", ".join(op_name(found, name) for name in search["keep"])
-        place = place_of_planted(found) if ":" in name else ""
-        off = float("inf") if found["error"] is None else found["error"]
+            keeps = f"{n_kept} ({search['end']})"
+        elif n_kept:
+            keeps = f"{n_kept}: " + ", ".join(op_name(report, name) for name in search["keep"])
+        else:
+            keeps = "0"
+        place = place_of_planted(report) if ":" in name else ""
+        off = float("inf") if report["error"] is None else report["error"]
         print(
-            f"| {name} | {policy} | {len(found['rows'])} | {off:.2e} | {place} | {kept} | {runs} | {clock:.0f} "
+            f"| {name} | {policy} | {len(report['rows'])} | {off:.2e} | {place} | {keeps} | {runs} | {clock:.0f} "
             f"| {processor:.0f} |",
             flush=True,
         )
 
 
-def op_name(found, name):
-    return next((row["op_name"] for row in found["rows"] if row["instruction"] == name), name)
+def op_name(report, name):
+    return next((row["op_name"] for row in report["rows"] if row["instruction"] == name), name)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def measured(name, form, batch, n_steps, small):
         state, loss, *_ = compiled(state, examples)
         losses.append(float(loss))
         times.append(time.perf_counter() - began)
-    # The first two warm up.
+    # The first two steps are warm-up.
     return 1e3 * statistics.median(times[2:]), memory.temp_size_in_bytes / 2**20, losses[0], losses[-1]
 
 
@@ -66,8 +66,8 @@ def main():
     print("| network, batch | ms f32 | by hand | lowered | MiB f32 | by hand | lowered | last loss f32 | by hand | lowered |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     left_out = []
-    for given in options.networks:
-        name, batch = given.split("=")
+    for argument in options.networks:
+        name, batch = argument.split("=")
         if time.perf_counter() - began > options.seconds:
             left_out.append(name)
             continue

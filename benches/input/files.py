@@ -14,7 +14,7 @@ HEIGHT, WIDTH = 375, 500
 
 
 def picture(rng):
-    """Noise of which the amplitude falls as 1 / f, the channels much alike, and some shapes with sharp edges."""
+    """Noise with an amplitude that falls as 1 / f and strongly correlated channels, and some shapes with sharp edges."""
     fy, fx = np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None]
     falling = 1 / np.maximum(np.hypot(fy, fx), 1 / WIDTH)
 

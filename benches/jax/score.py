@@ -105,7 +105,7 @@ STEPS = {
 
 
 def forms(name):
-    """The step by hand, lowered whole, and with its loss lowered; and what it takes."""
+    """The step in bf16 by hand, lowered whole, and with its loss lowered; and its arguments."""
     network, inputs, optimizer = STEPS[name]
     labels = jax.ShapeDtypeStruct(inputs.shape if inputs.dtype == jnp.int32 else inputs.shape[:1], jnp.int32)
     variables = jax.eval_shape(network(jnp.float32).init, jax.random.key(0), inputs)
@@ -144,7 +144,7 @@ def main():
         for name in [it for it in STEPS if it in only]:
             functions, args = forms(name)
             reports = {key: bf16scope.jax.compile_for(it, *args, target=target).reports[0] for key, it in functions.items()}
-            # Arguments, results of their own and temporaries; code is extra.
+            # Arguments, results that are not arguments, and temporaries; without the code.
             memory = {key: it["hbm"]["total"] - it["hbm"]["code"] for key, it in reports.items()}
             cycles = {key: it["cycles"] for key, it in reports.items()}
             ratios = " | ".join(f"{it[key] / it['by hand']:.3f}" for key in ("step", "loss") for it in (memory, cycles))

@@ -35,7 +35,7 @@ def draw(seed, *dims):
 
 IMAGES, LABELS = draw(0, 256, 64), jnp.asarray(np.random.default_rng(1).integers(0, 8, 256))
 CLASSES = draw(2, 8, 64)
-# Of each class a direction, in noise.
+# Each class is a direction, with noise.
 IMAGES = IMAGES + CLASSES[LABELS]
 
 
@@ -222,7 +222,7 @@ def experts(lower, dtype):
     params = {"route": draw(7, 64, 4) / 8, "experts": draw(8, 4, 64, 64) / 8, "out": draw(5, 64, 8) / 8}
 
     def loss_of(params):
-        # Which expert a row goes to is decided in f32, by hand as well.
+        # The expert of a row is chosen in f32, also in bf16 by hand.
         weights = jax.nn.softmax(IMAGES @ params["route"])
         chosen = jnp.argmax(weights, -1)
         order = jnp.argsort(chosen)
@@ -311,7 +311,7 @@ def pipelined(lower, dtype):
 def text_classifier(lower, dtype):
     """flax nnx: an LSTM over embedded text, batches drawn by step, `nnx.jit` around and the loss lowered"""
     tokens = jnp.asarray(np.random.default_rng(30).integers(0, 64, (256, 12)))
-    # A label is decided by how many tokens are of the lower half.
+    # A label depends on the number of tokens in the lower half.
     labels = jnp.clip((tokens < 32).sum(1) - 3, 0, 6)
 
     class Classifier(nnx.Module):

@@ -1,12 +1,13 @@
-"""Ports TensorFlow's official TPU programs, and compares what they become with what TensorFlow computes. Run by hand:
+"""Ports TensorFlow's official TPU programs, and compares the ported programs with TensorFlow. Run by hand:
 
     python benches/port/official.py --tpu CHECKOUT/tpu --bert CHECKOUT/bert --bf16scope target/debug/bf16scope -o OUT [NAME…]
 
-The checkouts are those of github.com/tensorflow/tpu and github.com/google-research/bert; nothing of them is kept here. Python is
-one with TensorFlow 2.15.1 and tf_slim 1.1.0. For each program: its graph, traced by `python/bf16scope/tf.py` at a tiny batch and
-image in f32; initial values, ten batches, and losses, variables and slots after ten steps of TensorFlow's session, once as it is
-and once by TensorFlow's own XLA, whose distance is what another order of sums does. Then `bf16scope port`, the step as HLO run ten
-times (crates/tensorflow/examples/steps.rs), and the experiment trained ten steps and evaluated from the same weights.
+The checkouts are those of github.com/tensorflow/tpu and github.com/google-research/bert; their files are not in this repository.
+It needs a Python with TensorFlow 2.15.1 and tf_slim 1.1.0. For each program it records the graph, traced by
+`python/bf16scope/tf.py` at a tiny batch and image in f32; initial values and ten batches; and losses, variables and slots after
+ten steps of a TensorFlow session, once as it is and once with TensorFlow's own XLA (their distance shows the effect of another
+order of sums). Then it runs `bf16scope port`, runs the step as HLO ten times (crates/tensorflow/examples/steps.rs), and trains
+the experiment ten steps and evaluates it from the same weights.
 The table goes to OUT/table.md; benches/port/README.md has the last one.
 """
 
@@ -33,7 +34,7 @@ def tracer():
 
 
 class Program:
-    """How a program's model_fn is reached, and at which shapes it is traced."""
+    """A program: where its model_fn is, and the shapes at which it is traced."""
 
     def __init__(self, script, function, features, labels, params=(), flags=(), paths=(), checkout="tpu", only_hlo=False):
         self.script, self.function, self.features, self.labels = script, function, features, labels
@@ -49,14 +50,14 @@ BERT = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 
 
 def bert(module):
-    """The model_fn of run_pretraining.py, of a small configuration without dropout."""
+    """The model_fn of run_pretraining.py, with a small configuration without dropout."""
     import modeling
 
     return module.model_fn_builder(modeling.BertConfig.from_dict(BERT), None, 1e-3, 100, 4, False, False)
 
 
 def dcgan(module):
-    """What TPUGANEstimator makes of dcgan's generator and discriminator: both losses, trained together."""
+    """dcgan's generator and discriminator, both trained in one step as by TPUGANEstimator."""
     import tensorflow.compat.v1 as tf
 
     def model_fn(features, labels, mode, params):
@@ -79,15 +80,15 @@ def dcgan(module):
 
 
 def mobilenet(module):
-    """mobilenet.py's model_fn without Keras' dropout of a thousandth, which draws other numbers in each session."""
+    """mobilenet.py's model_fn without Keras' dropout of a thousandth, which draws different numbers in each session."""
     applications = module.tf.keras.applications
-    made = applications.MobileNet
-    applications.MobileNet = lambda *values, **options: made(*values, dropout=0.0, **options)
+    original = applications.MobileNet
+    applications.MobileNet = lambda *values, **options: original(*values, dropout=0.0, **options)
     return module.model_fn
 
 
 def two_heads(_):
-    """A program of our own: a class and a number of one body."""
+    """A program of our own: a network with two heads, a class and a number."""
     import tensorflow.compat.v1 as tf
 
     def model_fn(features, labels, mode, params):
@@ -182,7 +183,7 @@ def write_safetensors(path, arrays):
 
 
 def draw(placeholders, rng):
-    """A batch: floats in [-1, 1), weights of 1, one-hot rows where a label is one, whole numbers below 2."""
+    """A random batch: floats in [-1, 1), weights of 1, one-hot rows for float labels, small integers."""
     import numpy as np
 
     feeds = {}
@@ -200,12 +201,12 @@ def draw(placeholders, rng):
 
 
 def trace(args, name):
-    """In a process of its own: the graph, and what TensorFlow computes of it."""
+    """Records a program's graph and TensorFlow's results, in a separate process."""
     program, tf_tracer = PROGRAMS[name], tracer()
     checkout = getattr(args, program.checkout)
     for path in program.paths or ([""] if program.script else []):
         sys.path.insert(0, os.path.join(checkout, path))
-    # Read when TensorFlow is loaded; only the session that asks for XLA uses it.
+    # Read when TensorFlow is loaded; only the session with XLA uses it.
     os.environ["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
     import numpy as np
     import tensorflow as tf
@@ -213,14 +214,14 @@ def trace(args, name):
     v1 = tf.compat.v1
     v1.disable_v2_behavior()
     for missing in ("pycocotools", "pycocotools.coco", "pycocotools.cocoeval", "pycocotools.mask", "cv2", "PIL.Image"):
-        # What only hosts use, and a graph does not.
+        # Modules that only the host's code uses, and a graph does not.
         if missing not in sys.modules and (missing[0] == "p" or importlib.util.find_spec(missing.split(".")[0]) is None):
             module = types.ModuleType(missing)
             module.__path__ = []
             for part in ("coco", "cocoeval", "mask", "COCO", "COCOeval", "Image"):
                 setattr(module, part, tf_tracer.Unsupplied(f"{missing}.{part}"))
             sys.modules.setdefault(missing, module)
-    # One core sums over none; a CPU has no kernel for the sum.
+    # A single core has no other core to sum with, and a CPU has no kernel for the sum.
     v1.tpu.CrossShardOptimizer = lambda optimizer, *_, **__: optimizer
     if program.script:
         script = os.path.join(checkout, program.script)
@@ -306,10 +307,10 @@ def trace(args, name):
             arrays[f"step{at}/loss"] = np.asarray(losses[at], np.float32)
         arrays.update({f"first/{n}": v for n, v in first.items()})
         arrays.update({f"after/{n}": v for n, v in after.items()})
-        # An experiment shuffles: it gets one batch again and again.
+        # An experiment shuffles its data, so it gets the same batch in every step.
         repeated = run(before, feeds[:1] * N_STEPS)[3]
         write_safetensors(os.path.join(args.output, f"{name}.repeated.safetensors"), repeated)
-        # TensorFlow beside itself: a second time, and by its own XLA, which sums in another order.
+        # TensorFlow compared with itself: a second time, and with its own XLA, which sums in another order.
         for which in ["again"] + ["xla"] * (not args.no_xla):
             _, other_losses, other_first, other_after = run(before, jit=which == "xla")
             arrays.update({f"{which}_first/{n}": v for n, v in other_first.items()})
@@ -341,7 +342,7 @@ def command(words, log):
 
 
 def compare(args, name):
-    """Ports a traced program; a row of the table."""
+    """Ports a traced program; returns a row of the table."""
     out = lambda ending: os.path.join(args.output, f"{name}{ending}")
     facts, log = json.load(open(out(".facts.json"))), out(".log")
     if os.path.exists(log):
@@ -352,7 +353,7 @@ def compare(args, name):
         words += ["--checkpoint", out(".start.safetensors")]
     done = command(words, log)
     if done.returncode == 2 and "--checkpoint" in words:
-        # A network without words starts from no checkpoint.
+        # A network that layers cannot express does not start from a checkpoint.
         done = command(words[: words.index("--checkpoint")], log)
     report = json.loads(done.stdout)
     row["report"] = report
@@ -379,7 +380,7 @@ def read_safetensors(path):
 
 
 def normalised(report, arrays):
-    """What the graph does to its features first is the host's here."""
+    """Applies on the host the preprocessing that the graph applies to its features."""
     import numpy as np
 
     for note in report["differs"]:
@@ -394,7 +395,7 @@ SLOTS = {"momentum": ["Momentum", "RMSProp_1"], "adam_m": ["Adam"], "adam_v": ["
 
 
 def of_experiment(args, name, report, experiment, log):
-    """The experiment's logits beside TensorFlow's, and the variables and slots of ten steps of its training."""
+    """Compares the experiment with TensorFlow: logits, and variables and slots after ten steps of training."""
     import numpy as np
 
     out = lambda ending: os.path.join(args.output, f"{name}{ending}")

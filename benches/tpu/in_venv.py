@@ -1,4 +1,4 @@
-"""The Python packages that `jax` and `policy` need, in a virtual environment of their own, and the program that they ask."""
+"""A virtual environment with the Python packages that `jax` and `policy` need, and the bf16scope that they run."""
 
 import os
 import re
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 [LIBTPU] = re.findall(r'"libtpu-([^-"]+)-', (ROOT / "crates/pjrt/src/spec.rs").read_text())
 PACKAGES = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "libtpu": LIBTPU}
 
-# XLA's flag that allows it to leave out roundings.
+# XLA's flag for excess precision.
 EXCESS = "xla_allow_excess_precision"
 # XLA's flag that names kinds of fusions which a library of kernels computes, sums among them. JAX sends the defaults of
 # its own jaxlib with every program, and those of 0.10.2 name some; by default our plugin has none.
@@ -25,7 +25,7 @@ def said(names=PACKAGES):
 
 
 def program():
-    """The bf16scope to ask."""
+    """The bf16scope to run."""
     if named := os.environ.get("BF16SCOPE"):
         return named
     subprocess.run(["cargo", "build", "--quiet", "--locked"], cwd=ROOT, check=True)
@@ -43,7 +43,7 @@ def by_plugin(bf16scope):
 
 
 def enter(without=()):
-    """Goes on in the virtual environment `BF16SCOPE_VENV`, by default one below `target`; installs what it lacks."""
+    """Restarts the script in the virtual environment `BF16SCOPE_VENV`, by default one in `target`; installs missing packages."""
     folder = Path(os.environ.get("BF16SCOPE_VENV") or ROOT / "target" / "jax-venv").absolute()
     if Path(sys.prefix) == folder:
         return
@@ -51,6 +51,6 @@ def enter(without=()):
         venv.create(folder, with_pip=True)
     python = str(folder / "bin" / "python")
     wanted = [f"{name}=={version}" for name, version in PACKAGES.items() if name not in without]
-    # Says nothing where everything is there.
+    # It prints nothing if every package is installed.
     subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True, stdout=sys.stderr)
     os.execv(python, [python, *sys.argv])

@@ -1,4 +1,4 @@
-"""Networks of more kinds than those of `networks.py`: what lowering rules were not found on."""
+"""Further kinds of networks than those in `networks.py`, on which lowering rules were not developed."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ from flax import linen as nn
 
 
 class GraphNetwork(nn.Module):
-    """Messages along edges, from both ends, summed where they arrive."""
+    """A graph network: messages from both ends of each edge, summed at their target."""
 
     dtype: jnp.dtype
     width: int = 128
@@ -26,7 +26,7 @@ class GraphNetwork(nn.Module):
 
 
 class GatedAudio(nn.Module):
-    """A WaveNet: gated, dilated convolutions over time, whose outputs are put together at the end."""
+    """A WaveNet: gated, dilated convolutions over time, whose outputs are concatenated at the end."""
 
     dtype: jnp.dtype
     width: int = 64
@@ -47,7 +47,7 @@ class GatedAudio(nn.Module):
 
 
 class Gru(nn.Module):
-    """Two layers over a text, each a loop."""
+    """Two GRU layers over a text, each a loop."""
 
     dtype: jnp.dtype
     width: int = 256
@@ -88,7 +88,7 @@ class LstmByScan(nn.Module):
 
 
 class Histories(nn.Module):
-    """A recommender: what a user saw, weighed by attention to what is offered."""
+    """A recommender: a user's history, weighed by attention to the offered item."""
 
     dtype: jnp.dtype
     items: int = 20_000
@@ -117,7 +117,7 @@ def norm(x, dtype):
 
 
 class ShuffleNet(nn.Module):
-    """Grouped 1×1 convolutions, whose groups are mixed, around depthwise ones."""
+    """A ShuffleNet: grouped 1×1 convolutions with a channel shuffle around depthwise convolutions."""
 
     dtype: jnp.dtype
     groups: int = 4
@@ -147,7 +147,7 @@ class ShuffleNet(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Each layer reads what all before it gave."""
+    """A DenseNet: each layer reads the outputs of all layers before it."""
 
     dtype: jnp.dtype
     growth: int = 32
@@ -168,7 +168,7 @@ class DenseNet(nn.Module):
 
 
 class Generator(nn.Module):
-    """Images from noise."""
+    """A generator: images from noise."""
 
     dtype: jnp.dtype
 
@@ -182,7 +182,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Whether images are real."""
+    """A discriminator: whether images are real."""
 
     dtype: jnp.dtype
 
@@ -194,7 +194,7 @@ class Discriminator(nn.Module):
 
 
 class Gan(nn.Module):
-    """Both, of which each learns from what the other says with its parameters as they are."""
+    """A GAN: each network is trained with the other's parameters held constant."""
 
     dtype: jnp.dtype
 
@@ -202,15 +202,15 @@ class Gan(nn.Module):
         self.generator, self.discriminator = Generator(self.dtype), Discriminator(self.dtype)
 
     def __call__(self, noise):
-        made = self.generator(noise)
-        return made, self.discriminator(made)
+        images = self.generator(noise)
+        return images, self.discriminator(images)
 
     def judge(self, images):
         return self.discriminator(images)
 
 
 class MixtureOfExperts(nn.Module):
-    """Layers whose tokens each go to the two experts that a router likes best."""
+    """A mixture of experts: a router sends each token to two experts."""
 
     dtype: jnp.dtype
     width: int = 256
@@ -224,15 +224,15 @@ class MixtureOfExperts(nn.Module):
             y = nn.LayerNorm(dtype=self.dtype)(x)
             x = x + nn.MultiHeadDotProductAttention(4, dtype=self.dtype)(y, y)
             y = nn.LayerNorm(dtype=self.dtype)(x)
-            # A router is f32, as users write it, whatever the experts are.
+            # The router is f32 for every dtype of the experts, as users write it.
             scores = nn.Dense(self.experts, dtype=jnp.float32)(y.astype(jnp.float32))
             best, which = jax.lax.top_k(nn.softmax(scores), 2)
             weights = jnp.sum(jax.nn.one_hot(which, self.experts) * best[..., None], axis=-2).astype(self.dtype)
             wide = self.param(f"wide{layer}", nn.initializers.lecun_normal(), (self.experts, self.width, 512))
             narrow = self.param(f"narrow{layer}", nn.initializers.lecun_normal(), (self.experts, 512, self.width))
             hidden = nn.silu(jnp.einsum("btd,edf->betf", y, wide.astype(self.dtype)))
-            given = jnp.einsum("betf,efd->betd", hidden, narrow.astype(self.dtype))
-            x = x + jnp.einsum("betd,bte->btd", given, weights)
+            outputs = jnp.einsum("betf,efd->betd", hidden, narrow.astype(self.dtype))
+            x = x + jnp.einsum("betd,bte->btd", outputs, weights)
         return nn.Dense(1024, dtype=self.dtype)(nn.LayerNorm(dtype=self.dtype)(x)).astype(jnp.float32)
 
 
@@ -275,7 +275,7 @@ class Llama(nn.Module):
 
 
 class ConvNext(nn.Module):
-    """Depthwise convolutions of 7×7, then two dense layers for each pixel."""
+    """A ConvNeXt: depthwise 7×7 convolutions, then two dense layers for each pixel."""
 
     dtype: jnp.dtype
 
@@ -293,7 +293,7 @@ class ConvNext(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Dense layers over places, then over features."""
+    """An MLP-Mixer: dense layers over positions, then over features."""
 
     dtype: jnp.dtype
     width: int = 256
@@ -335,8 +335,8 @@ class VolumeUNet(nn.Module):
 
 
 class Flow(nn.Module):
-    """A normalising flow: couplings that scale and move half of the numbers by what the others say. Gives what each
-    example's negative log-likelihood is."""
+    """A normalising flow: coupling layers that scale and shift half of the numbers by functions of the other half. It returns
+    each example's negative log-likelihood."""
 
     dtype: jnp.dtype
     layers: int = 6
@@ -390,7 +390,7 @@ class StateSpace(nn.Module):
 
 
 class TwoTower(nn.Module):
-    """Images and texts, each as a vector of length one, and how alike all pairs are."""
+    """A two-tower model: unit vectors of images and texts, and the similarities of all pairs."""
 
     dtype: jnp.dtype
     width: int = 256
@@ -416,7 +416,7 @@ class TwoTower(nn.Module):
 
 
 class Field(nn.Module):
-    """A function of a place and a time, whose derivatives a loss asks for."""
+    """A physics-informed network: a function of position and time, whose derivatives the loss uses."""
 
     dtype: jnp.dtype
     width: int = 256

@@ -72,7 +72,7 @@ class Bert(nn.Module):
 
 
 def pre_norm_layer(x, heads, mask, dtype):
-    """Attention and two dense layers, each of the norm of its input and added to it."""
+    """A pre-norm block: attention and two dense layers, each with a residual connection."""
     y = nn.LayerNorm(dtype=dtype)(x)
     x = x + nn.MultiHeadDotProductAttention(heads, dtype=dtype)(y, y, mask=mask)
     y = nn.gelu(nn.Dense(4 * x.shape[-1], dtype=dtype)(nn.LayerNorm(dtype=dtype)(x)))
@@ -117,7 +117,7 @@ class Gpt(nn.Module):
 
 
 class UNet(nn.Module):
-    """Three scales with batch norms, and a class for each pixel."""
+    """A U-Net: three scales with batch norms, and a class for each pixel."""
 
     dtype: jnp.dtype
     features: int = 48
@@ -127,19 +127,19 @@ class UNet(nn.Module):
         def twice(x, features):
             return nn.relu(conv(nn.relu(conv(x, features, 3, dtype=self.dtype)), features, 3, dtype=self.dtype))
 
-        kept = []
+        skips = []
         for scale in range(2):
-            kept.append(twice(x, self.features * 2**scale))
-            x = nn.max_pool(kept[-1], (2, 2), (2, 2))
+            skips.append(twice(x, self.features * 2**scale))
+            x = nn.max_pool(skips[-1], (2, 2), (2, 2))
         x = twice(x, self.features * 4)
         for scale in reversed(range(2)):
             x = nn.ConvTranspose(self.features * 2**scale, (2, 2), (2, 2), dtype=self.dtype)(x)
-            x = twice(jnp.concatenate([x, kept[scale]], axis=-1), self.features * 2**scale)
+            x = twice(jnp.concatenate([x, skips[scale]], axis=-1), self.features * 2**scale)
         return nn.Conv(8, (1, 1), dtype=self.dtype)(x).astype(jnp.float32)
 
 
 class EfficientNet(nn.Module):
-    """Blocks that widen, convolve each feature by itself, weigh features by what all pixels say, and narrow again."""
+    """An EfficientNet: blocks that widen, convolve depthwise, apply squeeze-and-excitation, and narrow again."""
 
     dtype: jnp.dtype
 
@@ -159,7 +159,7 @@ class EfficientNet(nn.Module):
 
 
 class Lstm(nn.Module):
-    """Two layers over a text, each a loop."""
+    """Two recurrent layers over a text, each a loop."""
 
     dtype: jnp.dtype
     width: int = 512
@@ -174,7 +174,7 @@ class Lstm(nn.Module):
 
 
 class Dlrm(nn.Module):
-    """Clicks from numbers and from categories: tables, products of all pairs, dense layers."""
+    """A DLRM: clicks from numbers and categories, by embeddings, products of all pairs and dense layers."""
 
     dtype: jnp.dtype
     tables: int = 8
@@ -198,7 +198,7 @@ class Dlrm(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """A small U-Net of a diffusion model: group norms, times, attention at the lower scale."""
+    """A diffusion model's small U-Net: group norms, time embeddings, attention at the lower scale."""
 
     dtype: jnp.dtype
     features: int = 64
@@ -252,12 +252,12 @@ def integers(n, *dims):
 
 
 def coin(key, batch):
-    """Zeros, and three ones of ten."""
+    """Ones with probability 0.3, else zeros."""
     return jax.random.bernoulli(key, 0.3, (batch,)).astype(jnp.float32)
 
 
 def up_to_batch(per_example):
-    """Integers below the batch, so many for each example, in one array: ends of a graph's edges."""
+    """Integers below the batch size, `per_example` for each example in one array: the ends of a graph's edges."""
     return lambda key, batch: jax.random.randint(key, (batch * per_example,), 0, batch)
 
 
@@ -267,7 +267,7 @@ def own_number(_, batch):
 
 
 def supervised(loss):
-    """The loss of a model's outputs and labels, and what a model changes as it runs."""
+    """An objective: the loss of a model's outputs and labels, and the model's updated state."""
 
     def objective(model, variables, inputs, labels, mutable):
         outputs, changed = model.apply(variables, inputs, mutable=mutable)
@@ -277,7 +277,7 @@ def supervised(loss):
 
 
 def adversarial(model, variables, noise, images, mutable):
-    """Both losses of a GAN, each of which is a constant to the other network's parameters."""
+    """Both losses of a GAN; each depends only on its own network's parameters."""
 
     def without(name):
         params = variables["params"]
@@ -293,7 +293,7 @@ def adversarial(model, variables, noise, images, mutable):
 
 
 def burgers(model, variables, points, wanted, mutable):
-    """How far a field is from Burgers' equation, u_t + u u_x = 0.01 u_xx, and from its values at the first points."""
+    """The residual of Burgers' equation, u_t + u u_x = 0.01 u_xx, plus the error at the first points."""
 
     def u(point):
         return model.apply(variables, point)
@@ -310,7 +310,7 @@ class Network(NamedTuple):
     """A network to train."""
 
     model: type
-    # Of outputs and labels, or an objective as `supervised` makes one.
+    # A function of outputs and labels; None with an `objective`.
     loss: callable
     optimizer: optax.GradientTransformation
     inputs: tuple
@@ -340,7 +340,7 @@ NETWORKS = {
         (floats(32, 32, 3), lambda key, batch: jax.random.uniform(key, (batch,), maxval=1000.0)),
         floats(32, 32, 3),
     ),
-    # Those that rules are worked on with, as are the nine before them.
+    # Lowering rules are developed on these and on the nine before them.
     "graph": Network(
         kinds.GraphNetwork, cross_entropy, optax.adam(1e-3), (floats(64), up_to_batch(8), up_to_batch(8)), integers(16)
     ),
@@ -357,7 +357,7 @@ NETWORKS = {
     "experts": Network(kinds.MixtureOfExperts, cross_entropy, optax.adamw(1e-4), (integers(1024, 64),), integers(1024, 64)),
     "llama": Network(kinds.Llama, cross_entropy, optax.adamw(1e-4), (integers(2048, 256),), integers(2048, 256)),
     "statespace": Network(kinds.StateSpace, cross_entropy, optax.adamw(1e-3), (floats(64, 32),), integers(32, 64)),
-    # Those that are only looked at.
+    # These are only evaluated.
     "lstm_scan": Network(kinds.LstmByScan, cross_entropy, optax.adam(1e-3), (floats(64, 64),), integers(32, 64)),
     "convnext": Network(kinds.ConvNext, cross_entropy, optax.adamw(1e-4), (floats(96, 96, 3),), integers(100)),
     "mixer": Network(kinds.Mixer, cross_entropy, optax.adamw(1e-4), (floats(128, 128, 3),), integers(100)),
@@ -370,7 +370,7 @@ NETWORKS = {
 }
 
 
-# What is smaller where a step runs on a CPU: the same layers and widths, of smaller images or fewer layers.
+# Smaller variants for steps that run on a CPU: the same kinds of layers and widths, with smaller images or fewer layers.
 SMALLER = {
     "resnet50": {"inputs": (floats(96, 96, 3),)},
     "bert_base": {
@@ -382,9 +382,9 @@ SMALLER = {
 
 
 def step(name, dtype, batch, input_dtype=jnp.float32, to_run=False, of_loss=lambda loss: loss):
-    """A training step, which takes a state and a batch and gives the next state and the loss; and a function of a seed
-    that makes both. `to_run` makes large networks smaller, and gives the gradients behind the loss; what is differentiated is
-    `of_loss` of the loss."""
+    """A training step, which takes a state and a batch and returns the next state and the loss; and a function that makes both
+    from a seed. `to_run` makes large networks smaller, and returns the gradients after the loss; `of_loss` of the loss is
+    differentiated."""
     network = NETWORKS[name]._replace(**SMALLER.get(name, {}) if to_run else {})
     model = network.model(dtype=dtype)
     objective = network.objective or supervised(network.loss)

@@ -1,6 +1,6 @@
-"""The networks of `policy`, which is a program and no module: `tests/data/corpus/make.py` has the same."""
+"""The networks of `policy`, in a module so that `tests/data/corpus/make.py` can import them too."""
 
-# Network, batch that is compiled, batch that is run, seeds.
+# Network, batch size when compiled, batch size when run, seeds.
 ROWS = [
     ("resnet50", 64, 4, 8),
     ("bert_base", 32, 8, 4),
