@@ -71,9 +71,9 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
         // As many records as have an index that is kept, of the same lengths in both files: one may stand for the other.
-        let records = |of: &str| -> Vec<u8> {
+        let records = |name: &str| -> Vec<u8> {
             (0..1100)
-                .flat_map(|number| framed(format!("{of} {number:05} {}", "x".repeat(number % 40)).as_bytes()))
+                .flat_map(|number| framed(format!("{name} {number:05} {}", "x".repeat(number % 40)).as_bytes()))
                 .collect()
         };
         write("a.gz", &gzip(&records("a")));
@@ -345,8 +345,8 @@ fn every_kind_of_entry_is_made_again_whatever_is_done_to_it() {
                 harm(entry, other, &place);
                 n_cases += 1;
                 assert_eq!(place.hash(name), *expected, "{name}: {}: {what}", entry.display());
-                let found = fs::symlink_metadata(entry).unwrap();
-                assert!(found.is_file(), "{name}: {}: {what} is left", entry.display());
+                let metadata = fs::symlink_metadata(entry).unwrap();
+                assert!(metadata.is_file(), "{name}: {}: {what} is left", entry.display());
                 // A folder that is not empty must not be removed.
                 if what == "a folder with a file" {
                     let aside = PathBuf::from(format!("{}.aside0", entry.display()));

@@ -209,17 +209,17 @@ fn negate(client: &Client) -> Result<Vec<u8>, PjrtError> {
 /// The pids of this process's children that run as bf16scope's child processes.
 fn pids() -> Vec<u32> {
     let me = std::process::id().to_string();
-    let mut found = Vec::new();
+    let mut pids = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         if parent == Some(&me) && command.ends_with(b"__child\0") {
-            found.push(pid);
+            pids.push(pid);
         }
     }
-    found
+    pids
 }
 
 /// The child that `make` started: other tests of this process start theirs at the same time, so a program of another name
@@ -383,8 +383,8 @@ fn ctrl_c_on_a_terminal_ends_the_command_and_its_child() {
     let mut command = Command::new("python3");
     command.args([script, env!("CARGO_BIN_EXE_bf16scope"), "run", "m.hlo", "--random", "1"]);
     let output = command.current_dir(folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said, "signal 2, 1 child ended\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(stdout, "signal 2, 1 child ended\n", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

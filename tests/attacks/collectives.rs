@@ -20,8 +20,8 @@ fn refusals(header: &str, body: &str) -> [String; 2] {
 
 #[track_caller]
 fn check(header: &str, body: &str, expected: &str) {
-    let said = |cannot: &str| format!("bf16scope: m.hlo cannot be {cannot}\n  caused by: {expected}\n");
-    assert_eq!(refusals(header, body), [said("run"), said("audited")]);
+    let refusal = |cannot: &str| format!("bf16scope: m.hlo cannot be {cannot}\n  caused by: {expected}\n");
+    assert_eq!(refusals(header, body), [refusal("run"), refusal("audited")]);
 }
 
 #[test]

@@ -79,23 +79,26 @@ fn a_second_rule_is_for_the_value_it_is_given_to() {
 
 #[test]
 fn what_a_rule_gives_is_checked() {
-    let given = |rule: fn(&Emitter, InstrId) -> Vec<InstrId>| {
+    let error_of_rule = |rule: fn(&Emitter, InstrId) -> Vec<InstrId>| {
         error_of(move |g, x| g.scope().within("layer", |_| x.tanh().with_custom_vjp(&[x], rule)))
     };
     let at = "attack/%copy.3 (layer/custom_vjp, at HERE): ";
     let x = "input 0, attack/%x (x, at HERE),";
-    assert_eq!(given(|_, _| vec![]), format!("{at}its custom VJP gives 0 cotangents, expected 1: one for each input"));
     assert_eq!(
-        given(|_, g| vec![g, g]),
+        error_of_rule(|_, _| vec![]),
+        format!("{at}its custom VJP gives 0 cotangents, expected 1: one for each input")
+    );
+    assert_eq!(
+        error_of_rule(|_, g| vec![g, g]),
         format!("{at}its custom VJP gives 2 cotangents, expected 1: one for each input")
     );
     let x_name = x.trim_start_matches("input 0, ").trim_end_matches(',');
     assert_eq!(
-        given(|_, _| vec![POISON]),
+        error_of_rule(|_, _| vec![POISON]),
         format!("{at}its custom VJP gives POISON for input 0, {x_name}, expected a cotangent")
     );
     assert_eq!(
-        given(|_, _| vec![InstrId(99)]),
+        error_of_rule(|_, _| vec![InstrId(99)]),
         format!(
             "{at}its custom VJP gives instruction 99 for {x} which the computation has not\n  help: an id is one of the \
              graph it was made in"
@@ -103,16 +106,16 @@ fn what_a_rule_gives_is_checked() {
     );
     let help = "\n  help: a cotangent has the dtype and dims of its input";
     assert_eq!(
-        given(|e, g| vec![e.convert(g, DType::BF16)]),
+        error_of_rule(|e, g| vec![e.convert(g, DType::BF16)]),
         format!("{at}its custom VJP gives bf16[3] for {x} expected f32[3]{help}")
     );
     assert_eq!(
-        given(|e, g| vec![e.reduce_sum(g, &[0])]),
+        error_of_rule(|e, g| vec![e.reduce_sum(g, &[0])]),
         format!("{at}its custom VJP gives f32[] for {x} expected f32[3]{help}")
     );
     // The number of an instruction of another graph, say: here it is that of x.
     assert_eq!(
-        given(|_, _| vec![InstrId(0)]),
+        error_of_rule(|_, _| vec![InstrId(0)]),
         format!(
             "{at}what its custom VJP gives for {x} is not computed from the cotangent of the result\n  help: a VJP is \
              linear in that cotangent; an id of another graph names some other instruction here"

@@ -215,20 +215,20 @@ fn an_optimizer_takes_one_gradient_of_the_variables_shape() {
         update.emit(&g, &step, &gradients(&g));
         error(&g, &[])
     };
-    let of = |g: &Graph, dims: &[i64]| g.full(DType::F32, dims, 1.0);
+    let ones = |g: &Graph, dims: &[i64]| g.full(DType::F32, dims, 1.0);
     let operand = |shape: &str| format!("\n  operand 0: {shape} broadcast\n  at HERE");
     // [3] broadcasts to [2,3]: the update went on without a word.
     assert_eq!(
-        attempt(&|g| vec![(0, of(g, &[3]))]),
+        attempt(&|g| vec![(0, ones(g, &[3]))]),
         "optimizer: the gradient of w is f32[3], expected f32[2,3]\n  operand 0: f32[2,3] w\n  operand 1: f32[3] \
          broadcast\n  at HERE\n  help: is it that of another variable?"
     );
     assert_eq!(
-        attempt(&|g| vec![(0, of(g, &[2, 3])), (0, of(g, &[2, 3]))]),
+        attempt(&|g| vec![(0, ones(g, &[2, 3])), (0, ones(g, &[2, 3]))]),
         format!("optimizer: w has two gradients, expected one{}\n  help: add them up first", operand("f32[2,3]"))
     );
     assert_eq!(
-        attempt(&|g| vec![(5, of(g, &[2, 3]))]),
+        attempt(&|g| vec![(5, ones(g, &[2, 3]))]),
         format!("optimizer: variable 5 was asked for, but there are 1{}", operand("f32[2,3]"))
     );
 }

@@ -58,7 +58,7 @@ fn kills(n: usize) {
         command
     };
     let killed = shapes.path("killed.safetensors");
-    let when = || fs::metadata(&killed).and_then(|found| found.modified()).ok();
+    let when = || fs::metadata(&killed).and_then(|metadata| metadata.modified()).ok();
     let mut random = SmallRng::seed_from_u64(100);
     let (mut n_saving, mut n_early, mut done) = (0, 0, Vec::new());
     for number in 0..n {
@@ -66,8 +66,8 @@ fn kills(n: usize) {
         let args = ["--epochs", "1000000", "--checkpoint", "killed.safetensors", "--resume"];
         let args = if killed.exists() { &args[..] } else { &args[..4] };
         let (before, began) = (when(), Instant::now());
-        let said = fs::File::create(shapes.path("said")).unwrap();
-        let mut child = train("cache", args).stdout(Stdio::null()).stderr(said).spawn().unwrap();
+        let stderr = fs::File::create(shapes.path("said")).unwrap();
+        let mut child = train("cache", args).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         let ended = |child: &mut Child| {
             assert!(child.try_wait().unwrap().is_none(), "{}", fs::read_to_string(shapes.path("said")).unwrap())
         };

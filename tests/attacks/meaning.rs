@@ -430,16 +430,19 @@ fn small_files_take_little() {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -v 3145728; ulimit -t 20; exec \"$0\" \"$@\""]).arg(command.get_program());
         let output = shell.args(command.get_args()).arg("--offline").current_dir(folder.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let code = output.status.code();
         assert!(
             matches!(code, Some(0..=2)),
             "{name}: {:?} {}",
             output.status,
-            said.chars().take(500).collect::<String>()
+            stderr.chars().take(500).collect::<String>()
         );
-        assert!(code == Some(0) || said.starts_with("bf16scope: ") || said.starts_with("error: "), "{name}: {said}");
-        assert!(!said.contains("bug of bf16scope") && !said.contains("panicked"), "{name}: {said}");
+        assert!(
+            code == Some(0) || stderr.starts_with("bf16scope: ") || stderr.starts_with("error: "),
+            "{name}: {stderr}"
+        );
+        assert!(!stderr.contains("bug of bf16scope") && !stderr.contains("panicked"), "{name}: {stderr}");
     }
     assert_eq!(n, 28);
 }

@@ -154,10 +154,10 @@ fn disordered(steps: &[Step], disorder: &Disorder) -> Module {
 /// Barriers, tuples and their elements are only other names; a conversion of an exact conversion is that of its operand.
 fn values(module: &Module, numbers: &mut BTreeMap<String, usize>) -> Vec<usize> {
     let entry = module.entry();
-    let mut of: Vec<Vec<usize>> = Vec::new();
+    let mut by_instruction: Vec<Vec<usize>> = Vec::new();
     let mut texts: BTreeMap<usize, (DType, usize)> = BTreeMap::new();
     for instr in &entry.instructions {
-        let operands: Vec<&Vec<usize>> = instr.operands.iter().map(|id| &of[id.idx()]).collect();
+        let operands: Vec<&Vec<usize>> = instr.operands.iter().map(|id| &by_instruction[id.idx()]).collect();
         let value = match &instr.op {
             Op::Tuple => operands.into_iter().flatten().copied().collect(),
             Op::OptimizationBarrier => operands[0].clone(),
@@ -169,7 +169,7 @@ fn values(module: &Module, numbers: &mut BTreeMap<String, usize>) -> Vec<usize> 
                     && let Some(&(DType::BF16, origin)) = texts.get(&operands[0])
                 {
                     if dtype == Some(DType::BF16) {
-                        of.push(vec![origin]);
+                        by_instruction.push(vec![origin]);
                         continue;
                     }
                     operands = vec![origin];
@@ -190,9 +190,9 @@ fn values(module: &Module, numbers: &mut BTreeMap<String, usize>) -> Vec<usize> 
                 vec![number]
             }
         };
-        of.push(value);
+        by_instruction.push(value);
     }
-    of[entry.root.idx()].clone()
+    by_instruction[entry.root.idx()].clone()
 }
 
 /// All passes on a random module: each ends, returns a module that verifies, and changes no value.
@@ -225,10 +225,10 @@ fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
     let wrt = e.with_module(|module| module.entry().parameters());
     let of_parameters = gradients(&e, loss, &wrt).unwrap();
     e.with_module_mut(|module| wait(&mut module.computations[0], n_forward, &disorder.waits));
-    let kept = e.with_module(Module::clone);
+    let original = e.with_module(Module::clone);
     let (again, _) = remat(&e, n_forward, &of_parameters, &Remat::Elementwise).unwrap();
     let finish = |module: Module, results: &[InstrId]| {
-        let e = Emitter::new(module, kept.entry);
+        let e = Emitter::new(module, original.entry);
         e.tuple(results);
         let mut module = e.finish().unwrap();
         module.input_output_alias.clear();
@@ -236,7 +236,7 @@ fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
         module
     };
     let numbers = &mut BTreeMap::new();
-    let expected = values(&finish(kept.clone(), &of_parameters), numbers);
+    let expected = values(&finish(original.clone(), &of_parameters), numbers);
     assert_eq!(values(&finish(e.finish().unwrap(), &again), numbers), expected, "remat");
     n_paced
 }
@@ -409,6 +409,6 @@ fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_rematerialised() 
     again.input_output_alias.clear();
     check_copies("remat", &module, &again, &with(&[("tanh", 2), ("s", 2), ("s2", 2), ("s3", 2)]));
     let entry = again.entry();
-    let kept = entry.instructions[n_forward..].iter().filter(|instr| instr.op == Op::OptimizationBarrier);
-    assert!(kept.clone().count() > 0 && kept.clone().all(|instr| instr.sharding.is_some()));
+    let barriers = entry.instructions[n_forward..].iter().filter(|instr| instr.op == Op::OptimizationBarrier);
+    assert!(barriers.clone().count() > 0 && barriers.clone().all(|instr| instr.sharding.is_some()));
 }

@@ -128,8 +128,12 @@ fn damaged_records_end_the_run_or_are_left_out_and_counted() {
     let stderr = text(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     // Each is reported once: the training's, and the test's.
-    let said = |name: &str| stderr.matches(&format!("left out, 1 of at most 1: {name}")).count();
-    assert_eq!((said("shapes-00000-of-00003, record 0"), said("shapes-00002-of-00003, record ")), (1, 1), "{stderr}");
+    let n_warnings = |name: &str| stderr.matches(&format!("left out, 1 of at most 1: {name}")).count();
+    assert_eq!(
+        (n_warnings("shapes-00000-of-00003, record 0"), n_warnings("shapes-00002-of-00003, record ")),
+        (1, 1),
+        "{stderr}"
+    );
 
     shapes.flip("shapes-00001-of-00003", 500);
     let output = shapes.train(&["--epochs", "1", "--checkpoint", "other.safetensors"]);
@@ -144,7 +148,7 @@ fn damaged_records_end_the_run_or_are_left_out_and_counted() {
 #[test]
 fn what_is_not_as_the_experiment_says_is_named_by_file_record_and_feature() {
     let shapes = Shapes::new();
-    let labels = |of: &str| FEATURES.replace("key: image/class/label, offset: -1", of);
+    let labels = |label_options: &str| FEATURES.replace("key: image/class/label, offset: -1", label_options);
     shapes.write("", &labels("key: image/class/text"), "batch: 4");
     assert_eq!(
         shapes.refused(),
@@ -226,8 +230,8 @@ fn what_is_broken_is_counted_by_name_before_it_ends_a_run() {
     let (code, stdout, _) = data(&["pictures"]);
     assert_eq!(code, Some(1));
     assert!(stdout.contains("1 neither"), "{stdout}");
-    let said = "pictures/disc/bad.png: feature `images`: 1 byte, 61; expected a JPEG or PNG image";
-    assert!(stdout.contains("2 broken:\n") && stdout.contains(said), "{stdout}");
+    let message = "pictures/disc/bad.png: feature `images`: 1 byte, 61; expected a JPEG or PNG image";
+    assert!(stdout.contains("2 broken:\n") && stdout.contains(message), "{stdout}");
     assert!(stdout.contains("pictures/disc/3.jpg: feature `images`: the "), "{stdout}");
 }
 
@@ -416,8 +420,8 @@ fn a_tar_without_its_end_is_told() {
     let (code, stderr) = data("junk.tar", &[&whole[..], b"junk"].concat());
     let n_bytes = whole.len();
     assert_eq!(code, Some(0), "{stderr}");
-    let said = format!("warning: junk.tar: 4 bytes behind the mark of its end, from byte {n_bytes}, are not read\n");
-    assert!(stderr.contains(&said), "{stderr}");
+    let warning = format!("warning: junk.tar: 4 bytes behind the mark of its end, from byte {n_bytes}, are not read\n");
+    assert!(stderr.contains(&warning), "{stderr}");
     let (code, stderr) = data("two.tar", &[&whole[..], &whole].concat());
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains(&format!("two.tar: another tar begins at byte {n_bytes}, behind the end")), "{stderr}");
@@ -440,8 +444,8 @@ fn what_of_json_is_no_feature_is_told() {
     let output = binary::bf16scope(&["data", "a.tar"]).current_dir(folder.path()).output().unwrap();
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    let said = "warning: a.tar, example `a`: `json.boxes` is a list of lists or objects, and is passed over, as others like it are";
-    assert!(stderr.contains(said), "{stderr}");
+    let warning = "warning: a.tar, example `a`: `json.boxes` is a list of lists or objects, and is passed over, as others like it are";
+    assert!(stderr.contains(warning), "{stderr}");
     assert_eq!(stderr.matches("passed over").count(), 1, "{stderr}");
     assert!(text(&output.stdout).contains("json.label"), "{}", text(&output.stdout));
 }
@@ -475,7 +479,7 @@ fn what_a_folder_leaves_out_is_told() {
     }
     std::fs::write(folder.path().join("set/b/x.gif"), "GIF89a").unwrap();
     std::fs::write(folder.path().join("set/stray.jpg"), "").unwrap();
-    let said = |n_test: u64| {
+    let stderr_of = |n_test: u64| {
         let model = "model: {kind: mlp, input: [8, 8, 3], n_classes: 3}";
         let data = format!("data: {{images: set, n_test: {n_test}, features: {{images: {{resize: bilinear}}}}}}");
         std::fs::write(folder.path().join("e.yaml"), format!("{model}\n{data}\ntrain: {{batch: 1, epochs: 1}}\n"))
@@ -484,7 +488,7 @@ fn what_a_folder_leaves_out_is_told() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         text(&output.stderr)
     };
-    let stderr = said(4);
+    let stderr = stderr_of(4);
     assert!(stderr.contains("set: 2 entries are not read, as only the `.jpg`, `.jpeg` and `.png`"), "{stderr}");
     assert!(stderr.contains("e.yaml:2:21: images come class after class: of 3 classes, 2 are in"), "{stderr}");
     assert!(stderr.contains("2 are in the part for testing and 2 in the rest\n"), "{stderr}");

@@ -146,9 +146,9 @@ fn what_panicked_in_the_crate_is_said_before_it_is_run() {
     for (model, base) in &bases {
         read(folder.path(), base).unwrap_or_else(|error| panic!("{model}: {error}"));
     }
-    for (model, path, value, said) in refused() {
+    for (model, path, value, message) in refused() {
         let error = read(folder.path(), &with(bases[model].clone(), path, value.clone())).unwrap_err();
-        assert!(error.contains(said), "{model}, {path} = {value}: {error}");
+        assert!(error.contains(message), "{model}, {path} = {value}: {error}");
     }
 }
 
@@ -167,12 +167,12 @@ fn the_program_says_it_in_a_sentence() {
     let bomb = sequence("normalizers", replace("a", 30), 6);
     let mut cases = refused();
     cases.push(("WordLevel", "normalizer", bomb, "makes "));
-    for (model, path, value, said) in cases {
+    for (model, path, value, message) in cases {
         read(folder.path(), &with(bases[model].clone(), path, value)).err();
         let output = binary::bf16scope(&["data", "e.yaml"]).current_dir(folder.path()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{model}, {path}: {stderr}");
-        assert!(stderr.contains(said) && stderr.starts_with("bf16scope: "), "{model}, {path}: {stderr}");
+        assert!(stderr.contains(message) && stderr.starts_with("bf16scope: "), "{model}, {path}: {stderr}");
         assert!(!stderr.contains("panicked") && !stderr.contains("backtrace"), "{model}, {path}: {stderr}");
     }
 }
@@ -192,15 +192,15 @@ fn lengths_that_a_tokenizer_says_are_told_not_to_be_applied() {
     });
     let base = bases()[0].1.clone();
     let both = with(with(base.clone(), "truncation", truncation.clone()), "padding", padding);
-    for (tokenizer, said) in
+    for (tokenizer, settings) in
         [(with(base, "truncation", truncation), "`truncation` is"), (both, "`truncation` and `padding` are")]
     {
         std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
         let output = binary::bf16scope(&["data", "e.yaml"]).current_dir(folder.path()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{stderr}");
-        let said = format!("tokenizer.json: its {said} not applied: how long examples are is what");
-        assert!(stderr.contains(&said), "{stderr}");
+        let warning = format!("tokenizer.json: its {settings} not applied: how long examples are is what");
+        assert!(stderr.contains(&warning), "{stderr}");
     }
 }
 

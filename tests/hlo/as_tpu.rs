@@ -344,8 +344,8 @@ fn products_in_called_computations_are_rewritten_and_others_are_said() {
     let module = parse(text, "m.txt").unwrap();
     let (rewritten, report) = as_tpu(&module, &TpuArithmetic::V2).unwrap();
     verify(&rewritten).unwrap();
-    let of = |name: &str| report.products.iter().find(|product| product.instruction == name);
-    assert_eq!((report.products.len(), of("d").unwrap().n_products), (1, 1));
+    let product_of = |name: &str| report.products.iter().find(|product| product.instruction == name);
+    assert_eq!((report.products.len(), product_of("d").unwrap().n_products), (1, 1));
     let left: Vec<&str> = report.left.iter().map(|left| left.why.as_str()).collect();
     assert_eq!(
         left,
@@ -359,13 +359,13 @@ fn products_in_called_computations_are_rewritten_and_others_are_said() {
 /// An infinity stays one with one product, and makes NaN with more; subnormal numbers are zeros.
 #[test]
 fn infinities_and_subnormal_numbers_are_what_the_split_makes_of_them() {
-    let of = |precision: &str| {
+    let products_at = |precision: &str| {
         let case = case("1", "1", "", "lhs_contracting_dims={0}, rhs_contracting_dims={0}");
         let module = module(&case, "dot", &format!("operand_precision={{{precision},{precision}}}"));
         let rewritten = rewritten(&module);
         move |x: f32, y: f32| in_f32(&rewritten, [&[x], &[y]])[0]
     };
-    let (one, three) = (of("default"), of("high"));
+    let (one, three) = (products_at("default"), products_at("high"));
     assert_eq!(one(f32::INFINITY, 2.0), f32::INFINITY);
     assert_eq!(one(f32::MAX, 0.5), f32::INFINITY, "the largest f32 is over bf16's greatest");
     assert!(three(f32::INFINITY, 2.0).is_nan() && three(f32::MAX, 0.5).is_nan());

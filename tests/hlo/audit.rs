@@ -79,9 +79,9 @@ ENTRY main {
         let n: i64 = dims.iter().product();
         Literal::from_elements(dims.to_vec(), &(0..n).map(|i| (i % 7) as f32 / 3.0 - 1.0).collect::<Vec<f32>>())
     });
-    let found = audit(&module, &arrays, &Policy::default());
-    assert_eq!(found.skipped, []);
-    let sum = row(&found, "of_bias");
+    let report = audit(&module, &arrays, &Policy::default());
+    assert_eq!(report.skipped, []);
+    let sum = row(&report, "of_bias");
     // Its operands were rounded before; it rounds nothing itself, but adds in another order.
     assert!(sum.errors.scaled > 1e-5 && sum.born.scaled < sum.errors.scaled / 8.0, "{sum:#?}");
 }
@@ -91,15 +91,15 @@ ENTRY main {
 fn a_sum_that_bf16_does_not_hold() {
     let module =
         parse("ENTRY m {\n  x = f32[2] parameter(0)\n  y = f32[2] parameter(1)\n  ROOT sum = f32[2] add(x, y)\n}\n");
-    let found = audit(&module, &[array(&[256.0, 1.0]), array(&[1.0, 2.0])], &allow(&["add"]));
-    let sum = row(&found, "sum");
+    let report = audit(&module, &[array(&[256.0, 1.0]), array(&[1.0, 2.0])], &allow(&["add"]));
+    let sum = row(&report, "sum");
     assert_eq!((sum.reference.as_str(), sum.lowered.as_str()), ("f32[2]", "bf16[2]"));
     assert_eq!(sum.born, sum.errors);
     assert_eq!((sum.born.max_abs, sum.born.mean_abs), (1.0, 0.5));
     assert_eq!((sum.born.max_rel, sum.born.scaled), (1.0 / 257.0, 1.0 / 257.0));
     assert_eq!((sum.born.max_ulp, sum.born.mean_ulp), (0.5, 0.25));
-    assert_eq!((found.error(), found.first_not_finite.as_deref(), found.n_slices), (1.0 / 257.0, None, 1));
-    assert_eq!(found.results[0].instruction, "sum");
+    assert_eq!((report.error(), report.first_not_finite.as_deref(), report.n_slices), (1.0 / 257.0, None, 1));
+    assert_eq!(report.results[0].instruction, "sum");
 }
 
 /// An f32 difference of a bf16 product, 256 for 257, and 250: it is off by a seventh, and the error is not born at it.
@@ -112,24 +112,26 @@ fn a_difference_of_nearly_equal_numbers_enlarges_what_it_reads() {
         ))
     };
     let inputs = |y: f32| [array(&[257.0]), array(&[1.0]), array(&[y])];
-    let of = |more: &str, y: f32| audit(&body(more), &inputs(y), &allow(&["multiply"]));
-    let found = of("ROOT difference = f32[1] subtract(product, y)", 250.0);
-    let difference = row(&found, "difference");
+    let audit_with = |more: &str, y: f32| audit(&body(more), &inputs(y), &allow(&["multiply"]));
+    let report = audit_with("ROOT difference = f32[1] subtract(product, y)", 250.0);
+    let difference = row(&report, "difference");
     assert_eq!((difference.born.scaled, difference.errors.scaled), (0.0, 1.0 / 7.0));
-    assert_eq!((difference.grown, row(&found, "product").grown), (1.0 / 7.0 - 1.0 / 257.0, 0.0));
-    assert_eq!(found.by_born()[0].instruction, "product");
-    assert_eq!(found.worst_first()[0].instruction, "difference");
+    assert_eq!((difference.grown, row(&report, "product").grown), (1.0 / 7.0 - 1.0 / 257.0, 0.0));
+    assert_eq!(report.by_born()[0].instruction, "product");
+    assert_eq!(report.worst_first()[0].instruction, "difference");
     // Its only reader has less of the error than the product had.
-    let found = of("difference = f32[1] subtract(product, y)\n  ROOT sum = f32[1] add(difference, x)", 250.0);
-    assert_eq!((row(&found, "difference").grown, found.worst_first()[0].instruction.as_str()), (0.0, "product"));
+    let report = audit_with("difference = f32[1] subtract(product, y)\n  ROOT sum = f32[1] add(difference, x)", 250.0);
+    assert_eq!((row(&report, "difference").grown, report.worst_first()[0].instruction.as_str()), (0.0, "product"));
     // A ten-thousandth that bf16 turns into -1: f32 does not know it either, as its rounding is amplified as much.
-    let found = of("ROOT difference = f32[1] subtract(product, y)", 256.9999);
-    assert!(row(&found, "difference").errors.scaled > 1e3, "{found:#?}");
-    assert_eq!(row(&found, "difference").grown, 0.0);
+    let report = audit_with("ROOT difference = f32[1] subtract(product, y)", 256.9999);
+    assert!(row(&report, "difference").errors.scaled > 1e3, "{report:#?}");
+    assert_eq!(row(&report, "difference").grown, 0.0);
     // Another choice is a jump, however small the change is.
-    let found =
-        of("is = pred[1] compare(product, y), direction=GT\n  ROOT chosen = f32[1] select(is, product, one)", 256.5);
-    let chosen = row(&found, "chosen");
+    let report = audit_with(
+        "is = pred[1] compare(product, y), direction=GT\n  ROOT chosen = f32[1] select(is, product, one)",
+        256.5,
+    );
+    let chosen = row(&report, "chosen");
     assert_eq!((chosen.errors.scaled, chosen.grown), (256.0 / 257.0, 0.0));
 }
 
@@ -140,13 +142,13 @@ fn an_exponential_of_a_large_number_enlarges_what_it_reads() {
         "ENTRY m {\n  x = f32[1] parameter(0)\n  one = f32[1] parameter(1)\n  scores = f32[1] multiply(x, one)\n  \
          ROOT power = f32[1] exponential(scores)\n}\n",
     );
-    let found = audit(&module, &[array(&[16.0625]), array(&[1.0])], &allow(&["multiply"]));
-    let power = row(&found, "power");
-    assert_eq!((power.born.scaled, row(&found, "scores").errors.scaled), (0.0, 1.0 / 257.0));
+    let report = audit(&module, &[array(&[16.0625]), array(&[1.0])], &allow(&["multiply"]));
+    let power = row(&report, "power");
+    assert_eq!((power.born.scaled, row(&report, "scores").errors.scaled), (0.0, 1.0 / 257.0));
     assert!(power.errors.scaled > 1.0 / 17.0 && power.errors.scaled < 1.0 / 16.0, "{power:#?}");
     assert_eq!(power.grown, power.errors.scaled - 1.0 / 257.0);
     assert_eq!(
-        (found.by_born()[0].instruction.as_str(), found.worst_first()[0].instruction.as_str()),
+        (report.by_born()[0].instruction.as_str(), report.worst_first()[0].instruction.as_str()),
         ("scores", "power")
     );
 }
@@ -159,12 +161,12 @@ fn error_is_handed_down_and_stays_where_it_was_born() {
          ROOT product = f32[1] multiply(sum, y)\n}\n",
     );
     let policy = Policy { keep: vec!["product".to_string()], ..allow(&["add"]) };
-    let found = audit(&module, &[array(&[254.0]), array(&[3.0])], &policy);
-    let (sum, product) = (row(&found, "sum"), row(&found, "product"));
+    let report = audit(&module, &[array(&[254.0]), array(&[3.0])], &policy);
+    let (sum, product) = (row(&report, "sum"), row(&report, "product"));
     assert_eq!((sum.born.max_abs, sum.errors.max_abs), (1.0, 1.0));
     assert_eq!((product.lowered.as_str(), product.born.max_abs, product.errors.max_abs), ("f32[1]", 0.0, 3.0));
-    assert_eq!(found.by_born()[0].instruction, "sum");
-    assert_eq!(found.error(), 3.0 / 771.0);
+    assert_eq!(report.by_born()[0].instruction, "sum");
+    assert_eq!(report.error(), 3.0 / 771.0);
 }
 
 /// The difference of two numbers that bf16 cannot distinguish is all error, and is attributed to the subtraction.
@@ -175,8 +177,8 @@ fn catastrophic_cancellation() {
          ROOT difference = f32[2] subtract(x, y)\n}\n",
     );
     let inputs = [array(&[1.0 + 1.0 / 512.0, 3.0]), array(&[1.0, 3.0])];
-    let found = audit(&module, &inputs, &allow(&["subtract"]));
-    let born = &row(&found, "difference").born;
+    let report = audit(&module, &inputs, &allow(&["subtract"]));
+    let born = &row(&report, "difference").born;
     assert_eq!((born.scaled, born.max_rel, born.flushed, born.cosine), (1.0, 1.0, 0.5, 0.0));
 }
 
@@ -189,16 +191,16 @@ fn exp_of_large_overflows_and_is_the_first_to() {
     );
     let policy = Policy { dtype: LowDType::F16, ..allow(&["exponential", "add"]) };
     if run::has_f16() {
-        let found = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &policy);
-        let born = &row(&found, "power").born;
+        let report = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &policy);
+        let born = &row(&report, "power").born;
         assert_eq!((born.n_introduced, born.overflowed, born.scaled), (1, 0.25, f64::INFINITY));
-        assert_eq!(found.first_not_finite.as_deref(), Some("power"));
-        assert_eq!(found.error(), f64::INFINITY);
+        assert_eq!(report.first_not_finite.as_deref(), Some("power"));
+        assert_eq!(report.error(), f64::INFINITY);
     }
     // In bf16, whose exponent is f32's, 1 + 1 is exact and exp(12) rounds.
-    let found = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &allow(&["exponential", "add"]));
-    assert_eq!(found.first_not_finite, None);
-    assert!(row(&found, "power").born.max_ulp <= 0.5 + 1e-3, "{found:#?}");
+    let report = audit(&module, &[array(&[0.0, 12.0, 0.0, 0.0])], &allow(&["exponential", "add"]));
+    assert_eq!(report.first_not_finite, None);
+    assert!(row(&report, "power").born.max_ulp <= 0.5 + 1e-3, "{report:#?}");
 }
 
 /// A mapped reduction, a call and a loop are rows, and their bodies are lowered with them.
@@ -217,29 +219,29 @@ fn called_computations_are_one_row() {
          ROOT end = f32[2] get-tuple-element(loop), index=1\n}\n",
     );
     // The call is exact: 258 and 1.0625 are numbers of bf16. The loop squares twice, and rounds twice.
-    let found = audit(&module, &[array(&[129.0, 1.0625 / 2.0])], &allow(&["add", "multiply"]));
-    assert_eq!(row(&found, "called").born.max_abs, 0.0);
-    let looped = row(&found, "loop");
+    let report = audit(&module, &[array(&[129.0, 1.0625 / 2.0])], &allow(&["add", "multiply"]));
+    assert_eq!(row(&report, "called").born.max_abs, 0.0);
+    let looped = row(&report, "loop");
     let bf16 = |x: f32| half::bf16::from_f32(x).to_f32();
     let square = bf16(258.0 * 258.0);
     let lowered = bf16(square * square);
     assert_eq!(looped.born.max_abs, f64::from(258f32.powi(4) - lowered).abs());
     assert_eq!(looped.errors, looped.born);
-    let names: Vec<&str> = found.rows.iter().map(|row| row.instruction.as_str()).collect();
+    let names: Vec<&str> = report.rows.iter().map(|row| row.instruction.as_str()).collect();
     assert_eq!(names, ["called", "loop"]);
-    assert_eq!(found.skipped, []);
+    assert_eq!(report.skipped, []);
 }
 
 #[test]
 fn a_policy_that_lowers_nothing_makes_no_error() {
     for name in ["oracle_tf/mlp_f32", "oracle_jax/encoder_forward"] {
         let (module, inputs) = recorded(name);
-        let found = audit(&module, &inputs, &Policy::preset("O0").unwrap());
-        assert!(found.rows.len() > 50);
-        for row in &found.rows {
+        let report = audit(&module, &inputs, &Policy::preset("O0").unwrap());
+        assert!(report.rows.len() > 50);
+        for row in &report.rows {
             assert_eq!((row.errors.scaled, row.born.scaled), (0.0, 0.0), "{name}: {row:?}");
         }
-        assert_eq!(found.error(), 0.0);
+        assert_eq!(report.error(), 0.0);
     }
 }
 
@@ -250,9 +252,9 @@ fn subnormal_numbers_are_flushed_if_wanted() {
     let small = f32::from_bits(1 << 19);
     let inputs = [array(&[small, -small, f32::MIN_POSITIVE, f32::NAN])];
     let policy = allow(&["copy"]);
-    let kept = audit(&module, &inputs, &policy);
-    assert_eq!((row(&kept, "same").lowered.as_str(), row(&kept, "same").born.flushed), ("bf16[4]", 0.0));
-    assert_eq!(kept.error(), 0.0);
+    let report = audit(&module, &inputs, &policy);
+    assert_eq!((row(&report, "same").lowered.as_str(), row(&report, "same").born.flushed), ("bf16[4]", 0.0));
+    assert_eq!(report.error(), 0.0);
     let config = Config { flush_subnormals: true, ..Config::default() };
     let flushed = audit_with(&module, &inputs, &policy, config);
     let same = row(&flushed, "same");
@@ -285,11 +287,11 @@ fn slices_give_the_same_rows() {
 /// One rounding of what is read and one of what is given is all that ops can do which only move, compare or add values.
 #[test]
 fn born_errors_of_real_modules_are_those_of_rounding() {
-    for (name, found) in [("oracle_tf/mlp_f32", &*MLP), ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK)] {
-        assert!(found.skipped.is_empty() && found.first_not_finite.is_none(), "{:?}", found.skipped);
-        let lowered = found.rows.iter().filter(|row| row.reference != row.lowered).count();
+    for (name, report) in [("oracle_tf/mlp_f32", &*MLP), ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK)] {
+        assert!(report.skipped.is_empty() && report.first_not_finite.is_none(), "{:?}", report.skipped);
+        let lowered = report.rows.iter().filter(|row| row.reference != row.lowered).count();
         assert!(lowered > 10, "{name}: {lowered} rows are lowered");
-        for row in &found.rows {
+        for row in &report.rows {
             let moves = ["transpose", "reshape", "broadcast", "maximum", "copy"].contains(&row.opcode.as_str());
             if moves {
                 assert!(row.born.max_ulp <= 0.5, "{name}: {row:?}");
@@ -310,7 +312,7 @@ fn results_are_those_of_plain_runs() {
         ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK),
         ("oracle_jax/mlp_adam_step", &step),
     ];
-    for (name, found) in audits {
+    for (name, report) in audits {
         let (module, inputs) = recorded(name);
         let arguments: Vec<Vec<u8>> = inputs
             .iter()
@@ -321,7 +323,7 @@ fn results_are_those_of_plain_runs() {
             .collect();
         let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
         let (reference, measured) = (oracle::run(&module, &arguments), oracle::run(&lowered, &arguments));
-        let floats: Vec<_> = found.results.iter().filter_map(|row| Some((row.index, row.errors?))).collect();
+        let floats: Vec<_> = report.results.iter().filter_map(|row| Some((row.index, row.errors?))).collect();
         assert_eq!(floats.len(), reference.len());
         for ((index, errors), ((at, r), (_, x))) in floats.into_iter().zip(reference.iter().zip(&measured)) {
             let greatest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
@@ -344,12 +346,12 @@ fn a_search_finds_a_minimal_list() {
     let inputs = [array(&[256.0]), array(&[1.0]), array(&[1.001])];
     let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
     let policy = allow(&["add", "subtract", "multiply"]);
-    let found = auditor.audit(&policy).unwrap();
-    assert_eq!(found.error(), 1.0);
+    let report = auditor.audit(&policy).unwrap();
+    assert_eq!(report.error(), 1.0);
     for (budget, expected) in
         [(1.0, &[][..]), (1e-2, &["difference", "sum"]), (1e-5, &["difference", "sum", "product"])]
     {
-        let search = auditor.search(&policy, &found, budget).unwrap();
+        let search = auditor.search(&policy, &report, budget).unwrap();
         let mut keep: Vec<&str> = search.keep.iter().map(String::as_str).collect();
         let mut expected = expected.to_vec();
         keep.sort_unstable();
@@ -360,7 +362,7 @@ fn a_search_finds_a_minimal_list() {
         assert_eq!(auditor.audit(&search.policy).unwrap().error(), search.error);
         for name in &search.keep {
             let mut without = search.policy.clone();
-            without.keep.retain(|kept| kept != name);
+            without.keep.retain(|keep| keep != name);
             let error = auditor.audit(&without).unwrap().error();
             assert!(error > budget, "{name} is not needed: {error} without it, budget {budget}");
         }
@@ -377,10 +379,10 @@ fn a_search_says_what_cannot_be_reached() {
     let inputs = [array(&[257.0])];
     let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
     let policy = Policy::preset("O3").unwrap();
-    let found = auditor.audit(&policy).unwrap();
+    let report = auditor.audit(&policy).unwrap();
     // The parameter is a row, for it is read as bf16.
-    assert_eq!(row(&found, "x").born.max_abs, 1.0);
-    let search = auditor.search(&policy, &found, 1e-4).unwrap();
+    assert_eq!(row(&report, "x").born.max_abs, 1.0);
+    let search = auditor.search(&policy, &report, 1e-4).unwrap();
     assert!(!search.is_reached && search.error >= 1.0 / 257.0, "{search:#?}");
 }
 

@@ -232,8 +232,8 @@ fn an_audit_finds_what_instruction_by_instruction_is_found() {
         let (id, other) = (InstrId(row.position as u32), find(&lowered, &row.instruction).unwrap());
         let (reference, measured) = (reference_runs.value(id), lowered_runs.value(other));
         assert_eq!(row.errors, errors(&reference, &measured), "{}", row.instruction);
-        let made = born(&reference_runs, &lowered_runs, other);
-        assert_eq!(row.born, errors(&reference, &made), "{}", row.instruction);
+        let recomputed = born(&reference_runs, &lowered_runs, other);
+        assert_eq!(row.born, errors(&reference, &recomputed), "{}", row.instruction);
         *n_born.entry(&row.opcode).or_default() += usize::from(row.born.max_abs > 0.0);
     }
     // To give equality a meaning, errors are born at each kind of instruction that the policy lowers.

@@ -34,13 +34,13 @@ fn what_f32_does_not_know_is_noise() {
          ROOT t = (f32[4], f32[4]) tuple(zero, product)\n}\n",
     );
     let inputs = [array(&[0.1, 0.7, 0.3, 1.3]), array(&[0.03, 0.011, 0.017, 0.019])];
-    let found = audit(&module, &inputs, &ResultChoice::default());
-    let [zero, product] = &found.results[..] else { panic!("{found:#?}") };
+    let report = audit(&module, &inputs, &ResultChoice::default());
+    let [zero, product] = &report.results[..] else { panic!("{report:#?}") };
     assert_eq!((zero.judgement, zero.judged), (Judgement::Noise, None));
     assert!(zero.n_noise == 4 && zero.f32_error.unwrap() > 1.0 && zero.errors.unwrap().scaled > 100.0, "{zero:#?}");
     assert_eq!((product.judgement, product.n_noise), (Judgement::Judged, 0));
     // Each operand and the product round by 2^-9 at most.
-    assert!(found.error() > 0.0 && found.error() <= 4.0 / 512.0, "{product:#?}");
+    assert!(report.error() > 0.0 && report.error() <= 4.0 / 512.0, "{product:#?}");
     // f32 rounds the product once, from operands that are f32 in f64 too.
     assert!(product.f32_error.unwrap() <= 2f64.powi(-24));
 }
@@ -58,20 +58,20 @@ fn the_first_signs_of_an_optimizer_are_judged_by_its_gradient() {
     );
     // The last two are one number in bf16.
     let inputs = [array(&[0.0; 4]), array(&[1.0, -3.0, 2.0, 1.0001]), array(&[0.5, 1.0, -1.0, 1.0002])];
-    let found = audit(&module, &inputs, &ResultChoice::default());
-    let [new, g] = &found.results[..] else { panic!("{found:#?}") };
+    let report = audit(&module, &inputs, &ResultChoice::default());
+    let [new, g] = &report.results[..] else { panic!("{report:#?}") };
     assert_eq!((new.judgement, new.judged), (Judgement::SignLike, None), "{new:#?}");
     assert!(new.errors.unwrap().scaled > 0.5, "{new:#?}");
-    assert_eq!((g.judgement, g.judged), (Judgement::Judged, Some(found.error())));
-    assert!(found.error() < 0.02, "{g:#?}");
+    assert_eq!((g.judgement, g.judged), (Judgement::Judged, Some(report.error())));
+    assert!(report.error() < 0.02, "{g:#?}");
     // It is judged if no other result is selected.
     let alone = ResultChoice { only: vec!["new".to_string()], ..ResultChoice::default() };
-    let found = audit(&module, &inputs, &alone);
+    let report = audit(&module, &inputs, &alone);
     assert_eq!(
-        found.results.iter().map(|row| row.judgement).collect::<Vec<_>>(),
+        report.results.iter().map(|row| row.judgement).collect::<Vec<_>>(),
         [Judgement::Judged, Judgement::Ignored]
     );
-    assert!(found.error() > 0.5);
+    assert!(report.error() > 0.5);
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn results_are_chosen_by_every_name_that_they_have() {
     let judged = |only: &[&str], ignore: &[&str]| {
         let owned = |patterns: &[&str]| patterns.iter().map(|pattern| pattern.to_string()).collect();
         let choice = ResultChoice { names: names.clone(), only: owned(only), ignore: owned(ignore) };
-        let found = audit(&module, &[array(&[1.0, 257.0])], &choice);
-        found.results.iter().map(|row| row.judgement == Judgement::Judged).collect::<Vec<bool>>()
+        let report = audit(&module, &[array(&[1.0, 257.0])], &choice);
+        report.results.iter().map(|row| row.judgement == Judgement::Judged).collect::<Vec<bool>>()
     };
     assert_eq!(judged(&[], &[]), [true, true]);
     for name in ["kernel", "ker*", "layer/*", "out0", "x"] {
@@ -128,13 +128,14 @@ fn a_search_ends_at_its_bound_and_says_when_nothing_is_left() {
     let inputs = [array(&[256.0, 1.0]), array(&[1.0, 2.0])];
     let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
     let policy = allow(&["add", "multiply"]);
-    let found = auditor.audit(&policy).unwrap();
+    let report = auditor.audit(&policy).unwrap();
     let search = |max_runs, budget| {
-        let mut said = Vec::new();
+        let mut run_counts = Vec::new();
         let limits = SearchLimits { max_runs, ..SearchLimits::default() };
-        let search = auditor.search_with(&policy, &found, budget, limits, &mut |searched| said.push(searched.n_runs));
+        let search =
+            auditor.search_with(&policy, &report, budget, limits, &mut |searched| run_counts.push(searched.n_runs));
         let search = search.unwrap();
-        assert_eq!(said, (1..=search.n_runs).collect::<Vec<usize>>());
+        assert_eq!(run_counts, (1..=search.n_runs).collect::<Vec<usize>>());
         search
     };
     let bounded = search(1, 1e-6);
@@ -158,9 +159,9 @@ fn a_comparison_that_one_sum_decides_is_mended_by_that_sum() {
     let rows: Vec<_> =
         decisions.rows.iter().map(|row| (&row.instruction[..], row.n_differing, row.n_elements)).collect();
     assert_eq!((rows, decisions.error), (vec![("p", 64, 64)], 0.0));
-    let found = auditor.audit(&policy).unwrap();
-    assert_eq!(found.error(), 255.0);
-    let search = auditor.search(&policy, &found, 1e-2).unwrap();
+    let report = auditor.audit(&policy).unwrap();
+    assert_eq!(report.error(), 255.0);
+    let search = auditor.search(&policy, &report, 1e-2).unwrap();
     assert_eq!(
         (search.end, &search.keep[..], search.error),
         (SearchEnd::Minimal, &["s".to_string()][..], 0.0),
@@ -241,10 +242,10 @@ fn an_error_that_is_born_everywhere_keeps_nothing() {
     let inputs = [array(&[256.0]), array(&[1.0])];
     let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
     let policy = allow(&["add"]);
-    let found = auditor.audit(&policy).unwrap();
+    let report = auditor.audit(&policy).unwrap();
     let search = |max_kept| {
         let limits = SearchLimits { max_kept, ..SearchLimits::default() };
-        auditor.search_with(&policy, &found, 1e-4, limits, &mut |_| {}).unwrap()
+        auditor.search_with(&policy, &report, 1e-4, limits, &mut |_| {}).unwrap()
     };
     // Lists of 0, 1, 2, 4, 8, 6 and 7; then neither half of the eight can be left out, and none of three pairs but those that
     // were tried, nor of the fourth.

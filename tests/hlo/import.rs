@@ -94,7 +94,7 @@ fn text_and_proto_are_stable() {
 /// program computes something of them, and nothing overflows.
 fn arguments(module: &Module) -> Vec<Literal> {
     let entry = module.entry();
-    let of = |(number, id): (usize, _)| {
+    let argument = |(number, id): (usize, _)| {
         let Shape::Array(shape) = &entry.instr(id).shape else { panic!("a parameter is no array") };
         let n = shape.n_elements() as usize;
         match shape.dtype {
@@ -109,7 +109,7 @@ fn arguments(module: &Module) -> Vec<Literal> {
             other => panic!("no oracle takes {other}"),
         }
     };
-    entry.parameters().into_iter().enumerate().map(of).collect()
+    entry.parameters().into_iter().enumerate().map(argument).collect()
 }
 
 #[test]

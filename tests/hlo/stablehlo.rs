@@ -67,8 +67,8 @@ fn every_form_of_jax_computes_what_its_hlo_does() {
         let expected = results(&proto(&data(&format!("{name}.hlo.pb"))));
         assert!(!expected.is_empty());
         for form in FORMS {
-            let found = results(&read_file(&format!("{name}.{form}")));
-            assert!(found == expected, "{name}.{form} computes something else");
+            let actual = results(&read_file(&format!("{name}.{form}")));
+            assert!(actual == expected, "{name}.{form} computes something else");
         }
     }
 }
@@ -90,11 +90,11 @@ fn is_read_here_as_by_xla(text: &str, name: &str) {
     let by_xla = decode::from_bytes(&hlo.unwrap_or_else(|error| panic!("{name}: {error}"))).unwrap();
     assert_eq!(here.name, by_xla.name);
     assert_eq!(here.input_output_alias, by_xla.input_output_alias, "{name}");
-    let (found, expected) = (results(&here), results(&by_xla));
-    let (found, expected) = (bits(&found), bits(&expected));
-    assert_eq!(found.len(), expected.len());
-    for (idx, (found, expected)) in found.into_iter().zip(expected).enumerate() {
-        assert!(found == expected, "{name}: result {idx} is something else:\n{found:?}\n{expected:?}");
+    let (actual, expected) = (results(&here), results(&by_xla));
+    let (actual, expected) = (bits(&actual), bits(&expected));
+    assert_eq!(actual.len(), expected.len());
+    for (idx, (actual, expected)) in actual.into_iter().zip(expected).enumerate() {
+        assert!(actual == expected, "{name}: result {idx} is something else:\n{actual:?}\n{expected:?}");
     }
 }
 
@@ -260,8 +260,8 @@ fn what_is_written_is_read_and_computes_the_same() {
         if bf16scope::hlo::alone::runs_alone(&module).is_err() || crate::verify::xla::needs_f16c(&module) {
             continue;
         }
-        let (expected, found) = (results(&module), results(&back));
-        assert!(expected == found, "{} computes something else:\n{}", module.name, written.text);
+        let (expected, actual) = (results(&module), results(&back));
+        assert!(expected == actual, "{} computes something else:\n{}", module.name, written.text);
     }
     println!("{n_written} written; refused:\n{}", refused.join("\n"));
     assert!(refused.iter().all(|error| error.contains("StableHLO has no ")), "{refused:?}");

@@ -50,13 +50,13 @@ fn over_devices(op: &str) -> Module {
 }
 
 /// The attributes of a module's only collective, without names of other instructions; sorted.
-fn said(module: &Module, opcode: &str) -> Vec<String> {
+fn attributes(module: &Module, opcode: &str) -> Vec<String> {
     let text = text::print(module, &text::PrintOptions::default());
     let (_, rest) = text.split_once(&format!(" {opcode}(")).unwrap_or_else(|| panic!("no {opcode}:\n{text}"));
     let (_, rest) = rest.lines().next().unwrap().split_once(')').unwrap();
-    let all = rest.split(", ").filter(|said| !said.is_empty() && !said.starts_with("metadata="));
+    let all = rest.split(", ").filter(|attribute| !attribute.is_empty() && !attribute.starts_with("metadata="));
     let mut all: Vec<String> =
-        all.map(|said| said.split_once("to_apply=").map_or(said, |_| "to_apply").to_string()).collect();
+        all.map(|attribute| attribute.split_once("to_apply=").map_or(attribute, |_| "to_apply").to_string()).collect();
     all.sort();
     all
 }
@@ -73,7 +73,7 @@ fn collectives_come_back_as_they_were() {
             assert_eq!(back.entry().result_shape().without_layout(), module.entry().result_shape().without_layout());
             let (head, _) = op.split_once(')').unwrap();
             let expected = if other.is_empty() { op.to_string() } else { format!("{head}), {other}") };
-            assert_eq!(said(&back, opcode), said(&over_devices(&expected), opcode), "{written}");
+            assert_eq!(attributes(&back, opcode), attributes(&over_devices(&expected), opcode), "{written}");
         }
     }
 }
@@ -82,9 +82,9 @@ fn collectives_come_back_as_they_were() {
 fn collectives_that_stablehlo_has_not_are_refused() {
     let refused = |op: &str| {
         let error = stablehlo::write(&over_devices(op)).map(|written| written.text).unwrap_err().to_string();
-        let (said, help) = error.split_once("\nhelp: ").unwrap();
+        let (message, help) = error.split_once("\nhelp: ").unwrap();
         assert!(help.contains("HLO instead") && help.contains("bf16scope.jax.lower"), "{help}");
-        said.strip_prefix("main/%y: StableHLO has no ").unwrap().to_string()
+        message.strip_prefix("main/%y: StableHLO has no ").unwrap().to_string()
     };
     assert_eq!(
         refused("(f32[4], f32[4]) all-to-all(x, x), replica_groups={{0,1},{2,3}}"),

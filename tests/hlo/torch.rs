@@ -63,8 +63,8 @@ fn what_torch_writes_computes_what_torch_does() {
             &ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope")),
         );
         for module in [module, again.unwrap()] {
-            let found = run_bytes(&encode::to_bytes(&module).unwrap(), &CompileOptions::default(), &arguments);
-            assert_eq!(found, wanted, "{name}");
+            let actual = run_bytes(&encode::to_bytes(&module).unwrap(), &CompileOptions::default(), &arguments);
+            assert_eq!(actual, wanted, "{name}");
         }
     }
 }

@@ -65,11 +65,11 @@ fn dialect(text: &str) -> PrintOptions {
     }
 }
 
-fn assert_same_lines(found: &str, expected: &str, stage: &str) {
-    for (number, (found, expected)) in found.lines().zip(expected.lines()).enumerate() {
-        assert_eq!(found, expected, "{stage}:{}", number + 1);
+fn assert_same_lines(actual: &str, expected: &str, stage: &str) {
+    for (number, (actual, expected)) in actual.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(actual, expected, "{stage}:{}", number + 1);
     }
-    assert!(found == expected, "{stage}: one text is longer");
+    assert!(actual == expected, "{stage}: one text is longer");
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn protos_print_as_xla_printed_them() {
         let options = dialect(&text);
         // A text has computations in the module's order, a proto has them callees first, and sometimes further ones
         // without a caller.
-        let found = text::print(&module, &options);
-        let found: BTreeSet<&str> = found.split("\n\n").map(str::trim).collect();
+        let blocks = text::print(&module, &options);
+        let blocks: BTreeSet<&str> = blocks.split("\n\n").map(str::trim).collect();
         for block in text::print(&expected, &options).split("\n\n").map(str::trim) {
-            assert!(found.contains(block), "{stage}: the proto has no\n{block}");
+            assert!(blocks.contains(block), "{stage}: the proto has no\n{block}");
         }
     }
 }
@@ -135,16 +135,16 @@ fn protos_come_back_from_their_texts() {
             let has_text = |field: &u32| *field != METADATA && !NO_TEXT.contains(&(opcode.as_str(), *field));
             assert!(!fields.iter().any(has_text), "{stage}: {place}: {fields:?}");
         }
-        let [expected, found] = [&module, &back].map(|module| encode::module(module).unwrap());
-        let [expected, found] = [expected, found].map(without_what_has_no_text);
+        let [expected, actual] = [&module, &back].map(|module| encode::module(module).unwrap());
+        let [expected, actual] = [expected, actual].map(without_what_has_no_text);
         let expected = without_compilation(expected);
-        for (expected, found) in expected.computations.iter().zip(&found.computations) {
-            for (expected, found) in expected.instructions.iter().zip(&found.instructions) {
+        for (expected, actual) in expected.computations.iter().zip(&actual.computations) {
+            for (expected, actual) in expected.instructions.iter().zip(&actual.instructions) {
                 // As bytes: a NaN is not equal to itself.
-                assert!(expected.encode_to_vec() == found.encode_to_vec(), "{stage}: {}", differing(expected, found));
+                assert!(expected.encode_to_vec() == actual.encode_to_vec(), "{stage}: {}", differing(expected, actual));
             }
         }
-        assert!(expected.encode_to_vec() == found.encode_to_vec(), "{stage}");
+        assert!(expected.encode_to_vec() == actual.encode_to_vec(), "{stage}");
     }
 }
 
@@ -231,14 +231,14 @@ fn programs_verify() {
 #[test]
 fn source_lines_come_from_the_tables() {
     let module = text::parse(&text_of("jax_cpu_dump.before"), "dump").unwrap();
-    let of = |name: &str| {
-        let found = module.entry().instructions.iter().find(|instr| instr.name == name).unwrap();
-        module.source_text(&found.metadata)
+    let source_of = |name: &str| {
+        let instr = module.entry().instructions.iter().find(|instr| instr.name == name).unwrap();
+        module.source_text(&instr.metadata)
     };
-    assert_eq!(of("tanh.3"), "/src/model.py:7");
-    assert_eq!(of("log.1"), "/src/model.py:13");
-    assert_eq!(of("sub.27"), "/src/model.py:17");
-    assert_eq!(of("constant.9"), "");
+    assert_eq!(source_of("tanh.3"), "/src/model.py:7");
+    assert_eq!(source_of("log.1"), "/src/model.py:13");
+    assert_eq!(source_of("sub.27"), "/src/model.py:17");
+    assert_eq!(source_of("constant.9"), "");
     assert_eq!(module.stack_frames, decode::from_bytes(&proto_of("jax_cpu_dump.before")).unwrap().stack_frames);
 }
 
@@ -281,11 +281,11 @@ fn steps_compute_what_their_writers_did() {
         assert_eq!(results.len(), 3, "{stage}");
         for (n, (result, bound)) in results.iter().zip([0.1 * loss_bound, 0.1 * loss_bound, loss_bound]).enumerate() {
             let expected: ArrayD<f32> = computed.by_name(&format!("out{n}")).unwrap();
-            let found = run::f32s(result);
-            assert_eq!(found.len(), expected.len(), "{stage}: out{n}");
-            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                let off = f64::from(found - expected).abs();
-                assert!(off <= bound, "{stage}: out{n}[{at}] is {found}, {expected} was recorded; bound {bound:e}");
+            let actual = run::f32s(result);
+            assert_eq!(actual.len(), expected.len(), "{stage}: out{n}");
+            for (at, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+                let off = f64::from(actual - expected).abs();
+                assert!(off <= bound, "{stage}: out{n}[{at}] is {actual}, {expected} was recorded; bound {bound:e}");
             }
         }
     }
@@ -311,8 +311,8 @@ fn a_name_may_stand_in_several_computations() {
     };
     // Those of `f`, of `g` and of `e`: `x.1` is taken.
     assert_eq!(of_all(&message), ["x", "y", "x.2", "y.1", "x.3", "y.2", "x.1", "out"]);
-    let found = run::run_bytes(&bytes, &CompileOptions::default(), &[Literal::scalar(0.0f32)]);
-    assert_eq!(found, [Literal::scalar(1.0f32)]);
+    let results = run::run_bytes(&bytes, &CompileOptions::default(), &[Literal::scalar(0.0f32)]);
+    assert_eq!(results, [Literal::scalar(1.0f32)]);
     // XLA's error if they are not renamed.
     for name in ["x", "y"] {
         let mut twice = message.clone();

@@ -139,8 +139,8 @@ fn an_example_is_dropped_whole_or_scaled_whole() {
     );
     let examples: Vec<&[f32]> = y.chunks(6).collect();
     // 1 / (1 - 1/4), rounded, times 3, rounded.
-    let kept = 3.0 * (1.0f32 / 0.75);
-    assert!(examples.iter().all(|example| **example == [0.0; 6] || **example == [kept; 6]));
+    let scaled = 3.0 * (1.0f32 / 0.75);
+    assert!(examples.iter().all(|example| **example == [0.0; 6] || **example == [scaled; 6]));
     let dropped = examples.iter().filter(|example| example[0] == 0.0).count() as f64 / n as f64;
     // Six standard deviations of a binomial's mean: √(¼ · ¾ / 4000) = 0.0068.
     assert!((dropped - rate).abs() < 6.0 * 0.0068, "{dropped}");

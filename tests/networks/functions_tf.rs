@@ -216,7 +216,7 @@ impl Recording {
         self.0.names().unwrap().iter().map(|name| name.trim_end_matches(".npy").to_string()).collect()
     }
 
-    fn of<T: ReadableElement + Copy>(&mut self, name: &str) -> Option<(Vec<i64>, Vec<T>)> {
+    fn array<T: ReadableElement + Copy>(&mut self, name: &str) -> Option<(Vec<i64>, Vec<T>)> {
         let array: ArrayD<T> = self.0.by_name(name).ok()?;
         Some((array.shape().iter().map(|&dim| dim as i64).collect(), array.iter().copied().collect()))
     }
@@ -224,15 +224,15 @@ impl Recording {
     /// An array of f32 or f64.
     fn f64s(&mut self, name: &str) -> (Vec<i64>, Vec<f64>) {
         let narrow = |(dims, values): (Vec<i64>, Vec<f32>)| (dims, values.into_iter().map(f64::from).collect());
-        self.of(name).or_else(|| self.of(name).map(narrow)).unwrap_or_else(|| panic!("no floats called {name}"))
+        self.array(name).or_else(|| self.array(name).map(narrow)).unwrap_or_else(|| panic!("no floats called {name}"))
     }
 
     /// An input in `dtype`, or integers.
     fn input(&mut self, name: &str, dtype: DType) -> Literal {
-        if let Some((dims, values)) = self.of::<i32>(name) {
+        if let Some((dims, values)) = self.array::<i32>(name) {
             return Literal::from_elements(dims, &values);
         }
-        let (dims, values) = self.of::<f32>(name).unwrap_or_else(|| panic!("no input called {name}"));
+        let (dims, values) = self.array::<f32>(name).unwrap_or_else(|| panic!("no input called {name}"));
         match dtype {
             DType::F64 => Literal::from_elements(dims, &values.into_iter().map(f64::from).collect::<Vec<f64>>()),
             _ => Literal::from_elements(dims, &values),
@@ -317,7 +317,7 @@ fn compare(cases: &[Case]) -> Vec<String> {
         let [theirs_narrow, theirs] =
             ["float32", "float64"].map(|dtype| recording.f64s(&format!("{case_name}/{dtype}/{rest}")).1);
         let inputs = recording.names().into_iter().filter(|key| key.starts_with(&format!("{case_name}/in/")));
-        let inputs: Vec<_> = inputs.filter(|key| recording.of::<i32>(key).is_none()).collect();
+        let inputs: Vec<_> = inputs.filter(|key| recording.array::<i32>(key).is_none()).collect();
         let size: f64 = inputs.iter().map(|key| 1.0 + largest(&recording.f64s(key).1)).product();
         let size = size * largest(&theirs).max(1.0);
         for (what, values, unit) in [

@@ -746,7 +746,7 @@ fn the_experiments_of_the_page_build() {
 
 #[test]
 fn a_layer_that_computes_in_f32_reads_and_keeps_f32() {
-    let of = |dtype: &str| {
+    let network = |dtype: &str| {
         model(&format!(
             "kind: layers\ninputs: {{x: [6]}}\nlayers:\n  - {{dense: 4, activation: relu}}\n  - {{dense: 4{dtype}}}\n  - {{dense: 3, name: logits}}\n\
              loss: sparse_softmax_cross_entropy\n"
@@ -757,7 +757,7 @@ fn a_layer_that_computes_in_f32_reads_and_keeps_f32() {
         let dots = entry.instructions.iter().filter(|instr| instr.op.opcode() == "dot");
         dots.map(|dot| entry.instr(dot.operands[0]).shape.dtype().unwrap()).collect()
     };
-    let [train, evaluate, _] = programs(&of(", dtype: float32"), Precision::Bf16);
+    let [train, evaluate, _] = programs(&network(", dtype: float32"), Precision::Bf16);
     assert_eq!(dots(&evaluate), [DType::BF16, DType::F32, DType::BF16]);
     // Its gradients are of f32 dots too: for its kernel and for what it reads.
     let n_f32 = dots(&train).iter().filter(|dtype| **dtype == DType::F32).count();
@@ -768,26 +768,26 @@ fn a_layer_that_computes_in_f32_reads_and_keeps_f32() {
     }
     // In f32 it is the network without.
     let texts = |model: &Model| programs(model, Precision::F32).map(|program| text(&program.module));
-    assert_eq!(texts(&of(", dtype: float32")), texts(&of("")));
+    assert_eq!(texts(&network(", dtype: float32")), texts(&network("")));
     // As Keras writes it, and in the settings of a checkpoint.
-    assert_eq!(of(", dtype: f32"), of(", dtype: float32"));
-    assert_eq!(serde_json::to_value(of(", dtype: f32")).unwrap()["layers"][1]["dtype"], "float32");
-    assert_eq!(serde_json::to_value(of("")).unwrap()["layers"][1].get("dtype"), None);
+    assert_eq!(network(", dtype: f32"), network(", dtype: float32"));
+    assert_eq!(serde_json::to_value(network(", dtype: f32")).unwrap()["layers"][1]["dtype"], "float32");
+    assert_eq!(serde_json::to_value(network("")).unwrap()["layers"][1].get("dtype"), None);
     let bf16: Result<Model, _> =
         document::from_str("m.yaml", "kind: layers\ninputs: {x: [6]}\nlayers: [{dense: 4, dtype: bf16}]\nloss: mse\n");
-    let said = bf16.unwrap_err().to_string();
-    assert!(said.contains("unknown value `bf16`, expected one of f32, float32"), "{said}");
+    let message = bf16.unwrap_err().to_string();
+    assert!(message.contains("unknown value `bf16`, expected one of f32, float32"), "{message}");
 }
 
 #[test]
 fn a_table_that_computes_in_f32_has_f32_variables() {
-    let of = |dtype: &str| {
+    let network = |dtype: &str| {
         model(&format!(
             "kind: layers\ninputs: {{x: {{shape: [5], dtype: int32, below: 9}}}}\nlayers:\n  - {{embedding: {{input_dim: 9, output_dim: 4}}{dtype}}}\n  \
              - {{layer_norm: {dtype}}}\n  - {{attention: 2}}\n  - flatten\n  - {{dense: 3}}\nloss: sparse_softmax_cross_entropy\n"
         ))
     };
-    for program in programs(&of(", dtype: float32"), Precision::Bf16) {
+    for program in programs(&network(", dtype: float32"), Precision::Bf16) {
         verify(&program.module).unwrap();
         assert!(program.variables.iter().all(|variable| variable.dtype == DType::F32), "{:?}", program.variables);
         let entry = program.module.entry();
@@ -795,5 +795,5 @@ fn a_table_that_computes_in_f32_has_f32_variables() {
         assert_eq!(table.shape.dtype(), Some(DType::F32));
     }
     let texts = |model: &Model| programs(model, Precision::F32).map(|program| text(&program.module));
-    assert_eq!(texts(&of(", dtype: float32")), texts(&of("")));
+    assert_eq!(texts(&network(", dtype: float32")), texts(&network("")));
 }

@@ -56,11 +56,11 @@ const CASES: &[(&str, Build)] = &[
 #[test]
 fn layers_compute_what_keras_does() {
     for (case, build) in CASES {
-        let of = |name: &str| recorded(&format!("{case}/{name}"));
+        let recorded_array = |name: &str| recorded(&format!("{case}/{name}"));
         let g = Graph::training(case);
-        let x = g.input("x", DType::F32, dims(&of("x")));
+        let x = g.input("x", DType::F32, dims(&recorded_array("x")));
         let y = build(&g.scope(), &x);
-        let cotangent = g.input("cotangent", DType::F32, dims(&of("cotangent")));
+        let cotangent = g.input("cotangent", DType::F32, dims(&recorded_array("cotangent")));
         let axes: Vec<i64> = (0..y.rank() as i64).collect();
         let loss = (&y * &cotangent).sum(&axes);
         let variables = g.variables();
@@ -74,11 +74,11 @@ fn layers_compute_what_keras_does() {
         outputs.extend(named.iter().map(|(name, tensor)| (name.as_str(), tensor)));
         let program = g.finish(&outputs).unwrap();
         let results = run::run(&program, |name| {
-            let array = of(name);
+            let array = recorded_array(name);
             Literal::from_elements(dims(&array), &array.iter().copied().collect::<Vec<f32>>())
         });
         for (name, result) in program.outputs.iter().zip(&results) {
-            let (result, expected) = (run::f32s(result), of(name));
+            let (result, expected) = (run::f32s(result), recorded_array(name));
             assert_eq!(result.len(), expected.len(), "{case}: {name}");
             for (idx, (result, expected)) in result.iter().zip(&expected).enumerate() {
                 let error = (result - expected).abs();

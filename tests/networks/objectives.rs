@@ -250,7 +250,7 @@ metrics:
   - mean_per_class_accuracy
   - mean_iou
 ";
-    let of = evaluated(text, 3, |name| match name {
+    let total = evaluated(text, 3, |name| match name {
         "x" => {
             let nan = f32::NAN;
             #[rustfmt::skip]
@@ -264,7 +264,7 @@ metrics:
         "v" => f32s(&[3], &[1.0, 0.0, 5.0]),
         _ => f32s(&[3], &[1.0, 1.0, 0.0]),
     });
-    let quotient = |name: &str| [of(name), of(&format!("{name}/weight"))].concat();
+    let quotient = |name: &str| [total(name), total(&format!("{name}/weight"))].concat();
     assert_eq!(quotient("accuracy"), [3.0, 3.5]);
     assert_eq!(quotient("plain"), [3.0, 6.0]);
     assert_eq!(quotient("by_example"), [2.0, 3.0]);
@@ -290,20 +290,20 @@ layers: [{activation: linear}]
 loss: {sigmoid_cross_entropy: , example_weights: w}
 metrics: [precision, recall, iou, binary_accuracy, {auc: 3}, mean_squared_error]
 ";
-    let of = evaluated(text, 4, |name| match name {
+    let total = evaluated(text, 4, |name| match name {
         "x" => f32s(&[4, 2], &[3.0, -1.0, 0.5, -2.0, 4.0, f32::NAN, 9.0, 9.0]),
         "labels" => f32s(&[4, 2], &[1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
         "w" => f32s(&[4], &[1.0, 0.0, 2.0, 7.0]),
         _ => f32s(&[4], &[1.0, 1.0, 1.0, 0.0]),
     });
-    let quotient = |name: &str| [of(name), of(&format!("{name}/weight"))].concat();
+    let quotient = |name: &str| [total(name), total(&format!("{name}/weight"))].concat();
     assert_eq!(quotient("precision"), [1.0, 3.0]);
     assert_eq!(quotient("recall"), [1.0, 4.0]);
     assert_eq!(quotient("iou"), [1.0, 6.0]);
     assert_eq!(quotient("binary_accuracy"), [1.0, 6.0]);
     assert_eq!(quotient("auc"), [2.0, 1.0, 0.0, 2.0, 2.0, 0.0, 4.0, 2.0]);
     // The third example's error is not a number, and it counts.
-    assert!(of("mean_squared_error")[0].is_nan() && of("mean_squared_error/weight") == [3.0]);
+    assert!(total("mean_squared_error")[0].is_nan() && total("mean_squared_error/weight") == [3.0]);
 }
 
 /// Every output that leaves the scope is cast to f32 before a loss or a metric reads it, in an auxiliary head too.

@@ -90,10 +90,10 @@ fn results(
         let loss = (&y * &weights).sum(&[0, 1, 2, 3]);
         let variables = g.variables();
         let trainable = variables.iter().filter(|variable| variable.trainable);
-        let (mut names, mut of): (Vec<String>, Vec<_>) = trainable.map(|v| (v.name.clone(), v.instr)).unzip();
+        let (mut names, mut sources): (Vec<String>, Vec<_>) = trainable.map(|v| (v.name.clone(), v.instr)).unzip();
         names.push("x".to_string());
-        of.push(x.id);
-        let cotangents = gradients(g.emitter(), loss.id, &of).unwrap();
+        sources.push(x.id);
+        let cotangents = gradients(g.emitter(), loss.id, &sources).unwrap();
         outputs.extend(names.iter().zip(cotangents).map(|(name, id)| (format!("gradient of {name}"), g.tensor(id))));
         let updates = variables.iter().filter_map(|v| Some((format!("new {}", v.name), g.tensor(v.update?))));
         outputs.extend(updates);
@@ -126,10 +126,10 @@ fn the_pool_first_gives_the_same_bits_and_the_same_statistics() {
         {
             let config = config(format, NormGradient::PerElement);
             let expected = results(plain, dtype, 2, is_training, &config, true);
-            let found = results(conv_norm_pool, dtype, 2, is_training, &config, true);
-            assert_eq!(expected.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>());
+            let actual = results(conv_norm_pool, dtype, 2, is_training, &config, true);
+            assert_eq!(expected.keys().collect::<Vec<_>>(), actual.keys().collect::<Vec<_>>());
             for (name, expected) in expected.iter().filter(|(name, _)| !name.starts_with("gradient")) {
-                assert_eq!(expected, &found[name], "{name}: {dtype}, {format:?}, training: {is_training}");
+                assert_eq!(expected, &actual[name], "{name}: {dtype}, {format:?}, training: {is_training}");
                 n_compared += 1;
             }
         }
@@ -147,19 +147,19 @@ fn gradients_are_the_same_function() {
     for format in [DataFormat::ChannelsLast, DataFormat::ChannelsFirst] {
         let expected = expected_of(format);
         let per_feature = config(format, NormGradient::PerFeature);
-        for (form, found) in [
+        for (form, actual) in [
             ("per feature", results(plain, DType::F64, 2, true, &per_feature, false)),
             ("pool first", results(conv_norm_pool, DType::F64, 2, true, &per_feature, false)),
         ] {
-            let of = |name: &&String| name.starts_with("gradient");
-            assert_eq!(expected.keys().filter(of).count(), 4);
-            for name in expected.keys().filter(of) {
-                let (expected, found) = (run::f64s(&expected[name]), run::f64s(&found[name]));
+            let is_gradient = |name: &&String| name.starts_with("gradient");
+            assert_eq!(expected.keys().filter(is_gradient).count(), 4);
+            for name in expected.keys().filter(is_gradient) {
+                let (expected, actual) = (run::f64s(&expected[name]), run::f64s(&actual[name]));
                 let scale = expected.iter().fold(0.0, |scale: f64, value| scale.max(value.abs()));
                 assert!(scale > 0.0, "{name}");
-                for (idx, (expected, found)) in expected.iter().zip(&found).enumerate() {
-                    let error = (expected - found).abs() / scale;
-                    assert!(error <= bound, "{form}, {format:?}: {name}[{idx}] is {found}, expected {expected}");
+                for (idx, (expected, actual)) in expected.iter().zip(&actual).enumerate() {
+                    let error = (expected - actual).abs() / scale;
+                    assert!(error <= bound, "{form}, {format:?}: {name}[{idx}] is {actual}, expected {expected}");
                 }
             }
         }

@@ -85,7 +85,7 @@ fn as_keras(case: &str, remat: StepRemat) -> Vec<Literal> {
 /// The largest array of a step's program that a loop carries, in elements: what reverse mode keeps over the steps.
 #[test]
 fn segments_keep_less_than_steps_and_steps_less_than_all() {
-    let kept = |remat: StepRemat| {
+    let largest_carried = |remat: StepRemat| {
         let g = Graph::training("lstm");
         let x = g.input("x", DType::F32, [2, 64, 4]);
         let y = lstm(&g.scope(), &x, None, "lstm", &Lstm { units: 8, remat, ..Lstm::default() });
@@ -101,7 +101,8 @@ fn segments_keep_less_than_steps_and_steps_less_than_all() {
         };
         loops.map(elements).max().unwrap()
     };
-    let (all, steps, segments) = (kept(StepRemat::Nothing), kept(StepRemat::Steps), kept(StepRemat::Segments));
+    let (all, steps, segments) =
+        (largest_carried(StepRemat::Nothing), largest_carried(StepRemat::Steps), largest_carried(StepRemat::Segments));
     assert!(all > steps && steps > segments, "{all}, {steps}, {segments}");
     // Less than the products of all steps with the kernel, which are made by segments.
     assert!(segments < 64 * 2 * 4 * 8, "{segments}");

@@ -48,9 +48,9 @@ fn both_forms(other: Conv, dtype: DType, x_dims: &[i64; 4], config: &Conv2d) -> 
         let weights = graph.input("weights", dtype, y.dims());
         let loss = (&y * &weights).cast(DType::F32).sum(&[0, 1, 2, 3]);
         let kernel = &graph.variables()[0];
-        let of = gradients(graph.emitter(), loss.id, &[kernel.instr, x.id]).unwrap();
-        let of: Vec<_> = of.into_iter().map(|id| graph.tensor(id)).collect();
-        let program = graph.finish(&[("y", &y), ("of_kernel", &of[0]), ("of_x", &of[1])]).unwrap();
+        let cotangents = gradients(graph.emitter(), loss.id, &[kernel.instr, x.id]).unwrap();
+        let cotangents: Vec<_> = cotangents.into_iter().map(|cotangent| graph.tensor(cotangent)).collect();
+        let program = graph.finish(&[("y", &y), ("of_kernel", &cotangents[0]), ("of_x", &cotangents[1])]).unwrap();
         verify(&program.module).unwrap();
         assert_eq!(program.variables.len(), 1);
         let executable =

@@ -50,13 +50,13 @@ fn grouped() -> Attention {
 }
 
 fn plain() -> Vec<Attention> {
-    let of = |(use_causal_mask, softmax)| Attention {
+    let attention = |(use_causal_mask, softmax)| Attention {
         num_heads: 2,
         use_causal_mask,
         softmax: Some(softmax),
         ..Attention::default()
     };
-    MASKS_AND_SOFTMAXES.map(of).to_vec()
+    MASKS_AND_SOFTMAXES.map(attention).to_vec()
 }
 
 /// `Σ weight · attention(x + positions, memory)` in f64, and its gradients by every variable and by both inputs.
@@ -106,7 +106,7 @@ fn gradients_of_attention_agree_with_central_differences() {
             let results = compiled.run(|name| {
                 let dims = dims_of(&loss, name);
                 let mut values = numbers(name, &dims);
-                if let Some((_, element, by)) = moved.filter(|(of, _, _)| *of == name) {
+                if let Some((_, element, by)) = moved.filter(|(variable, _, _)| *variable == name) {
                     values[element] += by;
                 }
                 f64s(&dims, &values)
@@ -256,8 +256,8 @@ fn a_token_loss_sums_a_vocabulary() {
     for (idx, &measured) in run::f32s(&results[0]).iter().enumerate() {
         let row = values[idx * N as usize..][..N as usize].iter().map(|&value| f64::from(value));
         let greatest = row.clone().fold(f64::MIN, f64::max);
-        let own = f64::from(values[idx * N as usize + 5 + idx]);
-        let expected = greatest + row.map(|value| (value - greatest).exp()).sum::<f64>().ln() - own;
+        let label_logit = f64::from(values[idx * N as usize + 5 + idx]);
+        let expected = greatest + row.map(|value| (value - greatest).exp()).sum::<f64>().ln() - label_logit;
         let bound = N as f64 * ((scales[idx] + (N as f64).ln()) * 2f64.powi(-24) + 2f64.powi(-22));
         let error = (f64::from(measured) - expected).abs();
         assert!(error <= bound, "row {idx}: {measured}, expected {expected}, bound {bound}");
@@ -276,7 +276,7 @@ fn attention_is_its_definition() {
         let (x, memory, positions) = (value("x"), value("memory"), value("positions/embeddings"));
         let mut expected = Vec::new();
         for batch in 0..BATCH as usize {
-            let row = |of: &[f64], at: usize| of[(batch * length + at) * features..][..features].to_vec();
+            let row = |array: &[f64], at: usize| array[(batch * length + at) * features..][..features].to_vec();
             let project = |x: &[f64], name: &str| -> Vec<f64> {
                 let kernel = value(&format!("attention/{name}/kernel"));
                 let bias = value(&format!("attention/{name}/bias"));
@@ -292,14 +292,14 @@ fn attention_is_its_definition() {
                 let query = project(&placed(at), "query");
                 let mut mixed = vec![0.0; features];
                 for head in 0..2 {
-                    let own = head * size..(head + 1) * size;
+                    let head_features = head * size..(head + 1) * size;
                     let seen = if is_causal { at + 1 } else { length };
                     let score = |other: usize| -> f64 {
-                        own.clone().map(|i| query[i] * keys[other][i]).sum::<f64>() / (size as f64).sqrt()
+                        head_features.clone().map(|i| query[i] * keys[other][i]).sum::<f64>() / (size as f64).sqrt()
                     };
                     let powers: Vec<f64> = (0..seen).map(|other| score(other).exp()).collect();
                     let total: f64 = powers.iter().sum();
-                    for i in own {
+                    for i in head_features {
                         mixed[i] = (0..seen).map(|other| powers[other] / total * values[other][i]).sum();
                     }
                 }
@@ -330,8 +330,8 @@ fn grouped_and_rotated_attention_is_its_definition() {
     };
     let project = |x: &[f64], name: &str, head: usize, n_heads: usize| -> Vec<f64> {
         let kernel = value(&format!("attention/{name}/kernel"));
-        let of = |unit: usize| (0..features).map(|i| x[i] * kernel[(i * n_heads + head) * size + unit]).sum();
-        (0..size).map(of).collect()
+        let project_unit = |unit: usize| (0..features).map(|i| x[i] * kernel[(i * n_heads + head) * size + unit]).sum();
+        (0..size).map(project_unit).collect()
     };
     let rotated = |x: Vec<f64>, at: usize| -> Vec<f64> {
         let mut y = x.clone();
@@ -345,7 +345,7 @@ fn grouped_and_rotated_attention_is_its_definition() {
     let out = value("attention/out/kernel");
     let mut expected = Vec::new();
     for batch in 0..BATCH as usize {
-        let row = |of: &[f64], at: usize| of[(batch * length + at) * features..][..features].to_vec();
+        let row = |array: &[f64], at: usize| array[(batch * length + at) * features..][..features].to_vec();
         for at in 0..length {
             let placed: Vec<f64> = row(&x, at).iter().zip(&positions[at * features..]).map(|(x, y)| x + y).collect();
             let mut result = vec![0.0; features];
@@ -385,14 +385,14 @@ fn small(text: &str) -> Model {
 fn logits(model: &Model, precision: Precision, examples: &[[i32; 8]]) -> Vec<Vec<u32>> {
     let program = prediction(&*model.task(0.0), precision, 1, &Tuning::none()).unwrap().program;
     let compiled = run::Compiled::new(&program);
-    let of = |tokens: &[i32; 8]| {
+    let example_logits = |tokens: &[i32; 8]| {
         let results = compiled.run(|name| match program.variables.iter().find(|variable| variable.name == name) {
             Some(v) => Literal::from_elements(v.dims.clone(), &v.init.values(3, name, &v.dims)),
             None => Literal::from_elements(vec![1, 8], tokens),
         });
         run::f32s(&results[0]).into_iter().map(f32::to_bits).collect()
     };
-    examples.iter().map(of).collect()
+    examples.iter().map(example_logits).collect()
 }
 
 #[test]
@@ -442,7 +442,7 @@ impl Encoder {
 fn argument_of(name: &str) -> usize {
     let attention = |first: usize, part: &str| {
         let order = ["key/bias", "key/kernel", "out/bias", "out/kernel", "query/bias", "query/kernel", "value/bias"];
-        first + order.iter().position(|own| *own == part).unwrap_or(7)
+        first + order.iter().position(|known| *known == part).unwrap_or(7)
     };
     let pair = |first: usize, part: &str| first + usize::from(matches!(part, "kernel" | "gamma"));
     let (layer, part) = name.split_once('/').unwrap();
@@ -531,15 +531,18 @@ fn wrong_operands_are_named() {
         "a causal mask wants as many queries as positions of memory, measured 3 and 5"
     );
     let wrong = |config: Attention| message([2, 3, 4], [2, 3, 4], config);
-    let of = |shared| Attention { num_key_value_heads: Some(shared), head_dim: Some(4), ..heads(4) };
-    assert_eq!(wrong(of(3)), "4 heads of queries do not divide into 3 of keys and values, expected as many for each");
-    assert_eq!(wrong(of(0)), "num_key_value_heads is 0, expected at least 1");
-    assert_eq!(wrong(Attention { head_dim: Some(0), ..of(2) }), "head_dim is 0, expected at least 1");
+    let attention = |shared| Attention { num_key_value_heads: Some(shared), head_dim: Some(4), ..heads(4) };
     assert_eq!(
-        wrong(Attention { remat: AttentionRemat::Values, ..of(2) }),
+        wrong(attention(3)),
+        "4 heads of queries do not divide into 3 of keys and values, expected as many for each"
+    );
+    assert_eq!(wrong(attention(0)), "num_key_value_heads is 0, expected at least 1");
+    assert_eq!(wrong(Attention { head_dim: Some(0), ..attention(2) }), "head_dim is 0, expected at least 1");
+    assert_eq!(
+        wrong(Attention { remat: AttentionRemat::Values, ..attention(2) }),
         "remat is Values of attention without biases or with fewer heads of keys and values, expected Weights or Nothing"
     );
-    let rotated = |head_dim, rope| wrong(Attention { head_dim: Some(head_dim), rope: Some(rope), ..of(4) });
+    let rotated = |head_dim, rope| wrong(Attention { head_dim: Some(head_dim), rope: Some(rope), ..attention(4) });
     assert_eq!(
         rotated(5, Rope::default()),
         "a head has 5 features, expected an even number: they are rotated in pairs"

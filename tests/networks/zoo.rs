@@ -110,11 +110,11 @@ fn emitted_modules_are_the_goldens() {
 #[test]
 fn nothing_else_is_in_the_folder() {
     let expected: BTreeSet<String> = programs().into_keys().chain(["README.md".to_string()]).collect();
-    let found: BTreeSet<String> = std::fs::read_dir(hlo_folder())
+    let files: BTreeSet<String> = std::fs::read_dir(hlo_folder())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    assert_eq!(found, expected, "files in hlo/ that no test reads, or goldens that are missing");
+    assert_eq!(files, expected, "files in hlo/ that no test reads, or goldens that are missing");
 }
 
 /// The users of each instruction of the entry.

@@ -235,21 +235,21 @@ fn an_overflow_in_one_micro_batch_skips_the_step_of_all() {
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let data = dataset(32, &[8, 8, 1]);
     let mut session = Session::new(run::client(), spec(&cnn(), Precision::F16, 32, 4, 0.1, scale)).unwrap();
-    let kept = |session: &Session| -> State {
+    let state = |session: &Session| -> State {
         let state = session.state().unwrap();
         // Generators go on, so that a step that is tried again is not the same one.
         state.into_iter().filter(|(name, _)| !name.starts_with("loss_scale/") && !name.contains("dropout")).collect()
     };
-    let before = kept(&session);
+    let before = state(&session);
     let batch = &examples::batches(&data, &session.spec().clone())[0];
     let loss = session.train(batch).unwrap().loss().unwrap();
     assert!(loss.is_finite(), "the loss that is reported is not scaled");
-    assert_eq!(kept(&session), before);
+    assert_eq!(state(&session), before);
     for _ in 0..40 {
         session.train(batch).unwrap();
     }
-    assert_ne!(kept(&session), before);
-    assert!(kept(&session).values().all(|array| f32s(array).iter().all(|value| value.is_finite())));
+    assert_ne!(state(&session), before);
+    assert!(state(&session).values().all(|array| f32s(array).iter().all(|value| value.is_finite())));
 }
 
 #[test]

@@ -84,10 +84,15 @@ fn follow(case: &str, optimizer: Adafactor) {
     let program = graph.finish(&results).unwrap();
     verify(&program.module).unwrap();
     for (name, _, slots) in VARIABLES {
-        let found: Vec<_> = variables.iter().filter(|v| v.name.starts_with(&format!("{name}/"))).collect();
-        let found: Vec<_> = found.iter().map(|v| (v.name.rsplit('/').next().unwrap(), &v.dims[..])).collect();
-        assert_eq!(found.iter().filter(|slot| slot.0 != "momentum").copied().collect::<Vec<_>>(), slots, "{name}");
-        assert_eq!(found.iter().any(|slot| slot.0 == "momentum"), optimizer.momentum.is_some());
+        let slots_of_variable: Vec<_> = variables.iter().filter(|v| v.name.starts_with(&format!("{name}/"))).collect();
+        let slots_of_variable: Vec<_> =
+            slots_of_variable.iter().map(|v| (v.name.rsplit('/').next().unwrap(), &v.dims[..])).collect();
+        assert_eq!(
+            slots_of_variable.iter().filter(|slot| slot.0 != "momentum").copied().collect::<Vec<_>>(),
+            slots,
+            "{name}"
+        );
+        assert_eq!(slots_of_variable.iter().any(|slot| slot.0 == "momentum"), optimizer.momentum.is_some());
     }
     let executable = client.compile(&encode::to_bytes(&program.module).unwrap(), &CompileOptions::default()).unwrap();
     let mut state: Vec<Buffer> = variables
@@ -103,13 +108,13 @@ fn follow(case: &str, optimizer: Adafactor) {
     let n_steps = if optimizer.momentum.is_some() { N_STEPS_WITH_MOMENTUM } else { N_STEPS };
     for step in 0..n_steps {
         let count = client.buffer_from_host(&(step as i32).to_le_bytes(), DType::S32, &[], 0).unwrap();
-        let given: Vec<Buffer> = VARIABLES
+        let buffers: Vec<Buffer> = VARIABLES
             .iter()
             .map(|(name, dims, _)| upload(client, &fixture.array(&format!("gradient/{step}/{name}")), dims))
             .collect();
         let mut args: Vec<Arg<'_>> = state.drain(..).map(Arg::Donate).collect();
         args.push(Arg::Keep(&count));
-        args.extend(given.iter().map(Arg::Keep));
+        args.extend(buffers.iter().map(Arg::Keep));
         state = executable.execute(args).unwrap();
         for (at, (name, ..)) in VARIABLES.iter().enumerate() {
             let place = variables.iter().position(|v| v.name == *name).unwrap();

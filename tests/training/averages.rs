@@ -63,7 +63,7 @@ fn averages_are_tensorflows() {
                     // The recording's count is of the updates before.
                     "step" | "count" => Literal::from_elements([], &[step as i32]),
                     "gradient" => Literal::from_elements(dims, &gradients[step * n..][..n]),
-                    of if of == name => Literal::from_elements(dims, &w),
+                    input if input == name => Literal::from_elements(dims, &w),
                     _ => Literal::from_elements(dims, &average),
                 });
                 let before = average;
@@ -77,9 +77,9 @@ fn averages_are_tensorflows() {
                 let ramp = (Bounded::exact(1.0) + count) / (Bounded::exact(10.0) + count);
                 let decay = if ramp.value < 0.75 { ramp } else { Bounded::exact(0.75) };
                 // Each from its own average before. A decay of another step is off by a hundredth of the distance.
-                let moved = |of: f32, at: usize| {
-                    let (of, w) = (Bounded::exact(of.into()), Bounded::exact(w[at].into()));
-                    of - (of - w) * (Bounded::exact(1.0) - decay)
+                let moved = |previous: f32, at: usize| {
+                    let (previous, w) = (Bounded::exact(previous.into()), Bounded::exact(w[at].into()));
+                    previous - (previous - w) * (Bounded::exact(1.0) - decay)
                 };
                 for at in 0..n {
                     check(&format!("ours, {name}[{at}], step {step}"), average[at], moved(before[at], at));
@@ -255,8 +255,8 @@ fn a_step_that_is_skipped_leaves_averages() {
 fn by_hand(checkpoint: &Checkpoint) -> Checkpoint {
     let mut swapped = checkpoint.clone().without_averages();
     for (name, array) in &checkpoint.variables {
-        if let Some(of) = Average::variable_of(name) {
-            swapped.variables.insert(of.to_string(), array.clone());
+        if let Some(variable) = Average::variable_of(name) {
+            swapped.variables.insert(variable.to_string(), array.clone());
         }
     }
     swapped
@@ -328,11 +328,11 @@ fn averaging_begins_ends_and_changes_where_a_run_goes_on() {
     };
     let mut averaging = session(&spec(Some(COUNTED)));
     let mut plain = session(&spec(None));
-    let of = |session: &mut Session| {
+    let checkpoint_after_step = |session: &mut Session| {
         session.train(&examples::loader(images(), session.spec()).epoch(0).next().unwrap().unwrap()).unwrap();
         session.checkpoint(6).unwrap()
     };
-    let (with, without) = (of(&mut averaging), of(&mut plain));
+    let (with, without) = (checkpoint_after_step(&mut averaging), checkpoint_after_step(&mut plain));
     let (said, state) = changes(&mut averaging, &without);
     let shown = "{decay: 0.75, evaluate: true, moving_statistics: true, num_updates: true}";
     let begin = "averages begin where the checkpoint's variables are";

@@ -140,9 +140,9 @@ fn a_rate_that_cannot_be_lowered_or_followed_is_said() {
 fn rates_are_tried_from_the_least_to_the_largest() {
     let source = &*digits::digits().training;
     let mut seen = Vec::new();
-    let found = find_rate(client(), &spec(), source, (1e-4, 1.0), 40, |trial| seen.push(trial.rate)).unwrap();
-    assert!((seen[0] - 1e-4).abs() < 1e-18 && seen.is_sorted() && found.trials.len() > 20, "{found:?}");
-    let (steepest, below) = (found.steepest.unwrap(), found.below_least.unwrap());
+    let search = find_rate(client(), &spec(), source, (1e-4, 1.0), 40, |trial| seen.push(trial.rate)).unwrap();
+    assert!((seen[0] - 1e-4).abs() < 1e-18 && seen.is_sorted() && search.trials.len() > 20, "{search:?}");
+    let (steepest, below) = (search.steepest.unwrap(), search.below_least.unwrap());
     assert!((1e-4..=1.0).contains(&steepest) && (1e-5..=0.1).contains(&below), "{steepest} {below}");
     assert_eq!(
         find_rate(client(), &spec(), source, (1.0, 0.1), 40, |_| {}).unwrap_err().to_string(),

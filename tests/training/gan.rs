@@ -179,14 +179,14 @@ fn gradients_of_micro_batches_are_those_of_the_batch_for_each_loss() {
             _ => return None,
         })
     };
-    let of = |accumulate| {
+    let state_after_step = |accumulate| {
         step(&*task, 8, &keeps_gradients(accumulate, LossScale::None), |name| {
             let dims = dims(name)?;
             let n = dims.iter().product::<i64>() as usize;
             Some((dims, numbers(name, n)))
         })
     };
-    let (whole, parts) = (of(1), of(2));
+    let (whole, parts) = (state_after_step(1), state_after_step(2));
     let gradients: Vec<&String> = whole.keys().filter(|name| name.ends_with("/momentum")).collect();
     assert_eq!(gradients.len(), 8);
     for name in gradients {

@@ -116,13 +116,13 @@ fn an_npz_by_names_and_another_number_of_classes() {
             "{refused}"
         );
         let from = InitializeFrom { except: vec!["cnn/logits/*".to_string()], ..InitializeFrom::new(at(name)) };
-        let said = from.read(&spec(7)).unwrap().summary().to_string();
-        assert!(said.ends_with("; start afresh: cnn/logits/kernel, cnn/logits/bias"), "{said}");
-        let own = fit(trainer(spec(10)).epochs(0)).session().unwrap().state().unwrap();
+        let summary = from.read(&spec(7)).unwrap().summary().to_string();
+        assert!(summary.ends_with("; start afresh: cnn/logits/kernel, cnn/logits/bias"), "{summary}");
+        let fresh = fit(trainer(spec(10)).epochs(0)).session().unwrap().state().unwrap();
         let from = InitializeFrom { except: vec!["cnn/logits/*".to_string()], ..InitializeFrom::new(at(name)) };
         let now = fit(trainer(spec(10)).epochs(0).initialize_from(from)).session().unwrap().state().unwrap();
         for (name, array) in now.iter().filter(|(name, _)| !is_slot(name)) {
-            let expected = if name.starts_with("cnn/logits/") { &own[name] } else { &before.variables[name] };
+            let expected = if name.starts_with("cnn/logits/") { &fresh[name] } else { &before.variables[name] };
             assert_eq!(array, expected, "{name}");
         }
     }
@@ -156,10 +156,10 @@ fn what_is_frozen_has_no_gradient_and_no_slots() {
         let spec = Spec { objective, ..spec(10) };
         let trained = fit(trainer(spec.clone()).epochs(1));
         let session = trained.session().unwrap();
-        let own = fit(trainer(spec).epochs(0)).session().unwrap().state().unwrap();
+        let fresh = fit(trainer(spec).epochs(0)).session().unwrap().state().unwrap();
         let now = session.state().unwrap();
-        assert_eq!(now["cnn/block1/conv/kernel"], own["cnn/block1/conv/kernel"]);
-        assert_ne!(now["cnn/logits/kernel"], own["cnn/logits/kernel"]);
+        assert_eq!(now["cnn/block1/conv/kernel"], fresh["cnn/block1/conv/kernel"]);
+        assert_ne!(now["cnn/logits/kernel"], fresh["cnn/logits/kernel"]);
         assert_eq!(session.trainable(), ["cnn/logits/kernel", "cnn/logits/bias"]);
         assert!(session.n_frozen() > 0);
     }

@@ -109,15 +109,15 @@ fn compressed_files_and_tars_hold_what_the_records_do() {
         let tars = records::open(folder(), &[name], Some(cache.path())).unwrap();
         assert_eq!(tars.n_records(), 11, "{name}");
         for index in 0..11 {
-            let (found, expected) = (tars.values(index, None).unwrap(), plain.values(index, None).unwrap());
+            let (actual, expected) = (tars.values(index, None).unwrap(), plain.values(index, None).unwrap());
             let Value::Ints(label) = &expected["image/class/label"] else { panic!("{expected:?}") };
-            let image = found.get("jpg").or(found.get("png")).unwrap();
+            let image = actual.get("jpg").or(actual.get("png")).unwrap();
             assert_eq!(image, &expected["image/encoded"], "{name}, example {index}");
-            assert_eq!(found["cls"], Value::Ints(vec![label[0] - 1]));
-            assert_eq!(found["json.label"], Value::Ints(label.clone()));
-            assert_eq!(found["json.box"], expected["image/object/bbox"]);
+            assert_eq!(actual["cls"], Value::Ints(vec![label[0] - 1]));
+            assert_eq!(actual["json.label"], Value::Ints(label.clone()));
+            assert_eq!(actual["json.box"], expected["image/object/bbox"]);
             let asked = tars.values(index, Some(&["jpg;png", "json.box"])).unwrap();
-            assert_eq!((&asked["jpg;png"], &asked["json.box"]), (image, &found["json.box"]));
+            assert_eq!((&asked["jpg;png"], &asked["json.box"]), (image, &actual["json.box"]));
         }
         let name = format!("shapes/{}/0010", "long".repeat(40));
         assert!(tars.place(10).ends_with(&format!(", example `{name}`")), "{}", tars.place(10));
@@ -182,8 +182,8 @@ fn images_of_every_kind_are_decoded_as_tensorflow_decodes_them() {
             assert_eq!([decoded.height as i64, decoded.width as i64, decoded.channels as i64], dims[..], "{kind}");
             let differ: Vec<u8> = decoded.pixels.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).collect();
             let n_differ = differ.iter().filter(|difference| **difference > 0).count();
-            let of = format!("{n_differ} of {}, by {:?}", differ.len(), differ.iter().max());
-            assert_eq!(n_differ, 0, "{kind} in {channels}, {dct:?}: {of}");
+            let difference = format!("{n_differ} of {}, by {:?}", differ.len(), differ.iter().max());
+            assert_eq!(n_differ, 0, "{kind} in {channels}, {dct:?}: {difference}");
             n += 1;
         }
     }
@@ -206,11 +206,11 @@ fn images_are_resized_as_tensorflow_resizes_them() {
             for size in [[7, 9], [20, 24], [31, 50]] {
                 let name = format!("{name}/{}/{}x{}", i32::from(is_half_pixel), size[0], size[1]);
                 let expected = floats(&expected(&name).1);
-                let found = resize.run(&image, window, size, is_half_pixel);
-                assert_eq!(found.len(), expected.len(), "{name}");
-                for (found, expected) in found.iter().zip(&expected) {
-                    greatest = greatest.max((found - expected).abs());
-                    assert!((found - expected).abs() <= RESIZED, "{name}: {found} and {expected}");
+                let actual = resize.run(&image, window, size, is_half_pixel);
+                assert_eq!(actual.len(), expected.len(), "{name}");
+                for (actual, expected) in actual.iter().zip(&expected) {
+                    greatest = greatest.max((actual - expected).abs());
+                    assert!((actual - expected).abs() <= RESIZED, "{name}: {actual} and {expected}");
                 }
             }
         }
@@ -228,11 +228,11 @@ fn the_evaluation_path_is_that_of_tensorflows_resnet() {
     let mut greatest = 0.0f32;
     for index in 0..N_EXAMPLES {
         let expected = floats(&expected(&format!("evaluation/{index}")).1);
-        let found = floats(&pipeline.read(index).unwrap()[0]);
-        assert_eq!(found.len(), expected.len());
-        for (found, expected) in found.iter().zip(&expected) {
-            greatest = greatest.max((found - expected).abs());
-            assert!((found - expected).abs() <= bound, "image {index}: {found} and {expected}, bound {bound:e}");
+        let actual = floats(&pipeline.read(index).unwrap()[0]);
+        assert_eq!(actual.len(), expected.len());
+        for (actual, expected) in actual.iter().zip(&expected) {
+            greatest = greatest.max((actual - expected).abs());
+            assert!((actual - expected).abs() <= bound, "image {index}: {actual} and {expected}, bound {bound:e}");
         }
         assert_eq!(pipeline.read(index).unwrap()[1], &(index as i64 % 3).to_le_bytes()[..]);
     }
@@ -250,14 +250,14 @@ fn random_windows_are_distributed_as_tensorflows() {
         let (dims, bytes) = expected(&format!("crops/{height}x{width}"));
         assert_eq!(dims, [6, 24]);
         let expected: Vec<i32> = bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
-        let mut found = vec![0; 6 * 24];
+        let mut histograms = vec![0; 6 * 24];
         let crop = RandomResizedCrop::default();
         for example in 0..10_000 {
             let Some(window) = crop.window([height, width], Draw::new(3, 1, example)) else {
-                found[5 * 24] += 1;
+                histograms[5 * 24] += 1;
                 continue;
             };
-            found[5 * 24 + 1] += 1;
+            histograms[5 * 24 + 1] += 1;
             let (h, w) = (window.height as f64, window.width as f64);
             let (whole_h, whole_w) = (height as f64, width as f64);
             assert!(window.y + window.height <= height && window.x + window.width <= width, "{window:?}");
@@ -274,11 +274,11 @@ fn random_windows_are_distributed_as_tensorflows() {
             ];
             for (kind, (value, least, greatest)) in kinds.into_iter().enumerate() {
                 let bin = ((value - least) / (greatest - least) * 24.0) as usize;
-                found[kind * 24 + bin] += 1;
+                histograms[kind * 24 + bin] += 1;
             }
         }
         for kind in 0..6 {
-            let bins = found[kind * 24..][..24].iter().zip(&expected[kind * 24..][..24]);
+            let bins = histograms[kind * 24..][..24].iter().zip(&expected[kind * 24..][..24]);
             let terms: Vec<f64> = bins
                 .filter(|(a, b)| **a + **b > 0)
                 .map(|(a, b)| f64::from((a - b) * (a - b)) / f64::from(a + b))

@@ -148,7 +148,7 @@ fn what_is_computed_again_waits_for_the_updates_of_later_layers() {
         entry.instr(entry.root).operands[variable]
     };
     // The result comes out of its barrier; the optimizer's value goes into it.
-    let given = |name: &str| match entry.instr(update(name)).op {
+    let update_value = |name: &str| match entry.instr(update(name)).op {
         Op::GetTupleElement { index } => {
             let barrier = entry.instr(entry.instr(update(name)).operands[0]);
             assert_eq!(barrier.op, Op::OptimizationBarrier);
@@ -156,12 +156,12 @@ fn what_is_computed_again_waits_for_the_updates_of_later_layers() {
         }
         _ => update(name),
     };
-    let first = depends_on(given("transformer/layer1/feed_forward/dense1/kernel"));
+    let first = depends_on(update_value("transformer/layer1/feed_forward/dense1/kernel"));
     for later in ["layer2/feed_forward/dense1/kernel", "layer3/feed_forward/dense2/bias", "logits/kernel"] {
-        assert!(first[given(&format!("transformer/{later}")).idx()], "{later}");
+        assert!(first[update_value(&format!("transformer/{later}")).idx()], "{later}");
     }
-    let last = depends_on(given("transformer/layer3/feed_forward/dense1/kernel"));
-    assert!(!last[given("transformer/layer2/feed_forward/dense1/kernel").idx()]);
+    let last = depends_on(update_value("transformer/layer3/feed_forward/dense1/kernel"));
+    assert!(!last[update_value("transformer/layer2/feed_forward/dense1/kernel").idx()]);
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.

@@ -69,16 +69,16 @@ fn an_overflow_skips_the_step_to_the_bit_and_the_scale_recovers_and_grows() {
         assert!(report.loss().unwrap().is_finite(), "the loss that is reported is not scaled");
         let after = session.state().unwrap();
         let scale = f32_of(&before, "loss_scale/scale");
-        let kept = weights_and_slots(&before) == weights_and_slots(&after);
+        let is_unchanged = weights_and_slots(&before) == weights_and_slots(&after);
         if s32_of(&after, "loss_scale/n_skipped") > n_skipped {
             n_skipped += 1;
             n_good = 0;
-            assert!(kept, "step {step} was skipped but changed a weight or slot");
+            assert!(is_unchanged, "step {step} was skipped but changed a weight or slot");
             assert_eq!(f32_of(&after, "loss_scale/scale"), scale / 2.0, "step {step}");
         } else {
             n_updates += 1;
             n_good += 1;
-            assert!(!kept, "step {step} was not skipped and changed nothing");
+            assert!(!is_unchanged, "step {step} was not skipped and changed nothing");
             let grows = n_good == period as i32;
             let expected = if grows { scale * 2.0 } else { scale };
             assert_eq!(f32_of(&after, "loss_scale/scale"), expected, "step {step}");

@@ -107,8 +107,9 @@ fn follow(
     let theirs: Vec<_> =
         (cases.iter()).map(|case| (case, VARIABLES.map(|(name, _)| recorded(&format!("{case}/{name}"))))).collect();
     for (step, ours) in ours(update).iter().enumerate() {
-        let given = gradients.each_ref().map(|all| all[step * all.len() / N_STEPS..][..all.len() / N_STEPS].to_vec());
-        reference(step, &mut states, &given);
+        let step_gradients =
+            gradients.each_ref().map(|all| all[step * all.len() / N_STEPS..][..all.len() / N_STEPS].to_vec());
+        reference(step, &mut states, &step_gradients);
         assert_eq!(ours.len(), VARIABLES.len() * (1 + slots.len()), "{:?}", ours.keys());
         for (number, state) in states.iter().enumerate() {
             let named =
@@ -522,8 +523,8 @@ fn an_infinite_global_norm_makes_every_gradient_nan() {
     let graph = Graph::training("update");
     let [w, v] = ["w", "v"].map(|name| graph.scope().variable(name, DType::F32, [1], Init::Ones));
     let update = Update { clip: Some(Clip::GlobalNorm { value: 1.0, per_replica: false }), ..with(Optimizer::SGD) };
-    let given = [(w.number, graph.input("x", DType::F32, [1])), (v.number, graph.full(DType::F32, &[1], 0.5))];
-    update.emit(&graph, &graph.input("step", DType::S32, []), &given);
+    let cotangents = [(w.number, graph.input("x", DType::F32, [1])), (v.number, graph.full(DType::F32, &[1], 0.5))];
+    update.emit(&graph, &graph.input("step", DType::S32, []), &cotangents);
     let results = [0, 1].map(|number| graph.tensor(graph.variables()[number].update.unwrap()));
     let program = graph.finish(&[("w", &results[0]), ("v", &results[1])]).unwrap();
     let results = run::run(&program, |name| match name {

@@ -134,14 +134,14 @@ fn a_session_over_partitions_trains_to_the_bits_of_one_without_and_its_checkpoin
         let arrays = vec![array("x", vec![BATCH, 4], 1), array("labels", vec![BATCH, 1], 2)];
         Batch { arrays, n_valid: BATCH as usize }
     };
-    let of = |data: u32, model: u32| {
+    let mesh_spec = |data: u32, model: u32| {
         let mut spec = spec();
         spec.objective.mesh = mesh(data);
         spec.objective.mesh.model = NonZeroU32::new(model).unwrap();
         spec.objective.split = if model > 1 { rules() } else { Vec::new() };
         spec
     };
-    let mut checkpoint = Session::new(client(), of(2, 1)).unwrap().checkpoint(4).unwrap();
+    let mut checkpoint = Session::new(client(), mesh_spec(2, 1)).unwrap().checkpoint(4).unwrap();
     for (at, array) in checkpoint.variables.values_mut().enumerate() {
         array.bytes = floats(at, array.bytes.len() / 4);
     }
@@ -152,10 +152,10 @@ fn a_session_over_partitions_trains_to_the_bits_of_one_without_and_its_checkpoin
         let totals = session.train(&batch).unwrap();
         (session.state().unwrap(), totals.to_values())
     };
-    let whole = step(of(2, 1));
+    let whole = step(mesh_spec(2, 1));
     assert!(whole.0 != checkpoint.variables);
     for (data, model) in [(2, 2), (1, 2), (2, 4), (1, 1)] {
-        assert_eq!(step(of(data, model)), whole, "{data} replicas of {model}");
+        assert_eq!(step(mesh_spec(data, model)), whole, "{data} replicas of {model}");
     }
 }
 

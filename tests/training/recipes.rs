@@ -78,13 +78,13 @@ fn rates_are_those_of_their_sources() {
         let experiment = Experiment::read(recipes().join(name)).unwrap();
         let update = experiment.train.update().unwrap();
         let n_steps = experiment.train.steps_per_epoch().unwrap() * experiment.train.epochs;
-        let found = (0..n_steps).map(|step| update.rate_at(step)).fold(0.0, f64::max);
+        let largest_rate = (0..n_steps).map(|step| update.rate_at(step)).fold(0.0, f64::max);
         // If a decay begins with the warm-up, it has begun when that ends: the highest rate is the warm-up's last, one
         // step before.
         let overlapping = update.warm_up.filter(|warm_up| warm_up.overlap);
         let least = overlapping.map_or(1.0, |warm_up| 1.0 - 1.0 / f64::from(warm_up.steps.get()));
-        let share = found / of_source;
-        assert!((least - 1e-12..=1.0 + 1e-12).contains(&share), "{name}: {found}, by its source {of_source}");
+        let share = largest_rate / of_source;
+        assert!((least - 1e-12..=1.0 + 1e-12).contains(&share), "{name}: {largest_rate}, by its source {of_source}");
     }
 }
 
@@ -236,9 +236,9 @@ fn a_rate_ten_times_off_is_told_apart() {
 
 fn tells_rates_apart(names: &[&str]) {
     for name in names {
-        let found = distances(name, &[1.0, 10.0, 0.1]);
-        assert!(found[0] < 2f64.powi(-6), "{name}: {found:?}");
-        assert!(found[1] > 0.5 && found[2] > 0.5, "{name}: {found:?}");
+        let measured = distances(name, &[1.0, 10.0, 0.1]);
+        assert!(measured[0] < 2f64.powi(-6), "{name}: {measured:?}");
+        assert!(measured[1] > 0.5 && measured[2] > 0.5, "{name}: {measured:?}");
     }
 }
 
@@ -301,7 +301,7 @@ fn rates_are_those_of_the_training_program() {
     for learning_rate in schedules {
         let warm_up = Some(WarmUp { steps: n(90), start: 0.01, overlap: false });
         let update = Update { learning_rate, warm_up, optimizer: Optimizer::ADAM, ..Update::default() };
-        let found = rates(client, &update, &steps).unwrap();
+        let program_rates = rates(client, &update, &steps).unwrap();
         // A step of one weight: Adam with it, and the rate among the results.
         let graph = Graph::training("step");
         let w = graph.scope().variable("w", DType::F32, [3], Init::Ones);
@@ -313,14 +313,14 @@ fn rates_are_those_of_the_training_program() {
         let results: Vec<_> = results.iter().map(|(name, tensor)| (*name, tensor)).collect();
         let program = graph.finish(&results).unwrap();
         let compiled = run::Compiled::new(&program);
-        for (step, found) in steps.iter().zip(found) {
+        for (step, program_rate) in steps.iter().zip(program_rates) {
             let results = compiled.run(|name| match name {
                 "step" => Literal::from_elements([], &[*step as i32]),
                 _ => Literal::from_elements([3], &[1f32, 2.0, 3.0]),
             });
             assert_eq!(
                 run::f32s(&results[0])[0].to_bits(),
-                found.to_bits(),
+                program_rate.to_bits(),
                 "step {step} of {:?}",
                 update.learning_rate
             );

@@ -138,12 +138,12 @@ fn large_kernels_are_cast_again() {
         let n = |id: InstrId| entry.instr(id).shape.dims().iter().product::<i64>();
         let is_convolution = |id: &InstrId| matches!(entry.instr(*id).op, Op::Convolution(_));
         let forward = entry.ids().filter(|id| is_convolution(id) && !of_backward(id));
-        let of = |id: InstrId| {
+        let kernel = |id: InstrId| {
             let kernel = entry.instr(id).operands[1];
             let is_read = entry.ids().any(|id| of_backward(&id) && entry.instr(id).operands.contains(&kernel));
             (n(kernel) > 2 * n(id), is_read)
         };
-        forward.map(of).collect()
+        forward.map(kernel).collect()
     };
     let (kept, again) = (kernels(&Remat::None), kernels(&Remat::Convolutional));
     // The stem's kernel is in no gradient: images have none.

@@ -138,18 +138,18 @@ fn check(client: &Client, spec: &Spec, data: Data<'_>, steps: &[u64]) {
         assert!(from_step < step && step - from_step <= 6, "step {step} from {from_step}");
         for from in [newest, ReplayFrom::Start] {
             let mut on_the_way = Vec::new();
-            let made = state_at(&mut session, data, &from, step, |step, totals| {
+            let replayed = state_at(&mut session, data, &from, step, |step, totals| {
                 on_the_way.push((step, totals.loss().unwrap().to_bits()));
                 Ok::<_, TrainError>(())
             })
             .unwrap();
             let before: Vec<_> =
-                (made.from_step + 1..step).map(|step| (step, recorded.losses[step as usize - 1])).collect();
+                (replayed.from_step + 1..step).map(|step| (step, recorded.losses[step as usize - 1])).collect();
             assert_eq!(on_the_way, before, "step {step} from {from:?}");
             if spec.steps_per_call == StepsPerCall::default() {
                 assert_eq!(session.state().unwrap(), recorded.states[step as usize - 1], "step {step} from {from:?}");
             }
-            assert!(made.is_exact);
+            assert!(replayed.is_exact);
             let in_f32 = step_in_f32(&session, data).unwrap();
             if spec.precision == Precision::F32 {
                 // The same program on the same numbers.
@@ -159,8 +159,8 @@ fn check(client: &Client, spec: &Spec, data: Data<'_>, steps: &[u64]) {
                     "step {step} in f32"
                 );
             }
-            assert_eq!((made.step, made.epoch), (step, (step - 1) / STEPS_PER_EPOCH + 1));
-            let loss = session.train(&made.batch).unwrap().loss().unwrap();
+            assert_eq!((replayed.step, replayed.epoch), (step, (step - 1) / STEPS_PER_EPOCH + 1));
+            let loss = session.train(&replayed.batch).unwrap().loss().unwrap();
             assert_eq!(loss.to_bits(), recorded.losses[step as usize - 1], "step {step} from {from:?}");
         }
     }
@@ -204,8 +204,9 @@ fn the_state_in_the_middle_of_a_loop_is_said_not_to_be_exact() {
     let spec = Spec { steps_per_call: StepsPerCall::While(n(3)), ..spec(Precision::F32) };
     let mut session = Session::new(client(), spec).unwrap();
     for (step, is_exact) in [(1, true), (2, false), (4, true), (10, true), (11, true), (12, true), (14, false)] {
-        let made = state_at(&mut session, data(), &ReplayFrom::Start, step, |_, _| Ok::<_, TrainError>(())).unwrap();
-        assert_eq!(made.is_exact, is_exact, "step {step}");
+        let replayed =
+            state_at(&mut session, data(), &ReplayFrom::Start, step, |_, _| Ok::<_, TrainError>(())).unwrap();
+        assert_eq!(replayed.is_exact, is_exact, "step {step}");
     }
 }
 
@@ -229,13 +230,13 @@ fn a_run_from_weights_is_made_again_from_the_same_or_not_at_all() {
     let at = |session: &mut Session, step| {
         state_at(session, data(), &ReplayFrom::Start, step, |_, _| Ok::<_, TrainError>(()))
     };
-    let made = at(&mut session, 4).unwrap();
-    assert_eq!(session.train(&made.batch).unwrap().loss(), Some(losses[3]));
+    let replayed = at(&mut session, 4).unwrap();
+    assert_eq!(session.train(&replayed.batch).unwrap().loss(), Some(losses[3]));
     at(&mut session, 1).unwrap();
     assert_eq!((session.state().unwrap(), session.settings()), (initial, settings));
     // Other weights under the same name.
-    let made = at(&mut other, 1).unwrap();
-    other.train(&made.batch).unwrap();
+    let replayed = at(&mut other, 1).unwrap();
+    other.train(&replayed.batch).unwrap();
     other.checkpoint(STEPS_PER_EPOCH).unwrap().write(&weights).unwrap();
     let refused = at(&mut session, 1).unwrap_err().to_string();
     assert!(refused.contains("train.initialize_from.sha256 was "), "{refused}");
@@ -248,8 +249,8 @@ fn a_step_that_cannot_be_made_again_is_an_error() {
     let path = folder.path().join("run.safetensors");
     let mut session = Session::new(client(), spec(Precision::F32)).unwrap();
     let mut at = |from: &ReplayFrom, step| {
-        let made = state_at(&mut session, data(), from, step, |_, _| Ok::<_, TrainError>(()));
-        made.map(|_| session.checkpoint(STEPS_PER_EPOCH).unwrap()).map_err(|error| error.to_string())
+        let replayed = state_at(&mut session, data(), from, step, |_, _| Ok::<_, TrainError>(()));
+        replayed.map(|_| session.checkpoint(STEPS_PER_EPOCH).unwrap()).map_err(|error| error.to_string())
     };
     assert_eq!(
         at(&ReplayFrom::Start, 0).unwrap_err(),

@@ -242,17 +242,17 @@ fn goes_on(checkpoint: &Checkpoint, spec: Spec, batches: &[Batch]) -> (BTreeMap<
 #[test]
 fn a_run_goes_on_with_as_many_replicas_to_the_bit_and_with_others_on_the_same_batches() {
     let source = noise(&[8, 8, 1], 10, 48);
-    let of = |n| spec(CNN, Precision::Bf16, 16, n);
-    let batches = batches(&source, &of(4), 6);
-    let mut whole = Session::new(client(), of(4)).unwrap();
+    let replicated = |n| spec(CNN, Precision::Bf16, 16, n);
+    let batches = batches(&source, &replicated(4), 6);
+    let mut whole = Session::new(client(), replicated(4)).unwrap();
     batches[..3].iter().for_each(|batch| drop(whole.train(batch).unwrap()));
     let checkpoint = whole.checkpoint(3).unwrap();
     batches[3..].iter().for_each(|batch| drop(whole.train(batch).unwrap()));
-    let (state, changes) = goes_on(&checkpoint, of(4), &batches[3..]);
+    let (state, changes) = goes_on(&checkpoint, replicated(4), &batches[3..]);
     assert!(state == whole.state().unwrap() && changes.is_empty(), "{changes:?}");
 
     for (n, change) in [(2, "mesh.data was 4, is 2 now"), (1, "mesh was {data: 4}, is not set now")] {
-        let (state, changes) = goes_on(&checkpoint, of(n), &batches[3..]);
+        let (state, changes) = goes_on(&checkpoint, replicated(n), &batches[3..]);
         assert_eq!(changes, [change]);
         // Larger parts give other statistics and other masks: the run differs from here on, with the same variables.
         assert!(state.keys().eq(whole.state().unwrap().keys()) && state != whole.state().unwrap());

@@ -41,7 +41,7 @@ fn ours(update: &Update) -> Vec<f32> {
     (0..N_STEPS).map(at).collect()
 }
 
-fn of(learning_rate: LearningRate, warm_up: Option<WarmUp>) -> Update {
+fn update_with(learning_rate: LearningRate, warm_up: Option<WarmUp>) -> Update {
     Update { learning_rate, warm_up, ..Update::default() }
 }
 
@@ -59,8 +59,8 @@ fn follow(name: &str, update: &Update, reference: impl Fn(u32) -> Bounded) {
 }
 
 /// XLA may divide by multiplying with the rounded reciprocal: a rounding more.
-fn share(step: u32, of: NonZeroU32) -> Bounded {
-    (Bounded::exact(f64::from(step.min(of.get()))) / Bounded::exact(f64::from(of.get()))).rounded(U)
+fn share(step: u32, n_steps: NonZeroU32) -> Bounded {
+    (Bounded::exact(f64::from(step.min(n_steps.get()))) / Bounded::exact(f64::from(n_steps.get()))).rounded(U)
 }
 
 fn value() -> Bounded {
@@ -82,10 +82,10 @@ fn exponential(exponent: Bounded) -> Bounded {
 /// [`follow`] for a schedule alone and after a warm-up, as `warmed` says: `NAME_warm_up` starts the schedule after it,
 /// and in `NAME_overlapped` the schedule counts its steps too.
 fn follow_warmed(name: &str, schedule: &LearningRate, warmed: [bool; 2], reference: impl Fn(u32) -> Bounded) {
-    follow(name, &of(schedule.clone(), None), &reference);
+    follow(name, &update_with(schedule.clone(), None), &reference);
     let composed = [("warm_up", false), ("overlapped", true)].into_iter().zip(warmed);
     for ((how, overlap), _) in composed.filter(|(_, is_recorded)| *is_recorded) {
-        let update = of(schedule.clone(), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap }));
+        let update = update_with(schedule.clone(), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap }));
         follow(&format!("{name}_{how}"), &update, |step| match step.checked_sub(WARM_UP.get()) {
             None => ramp(0.0, step),
             Some(after) => reference(if overlap { step } else { after }),
@@ -97,7 +97,7 @@ fn follow_warmed(name: &str, schedule: &LearningRate, warmed: [bool; 2], referen
 fn a_constant_rate() {
     let schedule = LearningRate::Constant { value: VALUE };
     follow_warmed("constant", &schedule, [true, false], |_| value());
-    assert_eq!(ours(&of(schedule, None)), recorded("constant"));
+    assert_eq!(ours(&update_with(schedule, None)), recorded("constant"));
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn exponential_decay() {
     let exponent = |step: u32| (Bounded::exact(f64::from(step)) / Bounded::exact(41.0)).rounded(U);
     let stairs = |step: u32| exponential(Bounded::exact(f64::from(step / 41)));
     follow_warmed("exponential", &schedule(false), [true, false], |step| exponential(exponent(step)));
-    follow("exponential_staircase", &of(schedule(true), None), stairs);
-    let overlapped = of(schedule(true), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
+    follow("exponential_staircase", &update_with(schedule(true), None), stairs);
+    let overlapped = update_with(schedule(true), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
     follow("exponential_overlapped", &overlapped, |step| if step < 90 { ramp(0.0, step) } else { stairs(step) });
 }
 
@@ -116,7 +116,7 @@ fn exponential_decay() {
 #[test]
 fn a_staircase_falls_at_its_steps_and_not_before() {
     let schedule = LearningRate::Exponential { value: 1.0, decay_steps: n(41), decay_rate: 0.5, staircase: true };
-    for (step, measured) in (0..).zip(ours(&of(schedule, None))) {
+    for (step, measured) in (0..).zip(ours(&update_with(schedule, None))) {
         check(&format!("step {step}"), measured, Bounded::exact(0.5f64.powi(step / 41)).rounded(FUNCTION));
     }
 }
@@ -132,8 +132,8 @@ fn cosine() {
         (half * Bounded::constant(1.0 - alpha) + Bounded::constant(alpha)) * value()
     };
     follow_warmed("cosine", &schedule(0.0), [true, true], |step| rate(step, 0.0));
-    follow("cosine_alpha", &of(schedule(0.05), None), |step| rate(step, 0.05));
-    let from = of(schedule(0.0), Some(WarmUp { steps: WARM_UP, start: 0.1, overlap: false }));
+    follow("cosine_alpha", &update_with(schedule(0.05), None), |step| rate(step, 0.05));
+    let from = update_with(schedule(0.0), Some(WarmUp { steps: WARM_UP, start: 0.1, overlap: false }));
     follow("cosine_warm_up_from", &from, |step| if step < 90 { ramp(0.1, step) } else { rate(step - 90, 0.0) });
 }
 
@@ -154,7 +154,7 @@ fn polynomials() {
     }
     let linear = |end_value| LearningRate::Linear { value, decay_steps, end_value };
     follow_warmed("linear", &linear(END), [true, false], |step| rate(step, END, 1.0));
-    let overlapped = of(linear(0.0), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
+    let overlapped = update_with(linear(0.0), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
     follow("linear_overlapped", &overlapped, |step| if step < 90 { ramp(0.0, step) } else { rate(step, 0.0, 1.0) });
 }
 
@@ -164,11 +164,11 @@ fn inverse_root() {
         (numerator / Bounded::exact(f64::from((step + 1).max(90))).sqrt()).rounded(FUNCTION)
     };
     let schedule = |value| LearningRate::InverseSqrt { value, constant_until: WARM_UP, first_step: 1 };
-    follow("inverse_sqrt", &of(schedule(VALUE), None), |step| rate(value(), step));
+    follow("inverse_sqrt", &update_with(schedule(VALUE), None), |step| rate(value(), step));
     // Such a numerator that the rate starts at the value, where the warm-up ends.
     let scaled = VALUE * 90f64.sqrt();
     for (name, overlap) in [("inverse_sqrt_warm_up", false), ("inverse_sqrt_overlapped", true)] {
-        let update = of(schedule(scaled), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap }));
+        let update = update_with(schedule(scaled), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap }));
         // TensorFlow multiplies with a root in f32: two roundings more.
         let numerator = Bounded::constant(scaled).rounded(2.0 * U);
         follow(name, &update, |step| match step.checked_sub(90) {
@@ -187,13 +187,13 @@ fn pieces_are_bit_for_bit() {
         [(300, 0.1), (600, 0.01), (800, 0.001)].map(|(step, multiplier)| RateDrop { step, multiplier }).to_vec();
     let resnet = LearningRate::WarmUpStep { value: VALUE, warm_up: 90, drops };
     let warm_up = |overlap| Some(WarmUp { steps: WARM_UP, start: 0.0, overlap });
-    let plain = of(piecewise.clone(), None);
+    let plain = update_with(piecewise.clone(), None);
     assert_eq!(ours(&plain)[..90], recorded("piecewise")[..90]);
     for (name, update) in [
         ("piecewise", plain),
-        ("piecewise_warm_up", of(piecewise.clone(), warm_up(false))),
-        ("piecewise_overlapped", of(piecewise, warm_up(true))),
-        ("warm_up_step", of(resnet, None)),
+        ("piecewise_warm_up", update_with(piecewise.clone(), warm_up(false))),
+        ("piecewise_overlapped", update_with(piecewise, warm_up(true))),
+        ("warm_up_step", update_with(resnet, None)),
     ] {
         let (ours, theirs) = (ours(&update), recorded(name));
         assert_eq!(ours[90..], theirs[90..], "{name}");
@@ -211,7 +211,7 @@ fn pieces_are_bit_for_bit() {
 fn rates_far_out() {
     let far = |schedule: &LearningRate, steps: &[u32], bound: f64| {
         let client = run::client();
-        for (step, measured) in steps.iter().zip(rates(client, &of(schedule.clone(), None), steps).unwrap()) {
+        for (step, measured) in steps.iter().zip(rates(client, &update_with(schedule.clone(), None), steps).unwrap()) {
             let expected = schedule.at(*step);
             check(
                 &format!("{schedule:?}, step {step}"),

@@ -96,11 +96,11 @@ fn an_embedding_learns_the_same_bits() {
 fn casts_are_gathered_and_slots_are_parts() {
     let spec = sharded(spec(MLP, Precision::Bf16, 8, 4));
     let program = program_of(&spec);
-    let of = |name: &str| program.variables.iter().find(|it| it.name == name).unwrap();
-    let dims = |name: &str| (of(name).dims.clone(), of(name).whole_dims());
+    let variable = |name: &str| program.variables.iter().find(|it| it.name == name).unwrap();
+    let dims = |name: &str| (variable(name).dims.clone(), variable(name).whole_dims());
     assert_eq!(dims("mlp/logits/kernel"), (vec![6, 10], vec![22, 10]));
     assert_eq!(dims("mlp/dense1/kernel/adam_v"), (vec![16, 22], vec![64, 22]));
-    assert_eq!((of("mlp/dense1/bias").part, dims("mlp/dense1/bias")), (None, (vec![22], vec![22])));
+    assert_eq!((variable("mlp/dense1/bias").part, dims("mlp/dense1/bias")), (None, (vec![22], vec![22])));
     let entry = program.module.entry();
     let gathers = entry.instructions.iter().filter(|instr| instr.op.opcode() == "all-gather");
     let shapes: Vec<String> = gathers.map(|instr| instr.shape.to_string()).collect();
@@ -162,9 +162,9 @@ fn goes_on(checkpoint: &Checkpoint, spec: Spec, batches: &[Batch]) -> (State, Ve
 #[test]
 fn a_checkpoint_is_that_of_whole_state_and_goes_on_with_any_number_of_replicas() {
     let source = noise(&[8, 8, 1], 10, 48);
-    let of = |n| spec(MLP, Precision::Bf16, 8, n);
-    let batches = batches(&source, &of(8), 4);
-    let [(whole, last_of_whole), (parts, last)] = [of(8), sharded(of(8))].map(|spec| {
+    let replicated = |n| spec(MLP, Precision::Bf16, 8, n);
+    let batches = batches(&source, &replicated(8), 4);
+    let [(whole, last_of_whole), (parts, last)] = [replicated(8), sharded(replicated(8))].map(|spec| {
         let mut session = Session::new(client(), spec).unwrap();
         batches[..2].iter().for_each(|batch| drop(session.train(batch).unwrap()));
         let checkpoint = session.checkpoint(6).unwrap();
@@ -177,14 +177,14 @@ fn a_checkpoint_is_that_of_whole_state_and_goes_on_with_any_number_of_replicas()
     let path = folder.path().join("c.safetensors");
     parts.write(&path).unwrap();
     let read = Checkpoint::read(&path).unwrap();
-    assert_eq!(goes_on(&read, sharded(of(8)), &batches[2..]), (last.clone(), vec![]));
-    let (state, changes) = goes_on(&read, of(8), &batches[2..]);
+    assert_eq!(goes_on(&read, sharded(replicated(8)), &batches[2..]), (last.clone(), vec![]));
+    let (state, changes) = goes_on(&read, replicated(8), &batches[2..]);
     assert_eq!(changes, ["mesh.state was sharded, is not set now"]);
     assert!(state == last);
-    assert!(goes_on(&whole, sharded(of(8)), &batches[2..]).0 == last);
+    assert!(goes_on(&whole, sharded(replicated(8)), &batches[2..]).0 == last);
     // On four and on one, whole or sharded: the same bits.
     let fewer = [4, 1].map(|n| {
-        let [whole, parts] = [of(n), sharded(of(n))].map(|spec| goes_on(&read, spec, &batches[2..]).0);
+        let [whole, parts] = [replicated(n), sharded(replicated(n))].map(|spec| goes_on(&read, spec, &batches[2..]).0);
         assert!(whole == parts, "{n}");
         whole
     });
@@ -195,7 +195,7 @@ fn a_checkpoint_is_that_of_whole_state_and_goes_on_with_any_number_of_replicas()
 #[test]
 fn evaluations_read_what_lies_in_parts() {
     let source = noise(&[8, 8, 1], 10, 24);
-    let of = |spec: Spec| {
+    let totals = |spec: Spec| {
         let batches = batches(&source, &spec, 2);
         let mut session = Session::new(client(), spec).unwrap();
         batches.iter().for_each(|batch| drop(session.train(batch).unwrap()));
@@ -204,7 +204,7 @@ fn evaluations_read_what_lies_in_parts() {
     };
     let mut spec = spec(MLP, Precision::Bf16, 8, 4);
     spec.objective.average = Some(Average::new(0.5));
-    assert_eq!(of(spec.clone()), of(sharded(spec)));
+    assert_eq!(totals(spec.clone()), totals(sharded(spec)));
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.

@@ -49,11 +49,11 @@ fn program_of(optimizer: Optimizer) -> Program {
 
 /// Gradients of every size and sign, not representable in few bits.
 fn gradient(step: usize) -> Vec<f32> {
-    let of = |lane: usize| {
+    let lane_gradient = |lane: usize| {
         let x = ((lane * 7919 + step * 104_729) % 1009) as f32 / 1009.0 - 0.5;
         x * 10f32.powi((lane % 9) as i32 - 4)
     };
-    (0..N).map(of).collect()
+    (0..N).map(lane_gradient).collect()
 }
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {
@@ -222,15 +222,15 @@ fn a_skipped_step_leaves_bf16_slots_alone() {
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let optimizer = adam(MomentumDtype::Bf16);
     let mut session = Session::new(run::client(), spec(optimizer, Precision::F16, scale)).unwrap();
-    let kept = |session: &Session| -> BTreeMap<String, Array> {
+    let variables = |session: &Session| -> BTreeMap<String, Array> {
         let state = session.state().unwrap();
         state.into_iter().filter(|(name, _)| !name.starts_with("loss_scale/")).collect()
     };
-    let before = kept(&session);
+    let before = variables(&session);
     train(&mut session, 0..3);
-    assert_eq!(kept(&session), before);
+    assert_eq!(variables(&session), before);
     train(&mut session, 3..40);
-    let after = kept(&session);
+    let after = variables(&session);
     assert_ne!(after, before);
     for (name, array) in &after {
         let values = array.bytes.as_chunks::<2>().0.iter().map(|bytes| bf16::from_le_bytes(*bytes));
@@ -253,8 +253,8 @@ fn a_tpu_program_takes_two_bytes_less_for_each_element_of_a_slot() {
         report.hbm.arguments
     };
     let n_parameters = 2 * (1024 * 1024 + 1024);
-    for of in [momentum, adam] {
-        let [f32, bf16] = [MomentumDtype::F32, MomentumDtype::Bf16].map(|dtype| arguments(of(dtype)));
+    for optimizer in [momentum, adam] {
+        let [f32, bf16] = [MomentumDtype::F32, MomentumDtype::Bf16].map(|dtype| arguments(optimizer(dtype)));
         assert_eq!(f32 - bf16, 2 * n_parameters, "{f32} and {bf16}");
     }
 }

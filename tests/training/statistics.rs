@@ -121,8 +121,8 @@ fn expected(before: &BTreeMap<String, Array>, size: usize) -> BTreeMap<&'static 
         loose((predicted - *y) * Bounded::exact(2.0 / N as f64))
     };
     let slopes: Vec<Bounded> = shifted.iter().zip(&y).map(slope).collect();
-    let along = |of: &dyn Fn(usize) -> Bounded| Bounded::sum((0..N).map(of));
-    let of_features = |of: &dyn Fn(usize) -> Bounded| (0..FEATURES).map(of).collect::<Vec<_>>();
+    let along = |element: &dyn Fn(usize) -> Bounded| Bounded::sum((0..N).map(element));
+    let of_features = |element: &dyn Fn(usize) -> Bounded| (0..FEATURES).map(element).collect::<Vec<_>>();
     let gamma = of_features(&|c| along(&|i| slopes[i] * out[c] * normal[i][c]));
     let beta = of_features(&|c| along(&|i| slopes[i] * out[c]));
     let n = Bounded::exact(N as f64);
@@ -132,9 +132,9 @@ fn expected(before: &BTreeMap<String, Array>, size: usize) -> BTreeMap<&'static 
     };
     let to_kernel =
         (0..INPUTS * FEATURES).map(|at| along(&|i| x[i * INPUTS + at / FEATURES] * to_hidden(i, at % FEATURES)));
-    let moved = |name: &str, of: &dyn Fn(usize) -> Bounded| {
+    let moved = |name: &str, element: &dyn Fn(usize) -> Bounded| {
         let start = variable(name);
-        of_features(&|c| Bounded::moved(start[c], of(c), 0.9))
+        of_features(&|c| Bounded::moved(start[c], element(c), 0.9))
     };
     let unbiased = Bounded::constant(N as f64 / (N - 1) as f64);
     let mut expected = BTreeMap::from([

@@ -35,8 +35,8 @@ fn program_of(storage: Storage, dims: &[i64]) -> Program {
     let learning_rate = LearningRate::Constant { value: 1.0 };
     let update = Update { optimizer: Optimizer::SGD, learning_rate, ..Update::default() };
     update.emit(&graph, &step, &[(w.number, gradient)]);
-    let of = |v: &bf16scope::graph::VariableInfo| graph.tensor(v.update.unwrap_or(v.instr));
-    let results: Vec<_> = graph.variables().iter().map(of).collect();
+    let result = |v: &bf16scope::graph::VariableInfo| graph.tensor(v.update.unwrap_or(v.instr));
+    let results: Vec<_> = graph.variables().iter().map(result).collect();
     let results: Vec<_> = results.iter().map(|result| ("", result)).collect();
     let program = graph.finish(&results).unwrap();
     verify(&program.module).unwrap();
@@ -224,9 +224,9 @@ fn what_is_stored_is_what_was_asked_for_and_the_network_reads_it_without_a_cast(
         let kernel = program.variables.iter().find(|v| v.name.ends_with("kernel")).unwrap();
         let mut readers = entry.instructions.iter().filter(|instr| instr.operands.contains(&kernel.instr));
         assert!(readers.any(|instr| instr.op.opcode() == "dot"), "no dot reads {}", kernel.name);
-        let of = |end: &str| program.variables.iter().filter(|v| v.name.ends_with(end)).count();
-        assert_eq!(of("/low"), if storage == Storage::Bf16Compensated { 4 } else { 0 });
-        assert_eq!(of(ROUNDING_KEY), usize::from(storage == Storage::Bf16Stochastic));
+        let count = |end: &str| program.variables.iter().filter(|v| v.name.ends_with(end)).count();
+        assert_eq!(count("/low"), if storage == Storage::Bf16Compensated { 4 } else { 0 });
+        assert_eq!(count(ROUNDING_KEY), usize::from(storage == Storage::Bf16Stochastic));
         assert_eq!(program.warnings.len(), usize::from(storage == Storage::Bf16Nearest), "{:?}", program.warnings);
         // Evaluations and predictions have nothing of it, and read the same variables.
         let evaluation = program::evaluation(&*spec.task, spec.numbers(), 8, &Tuning::none()).unwrap().program;
@@ -385,12 +385,12 @@ fn what_is_not_finite_in_a_slot_is_named_by_its_variable() {
 fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
     let client = run::client();
     let path = Path::new("other.safetensors");
-    let of = |storage| spec(storage, SlotStorage::F32, Precision::F32);
-    let mut f32 = Session::new(client, of(Storage::F32)).unwrap();
+    let stored_as = |storage| spec(storage, SlotStorage::F32, Precision::F32);
+    let mut f32 = Session::new(client, stored_as(Storage::F32)).unwrap();
     train(&mut f32, 0..3);
     let masters = f32.checkpoint(8).unwrap();
     let converted = |checkpoint: &Checkpoint, storage| {
-        let mut session = Session::new(client, of(storage)).unwrap();
+        let mut session = Session::new(client, stored_as(storage)).unwrap();
         let changes = session.restore(path, checkpoint, Resumption::default()).unwrap();
         (changes.iter().map(ToString::to_string).collect::<Vec<_>>(), session.checkpoint(8).unwrap())
     };
@@ -418,13 +418,14 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
             }
         }
         // Slots do not change.
-        let slots = |of: &Checkpoint| -> Vec<Array> {
-            of.variables.iter().filter(|(name, _)| name.contains("/adam_")).map(|it| it.1.clone()).collect()
+        let slots = |checkpoint: &Checkpoint| -> Vec<Array> {
+            checkpoint.variables.iter().filter(|(name, _)| name.contains("/adam_")).map(|it| it.1.clone()).collect()
         };
         assert_eq!(slots(&masters), slots(&back));
         // Evaluations read f32, or bf16 widened to f32.
         let evaluator = Evaluator::new(client, &f32.spec().task, Precision::F32, 8, &Tuning::none()).unwrap();
-        let evaluated = |of: &Checkpoint| evaluator.evaluate(path, of, &data()).unwrap().totals.to_values();
+        let evaluated =
+            |checkpoint: &Checkpoint| evaluator.evaluate(path, checkpoint, &data()).unwrap().totals.to_values();
         let read = evaluated(&low);
         match storage {
             Storage::Bf16Compensated => assert_eq!(read.len(), evaluated(&back).len()),
@@ -435,7 +436,7 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
     let mut large = masters.clone();
     let name = &trainable[0];
     large.variables.get_mut(name).unwrap().bytes[4..8].copy_from_slice(&f32::MAX.to_le_bytes());
-    let mut session = Session::new(client, of(Storage::Bf16Stochastic)).unwrap();
+    let mut session = Session::new(client, stored_as(Storage::Bf16Stochastic)).unwrap();
     let before = session.state().unwrap();
     let error = session.restore(path, &large, Resumption::default()).unwrap_err().to_string();
     assert_eq!(
@@ -493,17 +494,17 @@ pub(super) fn learnt(spec: Spec, data: Data<'_>, n_epochs: u64) -> [f64; 2] {
 /// Trains three seeds in each storage, prints their test losses and accuracies, and checks that plain bf16 loses. A
 /// seed gives the same initial values in each storage, so losses are compared seed by seed.
 pub(super) fn all_but_plain_bf16_learn(what: &str, learnt: impl Fn(Storage, u64) -> [f64; 2]) {
-    let of = |storage| (storage, [0, 1, 2].map(|seed| learnt(storage, seed)));
-    let found: Vec<_> = Storage::ALL.into_iter().map(of).collect();
-    for (storage, seeds) in &found {
+    let train_seeds = |storage| (storage, [0, 1, 2].map(|seed| learnt(storage, seed)));
+    let outcomes: Vec<_> = Storage::ALL.into_iter().map(train_seeds).collect();
+    for (storage, seeds) in &outcomes {
         let shown = seeds.map(|[loss, accuracy]| format!("{loss:.4} {:.1} %", 100.0 * accuracy));
         println!("{what} {storage}: {}", shown.join(", "));
     }
-    let [masters, stochastic, compensated, nearest] = &found[..] else { panic!("{found:?}") };
+    let [masters, stochastic, compensated, nearest] = &outcomes[..] else { panic!("{outcomes:?}") };
     for seed in 0..3 {
-        let loss = |of: &(Storage, [[f64; 2]; 3])| of.1[seed][0];
-        for kept in [masters, stochastic, compensated] {
-            assert!(loss(kept) < loss(nearest), "seed {seed}: {found:?}");
+        let loss = |outcome: &(Storage, [[f64; 2]; 3])| outcome.1[seed][0];
+        for learns in [masters, stochastic, compensated] {
+            assert!(loss(learns) < loss(nearest), "seed {seed}: {outcomes:?}");
         }
     }
 }

@@ -141,9 +141,9 @@ fn ids_of_a_long_text_are_those_of_the_whole() {
     for name in ["byte_level", "byte_level_prefix", "bert", "words", "unigram"] {
         let tokenizer = tokenizer(name);
         let options = Options { window: Some(Length(1000)), by: Some(By::File), ..options(name) };
-        let own = tokenizers::Tokenizer::from_file(folder_of(name)).unwrap();
-        let own = own.encode(whole.as_str(), false).unwrap();
-        let expected: Vec<i64> = own.get_ids().iter().map(|&id| i64::from(id)).collect();
+        let reference = tokenizers::Tokenizer::from_file(folder_of(name)).unwrap();
+        let encoding = reference.encode(whole.as_str(), false).unwrap();
+        let expected: Vec<i64> = encoding.get_ids().iter().map(|&id| i64::from(id)).collect();
         let texts = texts_of(std::slice::from_ref(&file), &options, &tokenizer, 3);
         let source = TextExamples::new(&texts, &tokenizer, &options).unwrap();
         assert_eq!(source.n_tokens(), expected.len() as u64, "{name}");
@@ -168,11 +168,11 @@ fn windows_follow_one_another_and_their_labels_are_the_tokens_that_follow() {
     let folder = tempfile::tempdir().unwrap();
     let files = [write(folder.path(), "a.txt", b"abcdefgh"), write(folder.path(), "b.txt", &[0xFF, b'i', b'j', b'k'])];
     let bytes = Tokenizer::bytes();
-    let of = |window, stride| {
+    let source_with = |window, stride| {
         let options = Options { window: Some(Length(window)), stride: Some(Length(stride)), ..options("bytes") };
         examples(&files, &options, &bytes)
     };
-    let source = of(4, 3);
+    let source = source_with(4, 3);
     // 12 ids: windows begin at 0, 3 and 6; one at 9 would have no token after it.
     assert_eq!(source.n_examples(), 3);
     let all: Vec<i64> = b"abcdefgh\xFFijk".iter().map(|&byte| i64::from(byte)).collect();
@@ -183,12 +183,12 @@ fn windows_follow_one_another_and_their_labels_are_the_tokens_that_follow() {
     }
     assert!(source.read(3).unwrap_err().to_string().contains("expected one of 3"));
     // Windows that would be in both parts are in neither.
-    let (training, test) = of(4, 1).split_tail(2).unwrap();
+    let (training, test) = source_with(4, 1).split_tail(2).unwrap();
     assert_eq!((training.n_examples(), test.n_examples()), (8 - 2 - 3, 2));
     assert_eq!(array(&test, 0, "tokens"), all[6..10]);
     assert_eq!(array(&training, 2, "labels").last(), Some(&all[6]));
     assert_ne!(training.fingerprint(), test.fingerprint());
-    let error = of(4, 1).split_tail(5).unwrap_err().to_string();
+    let error = source_with(4, 1).split_tail(5).unwrap_err().to_string();
     assert_eq!(
         error,
         "cannot keep 5 examples for testing; the text makes 8, and one must be left to train on beside 3 that overlap them"
@@ -208,10 +208,10 @@ fn packs_hold_as_many_texts_as_fit_each_with_its_segment_and_positions() {
         [write(folder.path(), "a.txt", b"abc\n\nde\nfghij\nk\n"), write(folder.path(), "b.txt", b"0123456789\r\nlm")];
     let source = examples(&files, &Options { pack: Some(Length(6)), ..options("bytes") }, &Tokenizer::bytes());
     let shown = |index| {
-        let of = |name| array(&source, index, name);
-        let text: String = of("tokens").iter().map(|&id| if id == 0 { '.' } else { id as u8 as char }).collect();
-        let next: String = of("labels").iter().map(|&id| if id == 0 { '.' } else { id as u8 as char }).collect();
-        let digits = |name| of(name).iter().map(i64::to_string).collect::<String>();
+        let values = |name| array(&source, index, name);
+        let text: String = values("tokens").iter().map(|&id| if id == 0 { '.' } else { id as u8 as char }).collect();
+        let next: String = values("labels").iter().map(|&id| if id == 0 { '.' } else { id as u8 as char }).collect();
+        let digits = |name| values(name).iter().map(i64::to_string).collect::<String>();
         [text, next, digits("segments"), digits("positions"), digits("weights")]
     };
     assert_eq!(source.n_examples(), 4);

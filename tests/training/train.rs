@@ -248,8 +248,8 @@ fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint() {
     assert_eq!(*epoch, 2);
     let message = error.to_string();
     assert!(message.starts_with(&format!("step {step} (epoch 2): the loss (")), "{message}");
-    let kept = format!("\nthe last good checkpoint is {} (after step {STEPS_PER_EPOCH})\n", path.display());
-    assert!(message.contains(&kept), "{message}");
+    let checkpoint_line = format!("\nthe last good checkpoint is {} (after step {STEPS_PER_EPOCH})\n", path.display());
+    assert!(message.contains(&checkpoint_line), "{message}");
     assert!(message.ends_with("help: lower the learning rate, or warm it up"), "{message}");
     assert_eq!(std::fs::read(&path).unwrap(), first.unwrap(), "the checkpoint is the first epoch's");
 }

@@ -289,8 +289,8 @@ fn asked_to_stop_at_the_end_of_an_epoch_it_makes_no_step_more() {
 #[test]
 fn a_batch_of_nothing_is_told_what_a_batch_may_be() {
     let n = data().training.n_examples();
-    let said = fit(trainer().batch(0)).unwrap_err().to_string();
-    assert_eq!(said, format!("a batch of 0 trains on nothing\nhelp: set `batch` to 1 up to {n} (--batch)"));
-    let said = fit(trainer().batch(100_000)).unwrap_err().to_string();
-    assert!(said.contains(&format!("set `batch` to {n} or less")), "{said}");
+    let message = fit(trainer().batch(0)).unwrap_err().to_string();
+    assert_eq!(message, format!("a batch of 0 trains on nothing\nhelp: set `batch` to 1 up to {n} (--batch)"));
+    let message = fit(trainer().batch(100_000)).unwrap_err().to_string();
+    assert!(message.contains(&format!("set `batch` to {n} or less")), "{message}");
 }

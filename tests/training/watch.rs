@@ -186,19 +186,19 @@ fn numbers_that_are_clamped_to_the_largest_are_named() {
     spec.objective.loss_scale = LossScale::None;
     // Features to 8, so that every sixth or so is clamped.
     let (_, records, _) = watched(Spec { task: Arc::new(clamped), ..spec }, &dataset(8.0), true);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.layer.as_str()), ("saturated", 1, "clamp"), "{found:?}");
-    assert_eq!((found.quantity, found.direction), (Quantity::Activation, "forward"), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.layer.as_str()), ("saturated", 1, "clamp"), "{anomaly:?}");
+    assert_eq!((anomaly.quantity, anomaly.direction), (Quantity::Activation, "forward"), "{anomaly:?}");
 }
 
 #[test]
 fn bf16_weights_that_stall_are_named() {
     let spec = Spec { variables: Storage::Bf16Nearest, ..spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e-4) };
     let (_, records, _) = watched(spec, &dataset(1.0), true);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.quantity), ("stalled", 1 + u64::from(EVERY), Quantity::Update));
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.quantity), ("stalled", 1 + u64::from(EVERY), Quantity::Update));
     // The first of the kernels whose updates are lost; all are.
-    assert_eq!(found.layer, "mlp/dense1/kernel", "{found:?}");
+    assert_eq!(anomaly.layer, "mlp/dense1/kernel", "{anomaly:?}");
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn gradients_that_f16_flushes_are_named() {
     let mut spec = spec(small_mlp(), Precision::F16, Optimizer::SGD, 0.1);
     spec.objective.loss_scale = LossScale::Static { scale: 2f64.powi(-24) };
     let (_, records, _) = watched(spec, &dataset(1.0), true);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.quantity), ("flushed", 1, Quantity::Cotangent), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.quantity), ("flushed", 1, Quantity::Cotangent), "{anomaly:?}");
 }
 
 /// A layer's output is a thousand times its input.
@@ -220,9 +220,9 @@ fn a_layer_that_explodes_is_named() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e-6);
     let session = with_variable(spec, "mlp/dense2/kernel", |value| 1000.0 * value);
     let (_, records, _) = watched_from(session, &dataset(1.0), EVERY);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.layer.as_str()), ("exploding", 1, "mlp/dense2"), "{found:?}");
-    assert_eq!((found.quantity, found.direction), (Quantity::Activation, "forward"), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.layer.as_str()), ("exploding", 1, "mlp/dense2"), "{anomaly:?}");
+    assert_eq!((anomaly.quantity, anomaly.direction), (Quantity::Activation, "forward"), "{anomaly:?}");
 }
 
 /// A decay as large as one over the learning rate; and gradients clipped to nothing.
@@ -236,16 +236,16 @@ fn weight_decay_and_clipping_that_leave_nothing_are_named() {
     let decays =
         spec(|update| update.weight_decay = WeightDecay { value: 500.0, decoupled: true, ..WeightDecay::default() });
     let (_, records, _) = watched(decays, &dataset(1.0), true);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.quantity), ("weight_decay", 1, Quantity::Update), "{found:?}");
-    assert_eq!(found.found, "each step takes 50.0 % of it away");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.quantity), ("weight_decay", 1, Quantity::Update), "{anomaly:?}");
+    assert_eq!(anomaly.found, "each step takes 50.0 % of it away");
     let clips = spec(|update| {
         (update.optimizer, update.clip) = (Optimizer::SGD, Some(Clip::GlobalNorm { value: 1e-9, per_replica: false }));
     });
     let (_, records, _) = watched(clips, &dataset(1.0), true);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step), ("stalled", 1 + u64::from(EVERY)), "{found:?}");
-    assert!(found.remedy.ends_with("the norm that gradients are clipped to"), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step), ("stalled", 1 + u64::from(EVERY)), "{anomaly:?}");
+    assert!(anomaly.remedy.ends_with("the norm that gradients are clipped to"), "{anomaly:?}");
 }
 
 /// Unscaled features: the layer that reads them has outputs as large, and is not the cause.
@@ -253,9 +253,9 @@ fn weight_decay_and_clipping_that_leave_nothing_are_named() {
 fn features_that_are_not_scaled_are_named() {
     let spec = spec(small_cnn(), Precision::Bf16, Optimizer::SGD, 1e-6);
     let (_, records, _) = watched(spec, &dataset(1e4), true);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.layer.as_str()), ("unscaled_input", 1, "images"), "{found:?}");
-    assert!(found.remedy.starts_with("scale the feature"), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.layer.as_str()), ("unscaled_input", 1, "images"), "{anomaly:?}");
+    assert!(anomaly.remedy.starts_with("scale the feature"), "{anomaly:?}");
 }
 
 /// Steps of 10^4 go beyond 65,504, the largest finite number of f16, in a step or two.
@@ -269,9 +269,13 @@ fn a_learning_rate_that_overflows_f16_is_named() {
     let (_, records, result) = watched(spec, &dataset(1.0), true);
     let Err(error) = result else { panic!("it cannot train: {result:?}") };
     let &TrainErrorKind::Diverged { step, .. } = error.kind() else { panic!("{error:?}") };
-    let found = anomalies(&records).into_iter().find(|found| found.rule == "not_finite").unwrap();
-    assert_eq!((found.step, found.quantity, found.direction), (step, Quantity::Activation, "forward"), "{found:?}");
-    assert!(found.layer.starts_with("mlp/dense"), "{found:?}");
+    let anomaly = anomalies(&records).into_iter().find(|anomaly| anomaly.rule == "not_finite").unwrap();
+    assert_eq!(
+        (anomaly.step, anomaly.quantity, anomaly.direction),
+        (step, Quantity::Activation, "forward"),
+        "{anomaly:?}"
+    );
+    assert!(anomaly.layer.starts_with("mlp/dense"), "{anomaly:?}");
 }
 
 /// A custom network.
@@ -305,8 +309,8 @@ fn dense(s: &Scope, x: &Tensor, name: &str, units: i64) -> Tensor {
 
 /// Features from 0.1 to 1.1, but for one number of one record.
 fn with_one(value: f32) -> Arrays {
-    let of = |i: i32| ((i * 7919) % 1009) as f32 / 1009.0 + 0.1;
-    let mut features: Vec<f32> = (0..128 * 16).map(of).collect();
+    let feature = |i: i32| ((i * 7919) % 1009) as f32 / 1009.0 + 0.1;
+    let mut features: Vec<f32> = (0..128 * 16).map(feature).collect();
     features[77 * 16 + 5] = value;
     examples::images(features, &[4, 4, 1], (0..128).map(|i| i % 2).collect())
 }
@@ -327,8 +331,12 @@ fn a_nan_in_one_record_is_named_with_its_step() {
         let (_, records, result) = watched(spec.clone(), &data, watch);
         let Err(error) = result else { panic!("{result:?}") };
         let &TrainErrorKind::Diverged { step, ref what, .. } = error.kind() else { panic!("{error:?}") };
-        let found = anomalies(&records).into_iter().find(|found| found.rule == "not_finite").unwrap();
-        assert_eq!((found.step, found.layer.as_str(), found.direction), (step, "prepare", "forward"), "{found:?}");
+        let anomaly = anomalies(&records).into_iter().find(|anomaly| anomaly.rule == "not_finite").unwrap();
+        assert_eq!(
+            (anomaly.step, anomaly.layer.as_str(), anomaly.direction),
+            (step, "prepare", "forward"),
+            "{anomaly:?}"
+        );
         assert!(what.contains("which began in prepare, forward: 0.39 % of 256 numbers"), "{what}");
         // The window: the eight steps before it, or as many as there are, each once.
         let steps: Vec<u64> = records.iter().map(|record| record.step).collect();
@@ -346,11 +354,15 @@ fn an_epsilon_that_is_too_small_is_named() {
         watched_from(session, &dataset(1.0), EVERY).1
     };
     let records = watched_with(1e-30);
-    let found = first(&records);
-    assert_eq!((found.rule, found.quantity, found.direction), ("epsilon", Quantity::Update, "update"), "{found:?}");
-    assert!(found.step <= 1 + u64::from(EVERY) && found.layer == "mlp/dense1/kernel", "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!(
+        (anomaly.rule, anomaly.quantity, anomaly.direction),
+        ("epsilon", Quantity::Update, "update"),
+        "{anomaly:?}"
+    );
+    assert!(anomaly.step <= 1 + u64::from(EVERY) && anomaly.layer == "mlp/dense1/kernel", "{anomaly:?}");
     // With the epsilon of the remedy, the same run has no such anomaly.
-    assert!(anomalies(&watched_with(1e-8)).iter().all(|found| found.rule != "epsilon"));
+    assert!(anomalies(&watched_with(1e-8)).iter().all(|anomaly| anomaly.rule != "epsilon"));
 }
 
 /// A bias that keeps every ReLU at 0: two records show it.
@@ -359,9 +371,9 @@ fn a_dead_layer_is_named() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 0.1);
     let session = with_variable(spec, "mlp/dense2/bias", |_| -20.0);
     let (_, records, _) = watched_from(session, &dataset(1.0), EVERY);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step), ("dead", 1 + u64::from(EVERY)), "{found:?}");
-    assert_eq!((found.layer.as_str(), found.quantity), ("mlp/dense2", Quantity::Activation), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step), ("dead", 1 + u64::from(EVERY)), "{anomaly:?}");
+    assert_eq!((anomaly.layer.as_str(), anomaly.quantity), ("mlp/dense2", Quantity::Activation), "{anomaly:?}");
 }
 
 /// Ten residual blocks without normalisation: each sum has about twice the mean square of the one before.
@@ -393,9 +405,9 @@ fn residuals_that_are_not_scaled_are_named() {
     }
     session.restore(Path::new("scaled"), &checkpoint, Resumption::default()).unwrap();
     let (_, records, _) = watched_from(session, &dataset(1.0), EVERY);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.direction), ("unscaled_residual", 1, "forward"), "{found:?}");
-    assert!(found.layer.contains("block"), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.direction), ("unscaled_residual", 1, "forward"), "{anomaly:?}");
+    assert!(anomaly.layer.contains("block"), "{anomaly:?}");
 }
 
 /// Logits hundreds apart, and half of the labels are the other class.
@@ -404,9 +416,9 @@ fn a_softmax_that_saturates_is_named() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e-6);
     let session = with_variable(spec, "mlp/logits/kernel", |value| 60.0 * value);
     let (_, records, _) = watched_from(session, &dataset(4.0), EVERY);
-    let found = anomalies(&records).into_iter().find(|found| found.rule == "saturated_softmax");
-    let found = found.unwrap_or_else(|| panic!("{:?}", anomalies(&records)));
-    assert_eq!((found.step, found.direction, found.layer.as_str()), (1, "forward", "loss"), "{found:?}");
+    let anomaly = anomalies(&records).into_iter().find(|anomaly| anomaly.rule == "saturated_softmax");
+    let anomaly = anomaly.unwrap_or_else(|| panic!("{:?}", anomalies(&records)));
+    assert_eq!((anomaly.step, anomaly.direction, anomaly.layer.as_str()), (1, "forward", "loss"), "{anomaly:?}");
 }
 
 /// Also without `watch`: the step is replayed.
@@ -416,9 +428,9 @@ fn a_loss_that_is_not_finite_says_where_it_began() {
     for watch in [false, true] {
         let (_, records, result) = watched(spec.clone(), &dataset(1.0), watch);
         let error = result.unwrap_err().to_string();
-        let found = anomalies(&records).into_iter().find(|anomaly| anomaly.rule == "not_finite").unwrap();
-        assert!(error.contains(&format!("which began in {}, forward: ", found.layer)), "{error}\n{found:?}");
-        assert!(found.layer.contains("mlp/"), "{found:?}");
+        let anomaly = anomalies(&records).into_iter().find(|anomaly| anomaly.rule == "not_finite").unwrap();
+        assert!(error.contains(&format!("which began in {}, forward: ", anomaly.layer)), "{error}\n{anomaly:?}");
+        assert!(anomaly.layer.contains("mlp/"), "{anomaly:?}");
     }
 }
 
@@ -432,9 +444,9 @@ fn a_loss_scale_that_is_stuck_is_named() {
     let scale = 2f64.powi(40);
     spec.objective.loss_scale = LossScale::Dynamic { initial: scale, period: 2000, factor: 2.0, minimum: scale };
     let (_, records, _) = watched_every(spec, &dataset(1.0), 8);
-    let found = first(&records);
-    assert_eq!((found.rule, found.step, found.direction), ("loss_scale_stuck", 9, "backward"), "{found:?}");
-    assert!(found.found.starts_with("8 of the last 8 steps were left out"), "{found:?}");
+    let anomaly = first(&records);
+    assert_eq!((anomaly.rule, anomaly.step, anomaly.direction), ("loss_scale_stuck", 9, "backward"), "{anomaly:?}");
+    assert!(anomaly.found.starts_with("8 of the last 8 steps were left out"), "{anomaly:?}");
 }
 
 /// A request to stop during the replay gives the error without the origin.
@@ -444,16 +456,16 @@ fn who_asks_to_stop_does_not_wait_for_the_beginning() {
     let mut session = Session::new(run::client(), spec).unwrap();
     let (data, stop) = (dataset(1.0), AtomicBool::new(false));
     let data = Data { training: &data, test: &data };
-    let mut made = Vec::new();
+    let mut replays = Vec::new();
     let result = train(&mut session, data, &RunPlan::new(2, None), &stop, &mut |event| {
         if let Event::MadeAgain { step, from_step, until } = event {
-            made.push((step, from_step, until));
+            replays.push((step, from_step, until));
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         }
     });
     let Err(error) = result else { panic!("{result:?}") };
     let &TrainErrorKind::Diverged { step, ref what, .. } = error.kind() else { panic!("{error:?}") };
-    assert_eq!(made, [(1, 0, step)]);
+    assert_eq!(replays, [(1, 0, step)]);
     assert!(what.ends_with("; where it began was not looked for to the end, as asked)"), "{what}");
 }
 
@@ -478,18 +490,18 @@ fn change(checkpoint: &mut Checkpoint, name: &str, value: impl Fn(f32) -> f32) {
 
 fn faults() -> Vec<Planted> {
     let perceptron = || Model::Mlp(mlp::Config { hidden: vec![64, 64, 64], ..mlp::Config::new([4, 4, 1], 2) });
-    let of = |precision, optimizer, rate| spec(perceptron(), precision, optimizer, rate);
+    let spec_with = |precision, optimizer, rate| spec(perceptron(), precision, optimizer, rate);
     let with_scale = |scale: LossScale, rate| {
-        let mut spec = of(Precision::F16, Optimizer::SGD, rate);
+        let mut spec = spec_with(Precision::F16, Optimizer::SGD, rate);
         spec.objective.loss_scale = scale;
         spec
     };
-    let stored = |rate| Spec { variables: Storage::Bf16Nearest, ..of(Precision::Bf16, Optimizer::SGD, rate) };
-    let adam = |epsilon| of(Precision::Bf16, Optimizer::Adam(Adam { epsilon, ..Adam::default() }), 1e-3);
+    let stored = |rate| Spec { variables: Storage::Bf16Nearest, ..spec_with(Precision::Bf16, Optimizer::SGD, rate) };
+    let adam = |epsilon| spec_with(Precision::Bf16, Optimizer::Adam(Adam { epsilon, ..Adam::default() }), 1e-3);
     let dynamic = |minimum| LossScale::Dynamic { initial: 1024.0, period: 2000, factor: 2.0, minimum };
-    let residual = || Spec { task: Arc::new(RESIDUAL), ..of(Precision::Bf16, Optimizer::SGD, 1e-6) };
+    let residual = || Spec { task: Arc::new(RESIDUAL), ..spec_with(Precision::Bf16, Optimizer::SGD, 1e-6) };
     let none = |_: &mut Checkpoint| {};
-    let sgd = || of(Precision::Bf16, Optimizer::SGD, 1e-6);
+    let sgd = || spec_with(Precision::Bf16, Optimizer::SGD, 1e-6);
     let fault = |rule, layer, quantity, well, ill| Planted {
         rule,
         layer,
@@ -583,13 +595,16 @@ mod long {
             session.restore(&path, &checkpoint, Resumption::default()).unwrap();
             let (_, after, _) = watched_for(session, &data, WINDOW, 4);
             let all: Vec<WatchRecord> = before.into_iter().chain(after).collect();
-            let found = anomalies(&all).into_iter().find(|found| found.rule == rule);
-            let found = found.unwrap_or_else(|| panic!("{rule}: {:?}", anomalies(&all)));
+            let anomaly = anomalies(&all).into_iter().find(|anomaly| anomaly.rule == rule);
+            let anomaly = anomaly.unwrap_or_else(|| panic!("{rule}: {:?}", anomalies(&all)));
             let window = STEPS_PER_EPOCH + 1..=STEPS_PER_EPOCH + 1 + u64::from(WINDOW);
-            assert!(window.contains(&found.step) && found.layer.contains(layer), "{found:?}");
-            let is_it = found.quantity == quantity || rule == "loss_scale_stuck";
-            assert!(is_it && anomalies(&all)[0].step >= STEPS_PER_EPOCH, "{found:?}");
-            println!("{rule}: step {} ({} planted after step {STEPS_PER_EPOCH}): {found:?}", found.step, found.layer);
+            assert!(window.contains(&anomaly.step) && anomaly.layer.contains(layer), "{anomaly:?}");
+            let is_it = anomaly.quantity == quantity || rule == "loss_scale_stuck";
+            assert!(is_it && anomalies(&all)[0].step >= STEPS_PER_EPOCH, "{anomaly:?}");
+            println!(
+                "{rule}: step {} ({} planted after step {STEPS_PER_EPOCH}): {anomaly:?}",
+                anomaly.step, anomaly.layer
+            );
         }
     }
 }

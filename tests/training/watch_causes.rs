@@ -549,16 +549,22 @@ fn verdict(plan: &Plan) -> Option<String> {
     if plan.precision == Precision::F16 && !run::has_f16() {
         return None;
     }
-    let found = anomalies(&watched(plan));
-    let is_right = match (plan.fault, found.first()) {
+    let anomalies_found = anomalies(&watched(plan));
+    let is_right = match (plan.fault, anomalies_found.first()) {
         (None, None) => true,
         (Some((rule, layer)), Some(first)) => first.rule == rule && first.layer.contains(layer),
         _ => false,
     };
-    let said = |found: &Anomaly| format!("step {}: {} of {}: {}", found.step, found.rule, found.layer, found.found);
-    println!("{}: {:?}", plan.name, found.first().map(said));
+    let describe =
+        |anomaly: &Anomaly| format!("step {}: {} of {}: {}", anomaly.step, anomaly.rule, anomaly.layer, anomaly.found);
+    println!("{}: {:?}", plan.name, anomalies_found.first().map(describe));
     (!is_right).then(|| {
-        format!("{}: expected {:?}, found {:#?}", plan.name, plan.fault, found.iter().map(said).collect::<Vec<_>>())
+        format!(
+            "{}: expected {:?}, found {:#?}",
+            plan.name,
+            plan.fault,
+            anomalies_found.iter().map(describe).collect::<Vec<_>>()
+        )
     })
 }
 
@@ -589,10 +595,13 @@ fn healthy_runs_raise_no_alarm() {
 #[test]
 fn a_setting_that_changed_is_named_by_its_step() {
     let plan = faults().into_iter().find(|plan| plan.name == "a rate that jumps").unwrap();
-    let found = anomalies(&watched(&plan));
+    let anomalies_found = anomalies(&watched(&plan));
     // Step 10 is the eleventh: records are before steps 9 and 13.
-    assert_eq!((found[0].rule, found[0].step), ("rate_jump", 11), "{found:?}");
-    assert!(found[0].found.starts_with("the learning rate rises from 1.000e-3 to 1.000e2 at step 11"), "{found:?}");
+    assert_eq!((anomalies_found[0].rule, anomalies_found[0].step), ("rate_jump", 11), "{anomalies_found:?}");
+    assert!(
+        anomalies_found[0].found.starts_with("the learning rate rises from 1.000e-3 to 1.000e2 at step 11"),
+        "{anomalies_found:?}"
+    );
 }
 
 /// Weights that a static scale made NaN have zero cotangents, which used to be reported as `flushed`.
@@ -602,8 +611,8 @@ fn what_a_loss_scale_explains_is_left_out() {
         return;
     }
     let plan = faults().into_iter().find(|plan| plan.name == "a large loss scale").unwrap();
-    let found = anomalies(&watched(&plan));
-    assert!(found.iter().all(|anomaly| anomaly.rule == "loss_scale"), "{found:?}");
+    let anomalies_found = anomalies(&watched(&plan));
+    assert!(anomalies_found.iter().all(|anomaly| anomaly.rule == "loss_scale"), "{anomalies_found:?}");
 }
 
 /// Each remedy that names keys of an experiment names valid ones.

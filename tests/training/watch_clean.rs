@@ -101,8 +101,8 @@ impl Task for Lstm {
                     let gates = Tensor::concatenate(&[&x, &h], 1).matmul(&kernel) + &bias;
                     let gate = |number: i64| part(&gates, [number * units, units], 1);
                     // Keras' unit_forget_bias: the gate remembers at the start.
-                    let kept = nn::sigmoid(&gate(1).binary_scalar(BinaryOp::Add, 1.0)) * &c;
-                    let c = kept + nn::sigmoid(&gate(0)) * nn::tanh(&gate(2));
+                    let remembered = nn::sigmoid(&gate(1).binary_scalar(BinaryOp::Add, 1.0)) * &c;
+                    let c = remembered + nn::sigmoid(&gate(0)) * nn::tanh(&gate(2));
                     (nn::sigmoid(&gate(3)) * nn::tanh(&c), c)
                 })
             });

@@ -43,7 +43,7 @@ fn read(path: &Path) -> Result<usize, String> {
     Ok(n_bytes)
 }
 
-fn of(bytes: &[u8]) -> Result<usize, String> {
+fn read_bytes(bytes: &[u8]) -> Result<usize, String> {
     let folder = Folder::new();
     folder.write("a.npz", bytes);
     let place = folder.path("a.npz");
@@ -56,8 +56,8 @@ fn headers_that_are_wrong_are_named_with_their_array() {
         format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n")
     };
     let f32s = |shape: &str| line("'<f4'", "False", shape);
-    assert_eq!(of(&archive(&[("x.npy", &npy(&f32s("(2,)"), 8))])), Ok(8));
-    assert_eq!(of(&archive(&[("x.npy", &npy(&f32s("()"), 4)), ("y.npy", &npy(&f32s("(0, 7)"), 0))])), Ok(4));
+    assert_eq!(read_bytes(&archive(&[("x.npy", &npy(&f32s("(2,)"), 8))])), Ok(8));
+    assert_eq!(read_bytes(&archive(&[("x.npy", &npy(&f32s("()"), 4)), ("y.npy", &npy(&f32s("(0, 7)"), 0))])), Ok(4));
     let cases = [
         (f32s("(2,)"), 7, "array `x` holds 7 bytes or more, expected 8 as its header says"),
         (f32s("(2,)"), 9, "array `x` holds 9 bytes or more, expected 8 as its header says"),
@@ -82,7 +82,7 @@ fn headers_that_are_wrong_are_named_with_their_array() {
         ("x".repeat(20_000), 0, "the header has 20000 bytes, expected at most 16384"),
     ];
     for (line, n_bytes, expected) in cases {
-        let error = of(&archive(&[("x.npy", &npy(&line, n_bytes))])).expect_err(&line);
+        let error = read_bytes(&archive(&[("x.npy", &npy(&line, n_bytes))])).expect_err(&line);
         assert!(error.starts_with("a.npz: array `x`"), "{line}: {error}");
         assert!(error.contains(expected), "{line}: expected {expected}, not\n{error}");
     }
@@ -94,7 +94,7 @@ fn headers_that_are_wrong_are_named_with_their_array() {
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "the header has 4294967295 bytes"),
         (b"PK\x03\x04 no array", "it begins with"),
     ] {
-        let error = of(&archive(&[("x.npy", bytes)])).expect_err(expected);
+        let error = read_bytes(&archive(&[("x.npy", bytes)])).expect_err(expected);
         assert!(error.contains(expected), "expected {expected}, not\n{error}");
     }
 }
@@ -108,7 +108,7 @@ fn every_way_to_damage_an_archive_is_an_error_or_the_same_arrays() {
         ("in0.npy", &array),
         ("in1.npy", &npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }\n", 8)),
     ]);
-    assert_eq!(of(&whole), Ok(108));
+    assert_eq!(read_bytes(&whole), Ok(108));
     let folder = Folder::new();
     let place = folder.path("a.npz");
     let check = |what: String, bytes: &[u8]| {

@@ -108,8 +108,8 @@ fn rows_written_in_other_ways_are_read() {
         &gzip(b"1,2,0\n-3,0.5,2\n"),
         &[gzip(b"1,2,0\n"), gzip(b""), gzip(b"-3,0.5,2\n")].concat(),
     ] {
-        let found = read(text).map(|arrays| arrays.fingerprint());
-        assert_eq!(found, Ok(expected.fingerprint()), "{:?}", String::from_utf8_lossy(text));
+        let fingerprint = read(text).map(|arrays| arrays.fingerprint());
+        assert_eq!(fingerprint, Ok(expected.fingerprint()), "{:?}", String::from_utf8_lossy(text));
     }
     // One line is a data set; splitting it is what fails.
     let one = read(b"1,2,0").unwrap();

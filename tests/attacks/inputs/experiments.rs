@@ -330,8 +330,8 @@ fn more_layers_than_are_built_are_refused_at_once() {
     let began = Instant::now();
     let error = read(mlp("1, ".repeat(200_000)));
     assert!(error.starts_with("e.yaml:1:54: ") && error.contains("200000 numbers, expected at most 1000"), "{error}");
-    let layers = |of: &str, n: usize| {
-        let list = format!("    - {of}\n").repeat(n);
+    let layers = |layer: &str, n: usize| {
+        let list = format!("    - {layer}\n").repeat(n);
         format!(
             "model:\n  kind: layers\n  inputs: {{x: [2, 8]}}\n  layers:\n{list}  loss: sparse_softmax_cross_entropy\n"
         )

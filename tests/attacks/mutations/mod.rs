@@ -111,8 +111,8 @@ impl Table {
         self.outcomes.entry(outcome).or_insert((0, case)).0 += 1;
     }
 
-    fn n(&self, of: impl Fn(&Outcome) -> bool) -> u64 {
-        self.outcomes.iter().filter(|(outcome, _)| of(outcome)).map(|(_, (n, _))| n).sum()
+    fn n(&self, matches: impl Fn(&Outcome) -> bool) -> u64 {
+        self.outcomes.iter().filter(|(outcome, _)| matches(outcome)).map(|(_, (n, _))| n).sum()
     }
 
     fn print(&self, cases: &Range<u64>) {
@@ -173,8 +173,8 @@ fn send_all(cases: Range<u64>) -> Table {
                 }
                 Err(panic) => {
                     keep(case, &source, &road.compiled);
-                    let said = panic.downcast::<String>().map_or("a panic".to_string(), |said| *said);
-                    table.panics.push(format!("case {case}: {said}"));
+                    let message = panic.downcast::<String>().map_or("a panic".to_string(), |message| *message);
+                    table.panics.push(format!("case {case}: {message}"));
                 }
             }
         }
@@ -211,12 +211,12 @@ fn whatever_a_module_has_become_this_process_goes_on() {
 fn a_case_is_its_number() {
     let seeds = Seeds::read();
     assert_eq!(seeds.texts.iter().position(|text| !text.contains("main {")), Some(N_ZOO));
-    let of = |case| match seeds.case(&mut SmallRng::seed_from_u64(case)) {
+    let case_bytes = |case| match seeds.case(&mut SmallRng::seed_from_u64(case)) {
         Source::Text(text) => text.into_bytes(),
         Source::Proto(bytes) => bytes,
     };
-    let cases: Vec<Vec<u8>> = (0..64).map(of).collect();
-    assert!(cases == (0..64).map(of).collect::<Vec<_>>());
+    let cases: Vec<Vec<u8>> = (0..64).map(case_bytes).collect();
+    assert!(cases == (0..64).map(case_bytes).collect::<Vec<_>>());
     let distinct: std::collections::BTreeSet<_> = cases.into_iter().collect();
     assert!(distinct.len() > 60, "{}", distinct.len());
 }

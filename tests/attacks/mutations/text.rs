@@ -197,7 +197,7 @@ fn reordered(random: &mut SmallRng, text: &str) -> Option<String> {
 /// An attribute goes, or one of another place comes.
 fn attribute(random: &mut SmallRng, text: &str, other: &str) -> Option<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
-    let of = |text: &str| -> Vec<String> {
+    let attributes_of = |text: &str| -> Vec<String> {
         let starts = text.match_indices("), ").map(|(at, _)| at + 1);
         starts.map(|at| text[at..].lines().next().unwrap_or_default().to_string()).collect()
     };
@@ -207,7 +207,7 @@ fn attribute(random: &mut SmallRng, text: &str, other: &str) -> Option<String> {
         let end = lines[at].rfind(", ")?;
         lines[at].truncate(end);
     } else {
-        let attributes = of(if random.random_bool(0.5) { text } else { other });
+        let attributes = attributes_of(if random.random_bool(0.5) { text } else { other });
         let attribute = attributes.get(random.random_range(0..attributes.len().max(1)))?;
         lines[at].push_str(attribute);
     }

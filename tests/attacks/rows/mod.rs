@@ -49,7 +49,7 @@ fn printable(text: &str) -> String {
 
 /// A reader must not panic, must not take unbounded memory, and must describe every file as before.
 #[test]
-fn every_row_says_what_it_said() {
+fn every_row_is_as_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let mut table = String::new();
     for (number, Row { area, name, file, bytes, read }) in rows().into_iter().enumerate() {
@@ -57,10 +57,10 @@ fn every_row_says_what_it_said() {
         std::fs::create_dir(&place).unwrap();
         let path = place.join(file);
         std::fs::write(&path, bytes).unwrap();
-        let said = read(&path).map_or_else(|error| format!("refused: {error}"), |what| format!("read: {what}"));
-        let said = printable(&said.replace(&place.display().to_string(), "."));
+        let outcome = read(&path).map_or_else(|error| format!("refused: {error}"), |what| format!("read: {what}"));
+        let outcome = printable(&outcome.replace(&place.display().to_string(), "."));
         table += &format!("{area} | {}\n", printable(&name).replace('\n', "\\n"));
-        table.extend(said.lines().map(|line| format!("    {line}\n")));
+        table.extend(outcome.lines().map(|line| format!("    {line}\n")));
     }
     let golden: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks/rows/rows.txt");
     if std::env::var_os("BF16SCOPE_BLESS").is_some() {

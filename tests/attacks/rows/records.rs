@@ -93,7 +93,7 @@ fn tfrecord_rows() -> Vec<(&'static str, Vec<u8>)> {
         bytes[at] ^= 1;
         bytes
     };
-    let of = |body: Vec<u8>| framed(&body);
+    let record = |body: Vec<u8>| framed(&body);
     vec![
         ("an example", whole.clone()),
         ("nothing", vec![]),
@@ -122,31 +122,34 @@ fn tfrecord_rows() -> Vec<(&'static str, Vec<u8>)> {
         ("a record of zeros", framed(&[0; 40])),
         ("a record of ones", framed(&[0xff; 40])),
         ("an example without features", framed(&field(1, b""))),
-        ("a feature without a name", of(example(&[feature("", 3, &field(1, &[1]))]))),
-        ("a feature without a kind", of(example(&[field(1, &[field(1, b"y"), field(2, b"")].concat())]))),
-        ("a feature without a value", of(example(&[field(1, &field(1, b"y"))]))),
-        ("a feature twice", of(example(&[ints.clone(), feature("y", 3, &field(1, &[9]))]))),
-        ("a feature of an empty list", of(example(&[feature("y", 3, b"")]))),
-        ("a kind that is unknown", of(example(&[feature("y", 7, &field(1, &[1]))]))),
+        ("a feature without a name", record(example(&[feature("", 3, &field(1, &[1]))]))),
+        ("a feature without a kind", record(example(&[field(1, &[field(1, b"y"), field(2, b"")].concat())]))),
+        ("a feature without a value", record(example(&[field(1, &field(1, b"y"))]))),
+        ("a feature twice", record(example(&[ints.clone(), feature("y", 3, &field(1, &[9]))]))),
+        ("a feature of an empty list", record(example(&[feature("y", 3, b"")]))),
+        ("a kind that is unknown", record(example(&[feature("y", 7, &field(1, &[1]))]))),
         ("two kinds of one feature", {
             let both = [field(2, &field(1, &1f32.to_le_bytes())), field(3, &field(1, &[7]))].concat();
-            of(example(&[field(1, &[field(1, b"y"), field(2, &both)].concat())]))
+            record(example(&[field(1, &[field(1, b"y"), field(2, &both)].concat())]))
         }),
-        ("floats of three bytes", of(example(&[feature("x", 2, &field(1, &[0, 0, 0]))]))),
-        ("floats of five bytes", of(example(&[feature("x", 2, &field(1, &[0, 0, 0, 0, 0]))]))),
-        ("a whole number cut", of(example(&[feature("y", 3, &field(1, &[0x80]))]))),
-        ("a whole number of eleven bytes", of(example(&[feature("y", 3, &field(1, &[0xff; 11]))]))),
+        ("floats of three bytes", record(example(&[feature("x", 2, &field(1, &[0, 0, 0]))]))),
+        ("floats of five bytes", record(example(&[feature("x", 2, &field(1, &[0, 0, 0, 0, 0]))]))),
+        ("a whole number cut", record(example(&[feature("y", 3, &field(1, &[0x80]))]))),
+        ("a whole number of eleven bytes", record(example(&[feature("y", 3, &field(1, &[0xff; 11]))]))),
         (
             "the least whole number",
-            of(example(&[feature("y", 3, &field(1, &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1]))])),
+            record(example(&[feature("y", 3, &field(1, &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1]))])),
         ),
-        ("whole numbers that are not packed", of(example(&[feature("y", 3, &[8, 5, 8, 6])]))),
-        ("floats that are not packed", of(example(&[feature("x", 2, &[&[13u8][..], &2f32.to_le_bytes()].concat())]))),
+        ("whole numbers that are not packed", record(example(&[feature("y", 3, &[8, 5, 8, 6])]))),
+        (
+            "floats that are not packed",
+            record(example(&[feature("x", 2, &[&[13u8][..], &2f32.to_le_bytes()].concat())])),
+        ),
         (
             "a name that is not UTF-8",
-            of(example(&[field(1, &[field(1, &[0xff, 0xfe]), field(2, &field(3, &field(1, &[1])))].concat())])),
+            record(example(&[field(1, &[field(1, &[0xff, 0xfe]), field(2, &field(3, &field(1, &[1])))].concat())])),
         ),
-        ("a name of 10,000 letters", of(example(&[feature(&"n".repeat(10_000), 3, &field(1, &[1]))]))),
+        ("a name of 10,000 letters", record(example(&[feature(&"n".repeat(10_000), 3, &field(1, &[1]))]))),
         ("a length of a field beyond the record", framed(&[0x0a, 0x7f, 0x01])),
         ("a length of a field of 2^64", framed(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01])),
         ("a group that does not end", framed(&[0x0b, 0x0b, 0x0b])),
@@ -154,7 +157,7 @@ fn tfrecord_rows() -> Vec<(&'static str, Vec<u8>)> {
         ("a wire type that is unknown", framed(&[0x0f, 1])),
         ("field 0", framed(&[0x02, 0])),
         ("a field from the future", framed(&[good.clone(), field(9, b"later")].concat())),
-        ("NaN", of(example(&[feature("x", 2, &field(1, &f32::NAN.to_le_bytes()))]))),
+        ("NaN", record(example(&[feature("x", 2, &field(1, &f32::NAN.to_le_bytes()))]))),
         ("gzip", gzip(&whole)),
         ("gzip of nothing", gzip(b"")),
         ("gzip cut", gzip(&whole)[..20].to_vec()),
@@ -207,11 +210,11 @@ fn tar_of(files: &[(&str, &[u8])]) -> Vec<u8> {
 
 fn tar_rows() -> Vec<(&'static str, Vec<u8>)> {
     let good = tar_of(&[("a.cls", b"1"), ("a.txt", b"one"), ("b.cls", b"2"), ("b.txt", b"two")]);
-    let of = |parts: &[Vec<u8>]| [parts.concat(), vec![0; 1024]].concat();
+    let tar = |parts: &[Vec<u8>]| [parts.concat(), vec![0; 1024]].concat();
     let with = |at: usize, bytes: &[u8]| {
         let mut block = header(b"a.cls", b"00000000001", b'0');
         block[at..at + bytes.len()].copy_from_slice(bytes);
-        of(&[summed(block), padded(b"1")])
+        tar(&[summed(block), padded(b"1")])
     };
     vec![
         ("two examples", good.clone()),
@@ -264,32 +267,32 @@ fn tar_rows() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("a size in base 256 below 0", with(124, &[0xff; 12])),
         ("a size beyond the file", with(124, b"00000100000")),
-        ("a folder", of(&[header(b"d/", b"00000000000", b'5'), file("d/a.cls", b"1")])),
-        ("a hard link", of(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'1')])),
-        ("a symbolic link", of(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'2')])),
-        ("a device", of(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'3')])),
-        ("a FIFO", of(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'6')])),
-        ("a sparse file", of(&[header(b"a.cls", b"00000000001", b'S'), padded(b"1")])),
-        ("a kind that is unknown", of(&[header(b"a.cls", b"00000000001", b'Z'), padded(b"1")])),
-        ("a long name without its file", of(&[header(b"././@LongLink", b"00000000004", b'L'), padded(b"abcd")])),
+        ("a folder", tar(&[header(b"d/", b"00000000000", b'5'), file("d/a.cls", b"1")])),
+        ("a hard link", tar(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'1')])),
+        ("a symbolic link", tar(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'2')])),
+        ("a device", tar(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'3')])),
+        ("a FIFO", tar(&[file("a.cls", b"1"), header(b"b.cls", b"00000000000", b'6')])),
+        ("a sparse file", tar(&[header(b"a.cls", b"00000000001", b'S'), padded(b"1")])),
+        ("a kind that is unknown", tar(&[header(b"a.cls", b"00000000001", b'Z'), padded(b"1")])),
+        ("a long name without its file", tar(&[header(b"././@LongLink", b"00000000004", b'L'), padded(b"abcd")])),
         (
             "a long name of no UTF-8",
-            of(&[header(b"././@LongLink", b"00000000006", b'L'), padded(b"\xff\xfe.cls"), file("x", b"1")]),
+            tar(&[header(b"././@LongLink", b"00000000006", b'L'), padded(b"\xff\xfe.cls"), file("x", b"1")]),
         ),
         (
             "an extended header that is damaged",
-            of(&[header(b"x", b"00000000009", b'x'), padded(b"99 path=a"), file("a.cls", b"1")]),
+            tar(&[header(b"x", b"00000000009", b'x'), padded(b"99 path=a"), file("a.cls", b"1")]),
         ),
         (
             "an extended header with another size",
-            of(&[header(b"x", b"00000000011", b'x'), padded(b"11 size=77\n"), file("a.cls", b"1")]),
+            tar(&[header(b"x", b"00000000011", b'x'), padded(b"11 size=77\n"), file("a.cls", b"1")]),
         ),
         (
             "an extended header with another path",
-            of(&[header(b"x", b"00000000017", b'x'), padded(b"15 path=../e.cls\n"), file("a.cls", b"1")]),
+            tar(&[header(b"x", b"00000000017", b'x'), padded(b"15 path=../e.cls\n"), file("a.cls", b"1")]),
         ),
-        ("a name that is not UTF-8", of(&[header(b"\xff\xfe.cls", b"00000000001", b'0'), padded(b"1")])),
-        ("a name with a line end", of(&[file("a\nb.cls", b"1")])),
+        ("a name that is not UTF-8", tar(&[header(b"\xff\xfe.cls", b"00000000001", b'0'), padded(b"1")])),
+        ("a name with a line end", tar(&[file("a\nb.cls", b"1")])),
         ("gzip under a tar's name", gzip(&good)),
         ("a TFRecord file", framed(&example(&[feature("y", 3, &field(1, &[1]))]))),
     ]

@@ -293,8 +293,8 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
     ] {
         assert_eq!(dtypes(&mask(what), &Policy::default(), ["scores"]), [dtype], "{what}");
     }
-    let given = mask("given = f32[32,8] negate(mask)");
-    assert_eq!(dtypes(&given, &lower(), ["scores"]), ["bf16"]);
+    let negated = mask("given = f32[32,8] negate(mask)");
+    assert_eq!(dtypes(&negated, &lower(), ["scores"]), ["bf16"]);
 }
 
 /// With a loss among the results, only ops on the way to it are forward: a block that is rematerialised for its

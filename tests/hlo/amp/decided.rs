@@ -56,9 +56,9 @@ fn lower(policy: &Policy) -> (Module, LoweringReport) {
 fn line(module: &Module, name: &str) -> String {
     let text = text::print(module, &Default::default());
     let wanted = format!("{name} = ");
-    let found =
+    let decision =
         text.lines().find(|line| line.trim().trim_start_matches("ROOT ").trim_start_matches('%').starts_with(&wanted));
-    found.unwrap_or_else(|| panic!("there is no {name} in\n{text}")).trim().to_string()
+    decision.unwrap_or_else(|| panic!("there is no {name} in\n{text}")).trim().to_string()
 }
 
 #[test]

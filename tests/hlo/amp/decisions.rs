@@ -26,17 +26,17 @@ pub fn with_decisions_of(original: &Module, lowered: &Module) -> (Module, usize)
     let mut place: Vec<InstrId> = Vec::new();
     for instr in &lowered.entry().instructions {
         let twin = entry.ids().find(|&id| entry.instr(id).name == instr.name);
-        let mut own = Instruction { name: renamed(&instr.name), ..instr.clone() };
-        own.op.for_each_called_mut(&mut |comp| comp.0 += n_before);
-        own.operands.iter_mut().for_each(|id| *id = place[id.idx()]);
+        let mut copy = Instruction { name: renamed(&instr.name), ..instr.clone() };
+        copy.op.for_each_called_mut(&mut |comp| comp.0 += n_before);
+        copy.operands.iter_mut().for_each(|id| *id = place[id.idx()]);
         place.push(match (&instr.op, twin) {
             (Op::Parameter { .. }, Some(twin)) => twin,
             (Op::Compare { .. }, Some(twin)) => {
                 both.n_decisions += 1;
                 twin
             }
-            (Op::SelectAndScatter { .. }, Some(twin)) => both.select_where(entry.instr(twin), own),
-            _ => both.push(own),
+            (Op::SelectAndScatter { .. }, Some(twin)) => both.select_where(entry.instr(twin), copy),
+            _ => both.push(copy),
         });
     }
     let entry = both.module.entry.idx();

@@ -49,9 +49,9 @@ const GRADIENT: &str = "  gradient = f32[8,8] dot(half, w), lhs_contracting_dims
 #[test]
 fn what_is_computed_of_one_array_is_f32() {
     let names = ["features", "scaled", "squares", "term1", "sum1", "product", "function", "half"];
-    let of = |degree: usize| dtypes(&step(degree, PRODUCT), &Policy::default(), names);
+    let decided = |degree: usize| dtypes(&step(degree, PRODUCT), &Policy::default(), names);
     for degree in [1, 4, 9] {
-        assert_eq!(of(degree), ["bf16", "f32", "f32", "f32", "f32", "f32", "f32", "f32"], "{degree}");
+        assert_eq!(decided(degree), ["bf16", "f32", "f32", "f32", "f32", "f32", "f32", "f32"], "{degree}");
     }
     let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
     assert_eq!(dtypes(&step(4, PRODUCT), &f16, ["sum2"]), ["f32"]);

@@ -50,7 +50,7 @@ fn rounded(dtype: DType, x: f64) -> f64 {
 
 impl Array {
     /// Computes each element from its index.
-    fn of(shape: &ArrayShape, number: impl Fn(&[i64]) -> f64) -> Array {
+    fn from_fn(shape: &ArrayShape, number: impl Fn(&[i64]) -> f64) -> Array {
         let numbers = indices(&shape.dims).map(|index| rounded(shape.dtype, number(&index))).collect();
         Array { dtype: shape.dtype, dims: shape.dims.clone(), numbers }
     }
@@ -88,41 +88,41 @@ fn part(index: &[i64], places: &[i64], is_in: bool) -> Vec<i64> {
 
 /// A computation's result, as the arrays of its leaves.
 fn run(module: &Module, computation: &Computation, arguments: Vec<Vec<Array>>) -> Vec<Array> {
-    let mut found: Vec<Vec<Array>> = Vec::with_capacity(computation.instructions.len());
+    let mut computed: Vec<Vec<Array>> = Vec::with_capacity(computation.instructions.len());
     for instr in &computation.instructions {
-        let of = |nth: usize| found[instr.operands[nth].idx()].clone();
+        let operand = |nth: usize| computed[instr.operands[nth].idx()].clone();
         let call = |comp: CompId, arguments| run(module, module.comp(comp), arguments);
         let n = instr.operands.len();
         let results = match &instr.op {
             Op::Parameter { number, .. } => arguments[*number as usize].clone(),
-            Op::Tuple => (0..n).flat_map(of).collect(),
+            Op::Tuple => (0..n).flat_map(operand).collect(),
             Op::GetTupleElement { index } => {
                 let elements = computation.instr(instr.operands[0]).shape.as_tuple().unwrap();
                 let n_leaves = |element: &Shape| element.leaves().len();
                 let start: usize = elements[..*index as usize].iter().map(n_leaves).sum();
-                of(0)[start..start + n_leaves(&elements[*index as usize])].to_vec()
+                operand(0)[start..start + n_leaves(&elements[*index as usize])].to_vec()
             }
-            Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy) => of(0),
-            Op::Call { to_apply } => call(*to_apply, (0..n).map(of).collect()),
+            Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy) => operand(0),
+            Op::Call { to_apply } => call(*to_apply, (0..n).map(operand).collect()),
             Op::While { condition, body } => {
-                let mut state = of(0);
+                let mut state = operand(0);
                 while call(*condition, vec![state.clone()])[0].scalar() != 0.0 {
                     state = call(*body, vec![state]);
                 }
                 state
             }
             Op::Conditional(conditional) => {
-                let nth = if of(0)[0].scalar() != 0.0 { 0 } else { 1 };
-                call(conditional.branches[nth], vec![of(nth + 1)])
+                let nth = if operand(0)[0].scalar() != 0.0 { 0 } else { 1 };
+                call(conditional.branches[nth], vec![operand(nth + 1)])
             }
             op => {
-                let operands: Vec<&Array> = instr.operands.iter().map(|id| &found[id.idx()][0]).collect();
+                let operands: Vec<&Array> = instr.operands.iter().map(|id| &computed[id.idx()][0]).collect();
                 vec![plain(module, op, instr.shape.as_array().unwrap(), &operands)]
             }
         };
-        found.push(results);
+        computed.push(results);
     }
-    found.swap_remove(computation.root.idx())
+    computed.swap_remove(computation.root.idx())
 }
 
 /// An op on arrays with one result.
@@ -139,10 +139,10 @@ fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> A
     let plus = |a: &[i64], b: &[i64]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<i64>>();
     match op {
         Op::Constant(literal) => array(literal),
-        Op::Iota { dimension } => Array::of(shape, |index| index[*dimension as usize] as f64),
-        Op::Unary(UnaryOp::Negate) => Array::of(shape, |index| -operands[0].at(index)),
-        Op::Unary(UnaryOp::Not) => Array::of(shape, |index| 1.0 - operands[0].at(index)),
-        Op::Binary(op) => Array::of(shape, |index| {
+        Op::Iota { dimension } => Array::from_fn(shape, |index| index[*dimension as usize] as f64),
+        Op::Unary(UnaryOp::Negate) => Array::from_fn(shape, |index| -operands[0].at(index)),
+        Op::Unary(UnaryOp::Not) => Array::from_fn(shape, |index| 1.0 - operands[0].at(index)),
+        Op::Binary(op) => Array::from_fn(shape, |index| {
             let (a, b) = (operands[0].at(index), operands[1].at(index));
             match op {
                 BinaryOp::Add => a + b,
@@ -154,7 +154,7 @@ fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> A
                 other => panic!("`{}` is not evaluated", other.name()),
             }
         }),
-        Op::Compare { direction, .. } => Array::of(shape, |index| {
+        Op::Compare { direction, .. } => Array::from_fn(shape, |index| {
             let (a, b) = (operands[0].at(index), operands[1].at(index));
             f64::from(u8::from(match direction {
                 Comparison::Eq => a == b,
@@ -165,28 +165,28 @@ fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> A
                 Comparison::Ge => a >= b,
             }))
         }),
-        Op::Select => Array::of(shape, |index| {
+        Op::Select => Array::from_fn(shape, |index| {
             let chosen = if operands[0].dims.is_empty() { operands[0].scalar() } else { operands[0].at(index) };
             operands[if chosen != 0.0 { 1 } else { 2 }].at(index)
         }),
-        Op::Clamp => Array::of(shape, |index| {
-            let bound = |of: &Array| if of.dims.is_empty() { of.scalar() } else { of.at(index) };
+        Op::Clamp => Array::from_fn(shape, |index| {
+            let bound = |operand: &Array| if operand.dims.is_empty() { operand.scalar() } else { operand.at(index) };
             operands[1].at(index).max(bound(operands[0])).min(bound(operands[2]))
         }),
-        Op::Convert => Array::of(shape, |index| operands[0].at(index)),
-        Op::Broadcast { dimensions } => Array::of(shape, |index| {
+        Op::Convert => Array::from_fn(shape, |index| operands[0].at(index)),
+        Op::Broadcast { dimensions } => Array::from_fn(shape, |index| {
             operands[0].at(&dimensions.iter().map(|&dim| index[dim as usize]).collect::<Vec<_>>())
         }),
         Op::Reshape => Array { dtype: shape.dtype, dims: shape.dims.clone(), numbers: operands[0].numbers.clone() },
-        Op::Transpose { permutation } => Array::of(shape, |index| {
+        Op::Transpose { permutation } => Array::from_fn(shape, |index| {
             let mut from = vec![0; index.len()];
             permutation.iter().zip(index).for_each(|(&dim, &at)| from[dim as usize] = at);
             operands[0].at(&from)
         }),
-        Op::Slice(dims) => Array::of(shape, |index| {
+        Op::Slice(dims) => Array::from_fn(shape, |index| {
             operands[0].at(&dims.iter().zip(index).map(|(dim, at)| dim.start + dim.stride * at).collect::<Vec<_>>())
         }),
-        Op::Pad(dims) => Array::of(shape, |index| {
+        Op::Pad(dims) => Array::from_fn(shape, |index| {
             let from = dims.iter().zip(index).zip(&operands[0].dims).map(|((dim, at), size)| {
                 let at = at - dim.low;
                 let is_inside = at >= 0 && at % (dim.interior + 1) == 0 && at / (dim.interior + 1) < *size;
@@ -194,7 +194,7 @@ fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> A
             });
             from.collect::<Option<Vec<i64>>>().map_or(operands[1].scalar(), |from| operands[0].at(&from))
         }),
-        Op::Concatenate { dimension } => Array::of(shape, |index| {
+        Op::Concatenate { dimension } => Array::from_fn(shape, |index| {
             let (dim, mut index) = (*dimension as usize, index.to_vec());
             for operand in operands {
                 if index[dim] < operand.dims[dim] {
@@ -204,14 +204,14 @@ fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> A
             }
             unreachable!("an index is in one of the operands")
         }),
-        Op::Reverse { dimensions } => Array::of(shape, |index| {
+        Op::Reverse { dimensions } => Array::from_fn(shape, |index| {
             let mut from = index.to_vec();
             dimensions.iter().for_each(|&dim| from[dim as usize] = shape.dims[dim as usize] - 1 - from[dim as usize]);
             operands[0].at(&from)
         }),
         Op::DynamicSlice { slice_sizes } => {
             let start = starts(1, slice_sizes);
-            Array::of(shape, |index| operands[0].at(&plus(&start, index)))
+            Array::from_fn(shape, |index| operands[0].at(&plus(&start, index)))
         }
         Op::DynamicUpdateSlice => {
             let (mut whole, start) = (operands[0].clone(), starts(2, &operands[1].dims));
@@ -221,7 +221,7 @@ fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> A
             }
             whole
         }
-        Op::Gather(dims) => Array::of(shape, |index| operands[0].at(&gathered(dims, operands, index))),
+        Op::Gather(dims) => Array::from_fn(shape, |index| operands[0].at(&gathered(dims, operands, index))),
         Op::Scatter { dims, to_apply } => {
             let mut whole = operands[0].clone();
             for index in indices(&operands[2].dims) {
@@ -235,7 +235,7 @@ fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> A
         }
         Op::Dot { dims, .. } => dot(dims, shape, operands),
         Op::Reduce { dimensions, to_apply } => {
-            let mut whole = Array::of(shape, |_| operands[1].scalar());
+            let mut whole = Array::from_fn(shape, |_| operands[1].scalar());
             for index in indices(&operands[0].dims) {
                 let at = flat(&shape.dims, &part(&index, dimensions, false));
                 whole.numbers[at] = apply(*to_apply, whole.numbers[at], operands[0].at(&index), shape.dtype);
@@ -291,13 +291,13 @@ fn dot(dims: &DotDims, shape: &ArrayShape, operands: &[&Array]) -> Array {
     let place = |free: &[i64], by: &[i64], contracting: &[i64]| {
         let mut free = free.iter();
         let n = free.len() + by.len();
-        let at = |dim: usize| match contracting.iter().position(|&of| of == dim as i64) {
+        let at = |dim: usize| match contracting.iter().position(|&contracted| contracted == dim as i64) {
             Some(nth) => by[nth],
             None => *free.next().unwrap(),
         };
         (0..n).map(at).collect::<Vec<i64>>()
     };
-    Array::of(shape, |index| {
+    Array::from_fn(shape, |index| {
         let terms = indices(&contracted).map(|by| {
             let a = operands[0].at(&place(&index[..n_free], &by, &dims.lhs_contracting));
             a * operands[1].at(&place(&index[n_free..], &by, &dims.rhs_contracting))

@@ -53,40 +53,40 @@ const PRODUCT: &str = "  ROOT out = f32[8,8] dot(resized, resized), lhs_contract
 
 #[test]
 fn an_interpolation_by_a_power_of_two_is_narrow_between_products_whatever_it_asks_for() {
-    let of = |source: &str, policy: &Policy| dtypes(source, policy, ["resized"])[0].clone();
+    let resized_dtype = |source: &str, policy: &Policy| dtypes(source, policy, ["resized"])[0].clone();
     let default = Policy::default();
     for (from, to) in [(4, 8), (3, 12), (6, 48), (8, 8)] {
-        assert_eq!(of(&step(from, to, HIGHEST, PRODUCT), &default), "bf16", "{from} to {to}");
+        assert_eq!(resized_dtype(&step(from, to, HIGHEST, PRODUCT), &default), "bf16", "{from} to {to}");
     }
     // Thirds and fifths would be rounded, and so would the weights of an odd size's halves.
     for (from, to) in [(4, 12), (2, 10), (3, 5)] {
-        assert_eq!(of(&step(from, to, HIGHEST, PRODUCT), &default), "f32", "{from} to {to}");
-        assert_eq!(of(&step(from, to, "", PRODUCT), &default), "bf16", "{from} to {to}");
+        assert_eq!(resized_dtype(&step(from, to, HIGHEST, PRODUCT), &default), "f32", "{from} to {to}");
+        assert_eq!(resized_dtype(&step(from, to, "", PRODUCT), &default), "bf16", "{from} to {to}");
     }
     // Twelve bits of a fraction: f16 has eleven, bf16 eight.
     let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
-    assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &f16), "f16");
-    assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &default), "f32");
+    assert_eq!(resized_dtype(&step(2, 1 << 10, HIGHEST, PRODUCT), &f16), "f16");
+    assert_eq!(resized_dtype(&step(2, 1 << 10, HIGHEST, PRODUCT), &default), "f32");
 
     // A sum by ones is exact but not an average; nor is a difference.
     let ones = step(4, 8, HIGHEST, PRODUCT).replace("select(is_some, shares, zeros)", "select(is_some, ones, zeros)");
-    assert_eq!(of(&ones, &default), "f32");
+    assert_eq!(resized_dtype(&ones, &default), "f32");
     let signs = step(2, 2, HIGHEST, PRODUCT).replace("select(is_some, shares, zeros)", "constant({{2,2},{-1,-1}})");
-    assert_eq!(of(&signs, &default), "f32");
+    assert_eq!(resized_dtype(&signs, &default), "f32");
 
     let algorithm = ", algorithm=dot_bf16_bf16_f32_x3";
-    assert_eq!(of(&step(4, 8, algorithm, PRODUCT), &default), "f32");
-    let kept = Policy { keep: vec!["resized".to_string()], ..Policy::default() };
-    assert_eq!(of(&step(4, 8, HIGHEST, PRODUCT), &kept), "f32");
+    assert_eq!(resized_dtype(&step(4, 8, algorithm, PRODUCT), &default), "f32");
+    let keeps_resized = Policy { keep: vec!["resized".to_string()], ..Policy::default() };
+    assert_eq!(resized_dtype(&step(4, 8, HIGHEST, PRODUCT), &keeps_resized), "f32");
 }
 
 #[test]
 fn an_interpolation_of_what_a_loss_reads_is_f32_where_it_asks_for_it() {
-    let of = |head: &str| dtypes(&step(4, 8, HIGHEST, head), &Policy::default(), ["resized"])[0].clone();
+    let resized_dtype = |head: &str| dtypes(&step(4, 8, HIGHEST, head), &Policy::default(), ["resized"])[0].clone();
     let squares = "  squares = f32[8,8] multiply(resized, resized)
   loss = f32[] reduce(squares, zero), dimensions={0,1}, to_apply=add";
     let product = PRODUCT.replace("ROOT ", "");
-    assert_eq!(of(&format!("{squares}\n{product}\n  ROOT all = (f32[], f32[8,8]) tuple(loss, out)")), "f32");
+    assert_eq!(resized_dtype(&format!("{squares}\n{product}\n  ROOT all = (f32[], f32[8,8]) tuple(loss, out)")), "f32");
     // The result of a branch may be a loss outside.
     let branch = |head: &str| {
         let taken = "taken = (f32[8,8], f32[8,8]) parameter(0)
@@ -115,7 +115,7 @@ ENTRY main {
     let both = dtypes(&step(4, 8, HIGHEST, decides), &Policy::default(), ["features", "resized"]);
     assert_eq!(both, ["f32", "f32"]);
     // Without a product behind it, it is not on a way between products.
-    assert_eq!(of("  ROOT out = f32[8,8] negate(resized)"), "f32");
+    assert_eq!(resized_dtype("  ROOT out = f32[8,8] negate(resized)"), "f32");
     // The value of a parameter is not known.
     let parameter = step(4, 8, HIGHEST, PRODUCT)
         .replace("weights = f32[4,8] select(is_some, shares, zeros)", "weights = f32[4,8] parameter(2)");

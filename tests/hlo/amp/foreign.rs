@@ -23,8 +23,8 @@ fn lower(name: &str, preset: &str) -> (Module, Module, LoweringReport) {
 
 /// Names of instructions in the narrow dtype, by opcode.
 fn named<'r>(report: &'r LoweringReport, opcode: &str, dtype: &str) -> Vec<&'r str> {
-    let found = report.decisions.iter().filter(|d| d.opcode == opcode && d.new == dtype);
-    found.map(|d| &d.instruction[..]).collect()
+    let decisions = report.decisions.iter().filter(|d| d.opcode == opcode && d.new == dtype);
+    decisions.map(|d| &d.instruction[..]).collect()
 }
 
 /// Every preset on every module: `run` verifies its result; parameters and results keep their types if the policy says
@@ -188,15 +188,15 @@ fn losses_and_optimizers_stay_f32() {
         let [decision] = report.explain(name)[..] else { panic!("{name} is there once") };
         assert_eq!((&decision.opcode[..], &decision.new[..]), (opcode, "f32"), "{name}: {}", decision.rule);
     }
-    let of = |name: &str| report.explain(name)[0].clone();
-    assert_eq!(of("mul.51").rule, "it is computed from a denied op");
-    assert_eq!(of("mul.51").from.as_deref(), Some("reduce_sum.28"));
-    assert_eq!(of("sub.10").rule, "the loss is computed from it");
-    assert_eq!(of("add.65").rule, "a result of the program, which keeps its dtype, is computed from it");
-    assert_eq!(of("add.45").rule, "it lies between ops that are lowered");
-    assert_eq!(of("add.45").from.as_deref(), Some("dot_general.5"));
-    assert_eq!(of("max.4").new, "bf16");
-    assert_eq!(of("select_n.17").rule, "it commutes with rounding, and its operands are narrow already");
+    let decision_for = |name: &str| report.explain(name)[0].clone();
+    assert_eq!(decision_for("mul.51").rule, "it is computed from a denied op");
+    assert_eq!(decision_for("mul.51").from.as_deref(), Some("reduce_sum.28"));
+    assert_eq!(decision_for("sub.10").rule, "the loss is computed from it");
+    assert_eq!(decision_for("add.65").rule, "a result of the program, which keeps its dtype, is computed from it");
+    assert_eq!(decision_for("add.45").rule, "it lies between ops that are lowered");
+    assert_eq!(decision_for("add.45").from.as_deref(), Some("dot_general.5"));
+    assert_eq!(decision_for("max.4").new, "bf16");
+    assert_eq!(decision_for("select_n.17").rule, "it commutes with rounding, and its operands are narrow already");
 }
 
 /// JAX's transformer encoder computes both softmaxes and all layer norms in f32, and the ops between dots in bf16.

@@ -49,8 +49,8 @@ fn a_loss_is_guessed_or_given() {
     assert_eq!(taken(&report), [(0, "loss", false)]);
     assert_eq!((dtype(&module, "squares"), dtype(&module, "bent")), (DType::F32, DType::BF16));
     // An array may be named as a loss, too: ops on the way to it are f32, also through a sum.
-    let given = Policy { losses: Some(vec![0, 1]), ..Policy::default() };
-    let (module, report) = lowered(SUMS, &given);
+    let with_losses = Policy { losses: Some(vec![0, 1]), ..Policy::default() };
+    let (module, report) = lowered(SUMS, &with_losses);
     assert_eq!(taken(&report), [(0, "loss", true), (1, "sums", true)]);
     assert_eq!((dtype(&module, "squares"), dtype(&module, "bent")), (DType::F32, DType::F32));
 }
@@ -122,8 +122,8 @@ ENTRY main {
          help: `choices: keep` in a policy leaves all scores f32, --keep 'scores' this one"
     );
     // If it is kept by name, it does not hurt.
-    let kept = Policy { keep: vec!["scores".to_string()], ..policy };
-    assert_eq!(lowered(source, &kept).1.hurts, []);
+    let keeps_scores = Policy { keep: vec!["scores".to_string()], ..policy };
+    assert_eq!(lowered(source, &keeps_scores).1.hurts, []);
 }
 
 /// docs/GUIDE.md and docs/policy.schema.json agree with the pass's table of a policy's keys.

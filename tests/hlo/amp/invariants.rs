@@ -122,9 +122,9 @@ fn cast_twice(before: &Module, low: &Module, _: &LoweringReport) -> Option<Strin
     };
     let most_before = before.computations.iter().flat_map(|computation| casts(computation).into_values()).max();
     low.computations.iter().find_map(|computation| {
-        let (of, n) = casts(computation).into_iter().find(|(_, n)| *n > most_before.unwrap_or(1).max(1))?;
-        let dtype = of.1.map(|dtype| dtype.to_string()).unwrap_or_default();
-        Some(format!("{}/{} has {n} casts to {dtype}", computation.name, computation.instr(of.0).name))
+        let (cast, n) = casts(computation).into_iter().find(|(_, n)| *n > most_before.unwrap_or(1).max(1))?;
+        let dtype = cast.1.map(|dtype| dtype.to_string()).unwrap_or_default();
+        Some(format!("{}/{} has {n} casts to {dtype}", computation.name, computation.instr(cast.0).name))
     })
 }
 
@@ -209,7 +209,7 @@ fn not_finite(seeds: Range<u64>) -> (BTreeMap<String, String>, usize) {
         let floats = results.iter().filter_map(Literal::elements::<f32>);
         floats.flatten().all(f32::is_finite)
     };
-    let found = on_all_cores(&seeds.collect::<Vec<u64>>(), |&seed| {
+    let checked = on_all_cores(&seeds.collect::<Vec<u64>>(), |&seed| {
         let mut draws = Draws(seed);
         let program = Program::new(&mut draws);
         let form = Form { keeps_before: true, is_over_layers: false, sums_products: false, is_majorant: false };
@@ -227,8 +227,8 @@ fn not_finite(seeds: Range<u64>) -> (BTreeMap<String, String>, usize) {
         let what = (!is_finite(&evaluate(&low, &arguments))).then(|| "a result is infinite or NaN".to_string());
         Some((format!("random.{seed}"), what))
     });
-    let n_finite = found.iter().flatten().count();
-    (found.into_iter().flatten().filter_map(|(name, what)| Some((name, what?))).collect(), n_finite)
+    let n_finite = checked.iter().flatten().count();
+    (checked.into_iter().flatten().filter_map(|(name, what)| Some((name, what?))).collect(), n_finite)
 }
 
 #[test]
@@ -244,8 +244,8 @@ fn most_rounded(module: &Module) -> Vec<usize> {
     let entry = module.entry();
     let leaves = |id: InstrId| entry.instr(id).shape.leaves();
     // A narrow operand was rounded by the caller.
-    let of = |leaf: &bf16scope::hlo::Shape| Way { n: usize::from(is_low(leaf.dtype())), is_low: is_low(leaf.dtype()) };
-    let arguments = entry.parameters().into_iter().map(|id| leaves(id).into_iter().map(&of).collect()).collect();
+    let way = |leaf: &bf16scope::hlo::Shape| Way { n: usize::from(is_low(leaf.dtype())), is_low: is_low(leaf.dtype()) };
+    let arguments = entry.parameters().into_iter().map(|id| leaves(id).into_iter().map(&way).collect()).collect();
     ways(module, entry, arguments).into_iter().map(|way| way.n).collect()
 }
 
@@ -261,25 +261,25 @@ fn is_low(dtype: Option<DType>) -> bool {
 }
 
 fn ways(module: &Module, computation: &Computation, arguments: Vec<Vec<Way>>) -> Vec<Way> {
-    let mut found: Vec<Vec<Way>> = Vec::with_capacity(computation.instructions.len());
+    let mut computed: Vec<Vec<Way>> = Vec::with_capacity(computation.instructions.len());
     for instr in &computation.instructions {
-        let of = |nth: usize| found[instr.operands[nth].idx()].clone();
-        let all = || (0..instr.operands.len()).flat_map(of);
+        let operand = |nth: usize| computed[instr.operands[nth].idx()].clone();
+        let all = || (0..instr.operands.len()).flat_map(operand);
         let called = |comp: CompId, arguments| ways(module, module.comp(comp), arguments);
         let n_leaves = instr.shape.leaves().len();
-        let given = match &instr.op {
+        let result = match &instr.op {
             Op::Parameter { number, .. } => arguments[*number as usize].clone(),
             Op::Tuple | Op::OptimizationBarrier => all().collect(),
             Op::GetTupleElement { index } => {
                 let elements = computation.instr(instr.operands[0]).shape.as_tuple().unwrap();
                 let start: usize = elements[..*index as usize].iter().map(|element| element.leaves().len()).sum();
-                of(0)[start..start + n_leaves].to_vec()
+                operand(0)[start..start + n_leaves].to_vec()
             }
-            Op::Call { to_apply } => called(*to_apply, (0..instr.operands.len()).map(of).collect()),
-            Op::While { body, .. } => (0..2).fold(of(0), |state, _| called(*body, vec![state])),
+            Op::Call { to_apply } => called(*to_apply, (0..instr.operands.len()).map(operand).collect()),
+            Op::While { body, .. } => (0..2).fold(operand(0), |state, _| called(*body, vec![state])),
             Op::Conditional(conditional) => {
                 let branches = conditional.branches.iter().enumerate();
-                let branches = branches.map(|(nth, &branch)| called(branch, vec![of(nth + 1)]));
+                let branches = branches.map(|(nth, &branch)| called(branch, vec![operand(nth + 1)]));
                 let most = |a: Way, b: Way| Way { n: a.n.max(b.n), is_low: a.is_low && b.is_low };
                 branches.reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| most(a, b)).collect()).unwrap_or_default()
             }
@@ -289,7 +289,7 @@ fn ways(module: &Module, computation: &Computation, arguments: Vec<Vec<Way>>) ->
                     let shape = &computation.instr(instr.operands[*nth]).shape;
                     shape.leaves().iter().any(|leaf| leaf.dtype().is_some_and(DType::is_float))
                 };
-                let floats: Vec<Way> = (0..instr.operands.len()).filter(is_float).flat_map(of).collect();
+                let floats: Vec<Way> = (0..instr.operands.len()).filter(is_float).flat_map(operand).collect();
                 let n = floats.iter().map(|way| way.n).max().unwrap_or(0);
                 let reads_low = !floats.is_empty() && floats.iter().all(|way| way.is_low);
                 let is_narrow = is_low(instr.shape.leaves().first().and_then(|leaf| leaf.dtype()));
@@ -298,9 +298,9 @@ fn ways(module: &Module, computation: &Computation, arguments: Vec<Vec<Way>>) ->
                 vec![Way { n: n + usize::from(rounds), is_low: is_narrow || is_exact }; n_leaves]
             }
         };
-        found.push(given);
+        computed.push(result);
     }
-    found[computation.root.idx()].clone()
+    computed[computation.root.idx()].clone()
 }
 
 /// Whether an op only returns elements of its operands, or their negatives.

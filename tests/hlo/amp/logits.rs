@@ -74,15 +74,15 @@ fn lowered(module: &Module, policy: &Policy) -> Module {
 }
 
 /// Whether logits are rounded before they are reduced, and in which dtype the bias's gradient is summed.
-fn found(module: &Module) -> (bool, Option<DType>) {
+fn logits_and_bias(module: &Module) -> (bool, Option<DType>) {
     let entry = module.entry();
-    let of = |name: &str| entry.instructions.iter().find(|instr| instr.name == name);
-    let looked_up = of("looked_up").unwrap();
+    let named = |name: &str| entry.instructions.iter().find(|instr| instr.name == name);
+    let looked_up = named("looked_up").unwrap();
     assert_eq!(looked_up.shape.dtype(), Some(DType::F32), "what is looked up is f32 in any case");
-    let read = entry.instr(of("exponentials").unwrap().operands[0]);
+    let read = entry.instr(named("exponentials").unwrap().operands[0]);
     let is_rounded = read.name != "logits";
     assert_eq!(entry.instr(looked_up.operands[0]).name == "logits", !is_rounded);
-    (is_rounded, of("of_bias").and_then(|sum| sum.shape.dtype()))
+    (is_rounded, named("of_bias").and_then(|sum| sum.shape.dtype()))
 }
 
 #[test]
@@ -91,12 +91,12 @@ fn logits_as_large_as_parameters_are_rounded_and_their_bias_summed_so() {
     for (n, name) in [(32, "default"), (32, "bf16_scope"), (8, "default")] {
         let module = step(n, SUM);
         let (lowered, report) = amp::run(&module, &Policy::preset(name).unwrap()).unwrap();
-        assert_eq!(found(&lowered), (true, Some(DType::BF16)), "{name}");
-        let said =
+        assert_eq!(logits_and_bias(&lowered), (true, Some(DType::BF16)), "{name}");
+        let rule_of =
             |name: &str| report.decisions.iter().find(|decision| decision.instruction == name).unwrap().rule.clone();
-        expect!["it gives logits as large as any parameter, which the compiler stores"].assert_eq(&said("logits"));
+        expect!["it gives logits as large as any parameter, which the compiler stores"].assert_eq(&rule_of("logits"));
         expect!["it sums values that are narrow already, and both its operand and its result are materialised"]
-            .assert_eq(&said("of_bias"));
+            .assert_eq(&rule_of("of_bias"));
     }
 }
 
@@ -104,15 +104,15 @@ fn logits_as_large_as_parameters_are_rounded_and_their_bias_summed_so() {
 #[test]
 fn other_logits_stay_f32() {
     let default = Policy::default();
-    assert_eq!(found(&lowered(&step(7, SUM), &default)), (false, Some(DType::F32)));
+    assert_eq!(logits_and_bias(&lowered(&step(7, SUM), &default)), (false, Some(DType::F32)));
     let alone = "  of_bias = f32[] constant(1)\n  new_bias = f32[16] negate(bias)";
-    assert!(!found(&lowered(&step(32, alone), &default)).0);
+    assert!(!logits_and_bias(&lowered(&step(32, alone), &default)).0);
     for (body, is_rounded) in [("same", true), ("squared", false), ("logarithms", false)] {
         let in_a_loop = format!(
             "  of_bias = f32[16] reduce(gradients, zero), dimensions={{0}}, to_apply=add
   new_bias = f32[16] while(of_bias), condition=never, body={body}"
         );
-        let (found, sum) = found(&lowered(&step(32, &in_a_loop), &default));
+        let (found, sum) = logits_and_bias(&lowered(&step(32, &in_a_loop), &default));
         assert_eq!(
             (found, sum == Some(DType::BF16)),
             (is_rounded, is_rounded),
@@ -124,7 +124,7 @@ fn other_logits_stay_f32() {
     let f16 = Policy { dtype: LowDType::F16, ..default.clone() };
     let island = Policy { island: vec!["reduce:add".to_string()], ..default };
     for policy in [&keep, &f16, &island, &Policy::preset("tf_amp").unwrap()] {
-        assert_eq!(found(&lowered(&module, policy)), (false, Some(DType::F32)));
+        assert_eq!(logits_and_bias(&lowered(&module, policy)), (false, Some(DType::F32)));
     }
 }
 
@@ -157,7 +157,7 @@ fn of_square_logits_the_sum_over_rows_is_the_biass() {
   of_bias = f32[16] reduce(gradients, zero), dimensions={0}, to_apply=add
   new_bias = f32[16] subtract(of_rows, of_bias)";
     let module = lowered(&step(16, both), &Policy::default());
-    assert_eq!(found(&module), (true, Some(DType::BF16)));
+    assert_eq!(logits_and_bias(&module), (true, Some(DType::BF16)));
     let of_rows = module.entry().instructions.iter().find(|instr| instr.name == "of_rows").unwrap();
     assert_eq!(of_rows.shape.dtype(), Some(DType::F32));
 }
@@ -166,8 +166,8 @@ fn of_square_logits_the_sum_over_rows_is_the_biass() {
 #[test]
 fn logits_are_rounded_as_by_hand() {
     let module = step(32, SUM);
-    let kept = lowered(&module, &Policy { logits: Boundary::Keep, ..Policy::default() });
-    let source = text::print(&kept, &text::PrintOptions::default());
+    let keeps_logits = lowered(&module, &Policy { logits: Boundary::Keep, ..Policy::default() });
+    let source = text::print(&keeps_logits, &text::PrintOptions::default());
     let sum = source.lines().find(|line| line.starts_with("  logits = ")).unwrap();
     let (_, operands) = sum.trim_end_matches(')').split_once("add(").unwrap();
     let (product, biases) = operands.split_once(", ").unwrap();
@@ -195,5 +195,5 @@ fn logits_are_rounded_as_by_hand() {
     let arguments: Vec<Vec<u8>> = vec![floats(32 * 8), floats(8 * 16), floats(16), words];
     let rounded = run(&lowered(&module, &Policy::default()), &arguments);
     assert_eq!(rounded, run(&by_hand, &arguments));
-    assert_ne!(rounded, run(&kept, &arguments));
+    assert_ne!(rounded, run(&keeps_logits, &arguments));
 }

@@ -58,8 +58,8 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
     // The carried state is not narrow if the program returns its last value.
     let last = source.replace("ROOT y", "y").replace("  y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}", "  y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}\n  last = f32[4,8] get-tuple-element(end), index=1\n  ROOT both = (f32[16,4,8], f32[4,8]) tuple(y, last)");
     assert_eq!(dtypes(&last, &Policy::default(), names), narrow);
-    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
-    assert_eq!(dtypes(source, &kept, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
+    let keeps_loops = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(dtypes(source, &keeps_loops, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
     // The state at the beginning of a step is that at the end of the step before.
     let begins = source.replace("reshape(next)", "reshape(h)");
     assert_eq!(
@@ -67,11 +67,11 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
         ["f32", "f32", "bf16", "bf16", "bf16"]
     );
     // An array that a loop fills and the program returns directly keeps its type.
-    let given = source.replace(
+    let returned = source.replace(
         "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
         "ROOT y = f32[16,4,8] negate(all)",
     );
-    assert_eq!(dtypes(&given, &Policy::default(), ["filled", "all"]), ["f32", "f32"]);
+    assert_eq!(dtypes(&returned, &Policy::default(), ["filled", "all"]), ["f32", "f32"]);
     // The filled array is moved, and another loop reads it slice by slice.
     let two = source.replace(
         "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
@@ -91,10 +91,10 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
 fn arrays_of_a_loop_that_computes_in_logarithms_stay_f32() {
     let product = "dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
     let names = ["xs", "ys", "filled", "all"];
-    let of = |op: &str| dtypes(&SCAN.replace(product, op), &Policy::default(), names);
-    assert_eq!(of("log(h)"), ["f32"; 4]);
-    assert_eq!(of("log-plus-one(h)"), ["f32"; 4]);
-    assert_eq!(of("exponential(h)"), ["bf16"; 4]);
+    let decided = |op: &str| dtypes(&SCAN.replace(product, op), &Policy::default(), names);
+    assert_eq!(decided("log(h)"), ["f32"; 4]);
+    assert_eq!(decided("log-plus-one(h)"), ["f32"; 4]);
+    assert_eq!(decided("exponential(h)"), ["bf16"; 4]);
 }
 
 /// A loop over `LAYERS` layers, each of which multiplies the state by its own weights, before a product.
@@ -155,8 +155,8 @@ fn what_a_loop_over_layers_carries_between_products_is_narrow() {
     let names = ["h", "next", "last", "weights", "sum", "summed", "total"];
     let narrow = ["bf16", "bf16", "bf16", "f32", "f32", "f32", "f32"];
     assert_eq!(dtypes(&network, &Policy::default(), names), narrow);
-    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
-    assert_eq!(dtypes(&network, &kept, ["h", "next", "last"]), ["f32"; 3]);
+    let keeps_loops = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(dtypes(&network, &keeps_loops, ["h", "next", "last"]), ["f32"; 3]);
     for (name, other) in [
         ("more layers than the rounding of a sum allows", layers(65, "h, w", "first", "last")),
         ("a parameter that is carried on, as weights by the steps of an optimizer", layers(12, "h, w", "a", "last")),
@@ -235,6 +235,6 @@ ENTRY main {{
     );
     let names = ["ys", "filled", "all", "rows", "chosen"];
     assert_eq!(dtypes(&source, &Policy::default(), names), ["bf16"; 5]);
-    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
-    assert_eq!(dtypes(&source, &kept, names), ["f32"; 5]);
+    let keeps_loops = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(dtypes(&source, &keeps_loops, names), ["f32"; 5]);
 }

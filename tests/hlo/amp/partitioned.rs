@@ -90,9 +90,9 @@ fn every_policy_sums_in_f32() {
             "{name}: {dots:?} {sums:?}"
         );
         assert!(name == "O0" || dots.iter().all(|dtypes| !dtypes.starts_with("f32")), "{name}: {dots:?}");
-        let told = Policy { sums: Sums::AsComputed, ..policy };
+        let as_computed = Policy { sums: Sums::AsComputed, ..policy };
         assert!(
-            name == "O0" || dtypes(&lowered(EIGHT, &told).0, "dot").iter().all(|it| !it.ends_with("-> f32")),
+            name == "O0" || dtypes(&lowered(EIGHT, &as_computed).0, "dot").iter().all(|it| !it.ends_with("-> f32")),
             "{name}"
         );
     }
@@ -152,8 +152,8 @@ fn sums_of_one_dtype_stay_f32() {
     for sum in ["s", "r", "e"] {
         assert_eq!((report.explain(sum)[0].class, &report.explain(sum)[0].rule[..]), ("island", why), "{sum}");
     }
-    let told = Policy { sums: Sums::AsComputed, ..o3 };
-    let (module, _) = lowered(&source, &told);
+    let as_computed = Policy { sums: Sums::AsComputed, ..o3 };
+    let (module, _) = lowered(&source, &as_computed);
     for opcode in ["convolution", "reduce", "all-reduce", "scatter"] {
         assert!(dtypes(&module, opcode).iter().all(|it| it.ends_with("-> bf16")), "{opcode}");
     }
@@ -168,7 +168,7 @@ fn sums_of_one_dtype_stay_f32() {
 
 /// Opcodes next to the borders of `shard_map`: Shardy aborts the process if it is not a call of the body.
 fn beside_borders(module: &Module) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let mut opcodes = BTreeSet::new();
     for computation in &module.computations {
         let is_border = |op: &Op, name: &str| matches!(op, Op::CustomCall(call) if call.target == name);
         // Through elements of tuples, to the producer.
@@ -180,15 +180,15 @@ fn beside_borders(module: &Module) -> BTreeSet<String> {
         };
         for instr in &computation.instructions {
             if is_border(&instr.op, "xla.sdy.LocalToGlobalShape") {
-                found.extend(instr.operands.iter().map(|&id| maker(id).op.opcode().into_owned()));
+                opcodes.extend(instr.operands.iter().map(|&id| maker(id).op.opcode().into_owned()));
             }
             let reads_border = instr.operands.iter().any(|&id| is_border(&maker(id).op, "xla.sdy.GlobalToLocalShape"));
             if reads_border && !matches!(instr.op, Op::GetTupleElement { .. }) {
-                found.insert(instr.op.opcode().into_owned());
+                opcodes.insert(instr.op.opcode().into_owned());
             }
         }
     }
-    found
+    opcodes
 }
 
 #[test]

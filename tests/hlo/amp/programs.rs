@@ -182,9 +182,9 @@ const BOUND: u64 = 2;
 impl Program {
     /// A program that `draws` determine.
     pub fn new(draws: &mut Draws) -> Program {
-        let given = || Step { reads: Vec::new(), weight: None, bound: BOUND };
+        let step = || Step { reads: Vec::new(), weight: None, bound: BOUND };
         let ids = [(); 2].map(|()| [(); N].map(|()| draws.below(N)));
-        let mut program = Program { steps: vec![given(), given()], body: String::new(), ids };
+        let mut program = Program { steps: vec![step(), step()], body: String::new(), ids };
         let n_steps = 4 + draws.below(16);
         while program.steps.len() < n_steps {
             program.add(draws);
@@ -370,15 +370,15 @@ fn over_layers(text: &str) -> String {
     let loops = ["f32[3,8,8], f32[3,8,8]", "f32[3,8,8], f32[3,8,8], f32[3,8,8], f32[8,8]"];
     let carried = loops.map(|arrays| format!("(s32[], f32[8,8], {arrays}, "));
     let carried = carried.map(|state| (format!("{state}f32[8,8])"), format!("{state}f32[3,8,8])")));
-    let given = [
+    let weights = [
         ("filled, w.1)", "filled, ws.1)"),
         ("dw.1, w.3)", "dw.1, ws.3)"),
         ("ys0, w1)", "ys0, ws)"),
         ("h0, w1)", "h0, ws)"),
     ];
-    let given = given.map(|(weight, stack)| (weight.to_string(), stack.to_string()));
+    let weights = weights.map(|(weight, stack)| (weight.to_string(), stack.to_string()));
     let steps = [sliced("state.1", 1, "i.1"), sliced("state.3", 3, "at.3")];
-    carried.into_iter().chain(given).chain(steps.into_iter().flatten()).fold(
+    carried.into_iter().chain(weights).chain(steps.into_iter().flatten()).fold(
         text.to_string(),
         |text, (weight, stack)| {
             assert!(text.contains(&weight), "{weight} is not in {text}");

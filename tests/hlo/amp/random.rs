@@ -32,7 +32,7 @@ impl Bounded {
     }
 
     /// Computes each element: its value, and its error, from those of the operands.
-    fn of(f: impl Fn(usize) -> (f64, f64)) -> Bounded {
+    fn from_fn(f: impl Fn(usize) -> (f64, f64)) -> Bounded {
         let pairs: [(f64, f64); N] = std::array::from_fn(f);
         Bounded { value: pairs.map(|(value, _)| value), error: pairs.map(|(_, error)| error) }.rounded()
     }
@@ -51,14 +51,14 @@ fn evaluate(steps: &[Step], parameters: &[[f64; N]]) -> Vec<Bounded> {
         let value = match *step {
             Step::Dot(a, b) => {
                 let (a, b) = (at(a), at(b));
-                Bounded::of(|i| {
+                Bounded::from_fn(|i| {
                     let terms = (0..4).map(|k| product(one(&a, i / 4 * 4 + k), one(&b, k * 4 + i % 4)));
                     terms.fold((0.0, 0.0), |sum, term| (sum.0 + term.0, sum.1 + term.1 + UNIT / 1e3 * term.0.abs()))
                 })
             }
             Step::Binary(op, a, b) => {
                 let (a, b) = (at(a), at(b));
-                Bounded::of(|i| {
+                Bounded::from_fn(|i| {
                     let ((x, ex), (y, ey)) = (one(&a, i), one(&b, i));
                     match op {
                         BinaryOp::Add => (x + y, ex + ey),
@@ -70,7 +70,7 @@ fn evaluate(steps: &[Step], parameters: &[[f64; N]]) -> Vec<Bounded> {
             }
             Step::Unary(op, a) => {
                 let a = at(a);
-                Bounded::of(|i| {
+                Bounded::from_fn(|i| {
                     let (x, e) = one(&a, i);
                     match op {
                         UnaryOp::Tanh => (x.tanh(), e),
@@ -81,11 +81,11 @@ fn evaluate(steps: &[Step], parameters: &[[f64; N]]) -> Vec<Bounded> {
             }
             Step::Transpose(a) => {
                 let a = at(a);
-                Bounded::of(|i| one(&a, i % 4 * 4 + i / 4))
+                Bounded::from_fn(|i| one(&a, i % 4 * 4 + i / 4))
             }
             Step::RowSums(a) => {
                 let a = at(a);
-                Bounded::of(|i| {
+                Bounded::from_fn(|i| {
                     let row = i / 4 * 4..i / 4 * 4 + 4;
                     row.fold((0.0, 0.0), |sum, k| {
                         (sum.0 + a.value[k], sum.1 + a.error[k] + UNIT / 1e3 * a.value[k].abs())
@@ -94,18 +94,18 @@ fn evaluate(steps: &[Step], parameters: &[[f64; N]]) -> Vec<Bounded> {
             }
             Step::RowMaxima(a) => {
                 let a = at(a);
-                Bounded::of(|i| {
+                Bounded::from_fn(|i| {
                     let row = i / 4 * 4..i / 4 * 4 + 4;
                     row.fold((f64::NEG_INFINITY, 0.0), |max, k| (max.0.max(a.value[k]), f64::max(max.1, a.error[k])))
                 })
             }
             Step::Select(a, b) => {
                 let (a, b) = (at(a), at(b));
-                Bounded::of(|i| if parameters[0][i] > 0.0 { one(&a, i) } else { one(&b, i) })
+                Bounded::from_fn(|i| if parameters[0][i] > 0.0 { one(&a, i) } else { one(&b, i) })
             }
             Step::Call(a) => {
                 let a = at(a);
-                Bounded::of(|i| (a.value[i].abs(), a.error[i]))
+                Bounded::from_fn(|i| (a.value[i].abs(), a.error[i]))
             }
             Step::Tuple(_, b) => at(b),
             Step::Barrier(a) => at(a),

@@ -27,7 +27,7 @@ use std::ops::Range;
 
 /// The findings over all programs.
 #[derive(Default)]
-struct Found {
+struct Totals {
     n_exact: usize,
     n_rounded: usize,
     n_lowered: usize,
@@ -40,10 +40,10 @@ struct Found {
 /// The program of a seed, in f32, with its gradients.
 fn differentiated(program: &Program, form: Form, seed: u64) -> Module {
     let source = program.text(form);
-    let told = |error: &dyn std::fmt::Display| format!("seed {seed}: {error}\n{source}");
-    let module = text::parse(&source, "random.hlo").unwrap_or_else(|error| panic!("{}", told(&error)));
+    let with_source = |error: &dyn std::fmt::Display| format!("seed {seed}: {error}\n{source}");
+    let module = text::parse(&source, "random.hlo").unwrap_or_else(|error| panic!("{}", with_source(&error)));
     let config = grad::Config { loss: 0, wrt: vec![0, 1, 2, 3] };
-    grad::run(&module, &config).unwrap_or_else(|error| panic!("{}", told(&error))).0
+    grad::run(&module, &config).unwrap_or_else(|error| panic!("{}", with_source(&error))).0
 }
 
 fn by_xla(module: &Module, arguments: &[Literal]) -> Vec<Literal> {
@@ -51,8 +51,8 @@ fn by_xla(module: &Module, arguments: &[Literal]) -> Vec<Literal> {
 }
 
 /// Builds the programs of these seeds, lowers them and checks them and their results.
-fn run(seeds: Range<u64>, results: impl Fn(u64, &Module, &[Literal]) -> Vec<Literal>) -> Found {
-    let mut found = Found::default();
+fn run(seeds: Range<u64>, results: impl Fn(u64, &Module, &[Literal]) -> Vec<Literal>) -> Totals {
+    let mut totals = Totals::default();
     for seed in seeds {
         let mut draws = Draws(seed);
         let program = Program::new(&mut draws);
@@ -63,26 +63,26 @@ fn run(seeds: Range<u64>, results: impl Fn(u64, &Module, &[Literal]) -> Vec<Lite
         let preset = ["default", "default", "bf16_scope", "tf_amp", "O2"][draws.below(5)];
         let policy = Policy::preset(preset).unwrap();
         let (lowered, report) = amp::run(&module, &policy).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        found.n_lowered += report.n_lowered();
+        totals.n_lowered += report.n_lowered();
         let is_carried = |instr: &Instruction| {
             matches!(instr.op, Op::While { .. }) && instr.shape.leaves()[1].dtype() == Some(DType::BF16)
         };
-        found.n_carried += usize::from(lowered.entry().instructions.iter().any(is_carried));
-        let told = || format!("seed {seed}, {preset}: {}", text::print(&lowered, &Default::default()));
-        verify(&lowered).unwrap_or_else(|errors| panic!("{errors}\n{}", told()));
-        assert!(lowered.entry().result_shape().is_compatible(module.entry().result_shape()), "{}", told());
-        assert_eq!(idle_cast(&lowered), None, "{}", told());
+        totals.n_carried += usize::from(lowered.entry().instructions.iter().any(is_carried));
+        let context = || format!("seed {seed}, {preset}: {}", text::print(&lowered, &Default::default()));
+        verify(&lowered).unwrap_or_else(|errors| panic!("{errors}\n{}", context()));
+        assert!(lowered.entry().result_shape().is_compatible(module.entry().result_shape()), "{}", context());
+        assert_eq!(idle_cast(&lowered), None, "{}", context());
         let (bytes, bytes_f32) = (stored(&lowered), stored(&module));
-        assert!(bytes <= bytes_f32, "{bytes} bytes are stored, in f32 {bytes_f32}\n{}", told());
+        assert!(bytes <= bytes_f32, "{bytes} bytes are stored, in f32 {bytes_f32}\n{}", context());
         let arguments = program.arguments(&mut draws, is_exact);
         let (measured, expected) = (results(seed, &lowered, &arguments), results(seed, &module, &arguments));
         if is_exact {
-            found.n_exact += 1;
+            totals.n_exact += 1;
             for (nth, (measured, expected)) in measured.iter().zip(&expected).enumerate() {
-                assert!(equal(measured, expected), "result {nth}: {measured:?}, expected {expected:?}\n{}", told());
+                assert!(equal(measured, expected), "result {nth}: {measured:?}, expected {expected:?}\n{}", context());
             }
         } else {
-            found.n_rounded += 1;
+            totals.n_rounded += 1;
             let of_sizes = differentiated(&program, Form { is_majorant: true, ..form }, seed);
             let sizes = results(seed, &of_sizes, &arguments.iter().map(sizes).collect::<Vec<_>>());
             let counts = roundings(&lowered).into_iter().zip(roundings(&module));
@@ -103,13 +103,13 @@ fn run(seeds: Range<u64>, results: impl Fn(u64, &Module, &[Literal]) -> Vec<Lite
                     // The least normal number, under which roundings are not relative.
                     let bound = relative * f64::from(size) + f64::from(f32::MIN_POSITIVE);
                     let is_within = error <= bound;
-                    assert!(is_within, "result {nth}: {measured}, expected {expected} within {bound}\n{}", told());
-                    found.most = found.most.max(error / bound);
+                    assert!(is_within, "result {nth}: {measured}, expected {expected} within {bound}\n{}", context());
+                    totals.most = totals.most.max(error / bound);
                 }
             }
         }
     }
-    found
+    totals
 }
 
 /// The sizes of floating-point numbers; other arguments are unchanged.
@@ -133,13 +133,13 @@ fn differentiated_programs_are_as_near_to_f32_as_their_casts_allow() {
         1..13 => by_xla(module, arguments),
         _ => evaluate(module, arguments),
     };
-    let found = run(1..49, by_either);
-    println!("{} exact, {} rounded, {:.3} of the bound", found.n_exact, found.n_rounded, found.most);
-    assert!(found.n_exact >= 8 && found.n_rounded >= 8, "{} exact, {} rounded", found.n_exact, found.n_rounded);
-    assert!(found.n_lowered > 480, "only {} instructions were lowered in all", found.n_lowered);
-    assert!(found.n_carried >= 8, "the loops of only {} carry bf16", found.n_carried);
+    let totals = run(1..49, by_either);
+    println!("{} exact, {} rounded, {:.3} of the bound", totals.n_exact, totals.n_rounded, totals.most);
+    assert!(totals.n_exact >= 8 && totals.n_rounded >= 8, "{} exact, {} rounded", totals.n_exact, totals.n_rounded);
+    assert!(totals.n_lowered > 480, "only {} instructions were lowered in all", totals.n_lowered);
+    assert!(totals.n_carried >= 8, "the loops of only {} carry bf16", totals.n_carried);
     // If nothing came near the bound, the test would be blind.
-    assert!(found.most > 0.05, "the largest error was {} of its bound", found.most);
+    assert!(totals.most > 0.05, "the largest error was {} of its bound", totals.most);
 }
 
 #[test]
@@ -170,7 +170,8 @@ mod long {
     fn many_differentiated_programs_are_as_near_to_f32_as_their_casts_allow() {
         let part = std::env::var("BF16SCOPE_PROGRAMS").unwrap_or_else(|_| "1..10001".to_string());
         let (from, to) = part.split_once("..").expect("BF16SCOPE_PROGRAMS is A..B");
-        let found = run(from.parse().unwrap()..to.parse().unwrap(), |_, module, arguments| evaluate(module, arguments));
-        println!("{} exact, {} rounded, {:.3} of the bound", found.n_exact, found.n_rounded, found.most);
+        let totals =
+            run(from.parse().unwrap()..to.parse().unwrap(), |_, module, arguments| evaluate(module, arguments));
+        println!("{} exact, {} rounded, {:.3} of the bound", totals.n_exact, totals.n_rounded, totals.most);
     }
 }

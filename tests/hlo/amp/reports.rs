@@ -29,7 +29,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn of(name: &str) -> Recorded {
+    fn read(name: &str) -> Recorded {
         let mut npz = NpzReader::new(File::open(folder().join(format!("{name}.npz"))).unwrap()).unwrap();
         let names = npz.names().unwrap();
         let mut numbered = |prefix: &str| -> Vec<Literal> {
@@ -77,7 +77,7 @@ fn wrong(module: &Module, recorded: &Recorded) -> Option<String> {
 fn programs_behind_reports_are_as_right_as_by_hand() {
     let mut failing = BTreeMap::new();
     for name in names_in(&folder()) {
-        let (module, recorded) = (module_in(&folder(), &name), Recorded::of(&name));
+        let (module, recorded) = (module_in(&folder(), &name), Recorded::read(&name));
         if let Some(what) = wrong(&module, &recorded) {
             panic!("{name} in f32, which is no matter of lowering: {what}");
         }

@@ -69,7 +69,7 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
 "
         )
     };
-    let kept = Policy { unstored: Boundary::Lower, ..Policy::default() };
+    let lowers_unstored = Policy { unstored: Boundary::Lower, ..Policy::default() };
     let sum = "layer = f32[16,32] add(y, biases)";
     // It computes in f32 and is rounded, for both.
     let rounded = dtypes(&source(sum, "layer"), &Policy::default(), ["layer", "layer.bf16", "layer.f32", "sizes"]);
@@ -81,7 +81,7 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
         entry.instr(sizes.operands[0]).name == "layer"
     };
     assert!(!reads_f32(&source(sum, "layer"), &Policy::default()));
-    assert!(reads_f32(&source(sum, "layer"), &kept));
+    assert!(reads_f32(&source(sum, "layer"), &lowers_unstored));
     // Exponentials are rounded for the product alone, and so are likelihoods.
     let exponential = "sum = f32[16,32] add(y, biases)
   layer = f32[16,32] exponential(sum)";
@@ -213,15 +213,15 @@ fn a_measure_of_gradients_updates_or_layers_is_no_loss() {
     };
     let all = ["bf16"; 3];
     assert_eq!(lowered(", loss", ""), all);
-    let norm = |of: &str, dims: &str, axes: &str| {
+    let norm = |array: &str, dims: &str, axes: &str| {
         format!(
-            "square = f32[{dims}] multiply({of}, {of})
+            "square = f32[{dims}] multiply({array}, {array})
   sum = f32[] reduce(square, zero), dimensions={{{axes}}}, to_apply=add
   norm = f32[] sqrt(sum)"
         )
     };
-    for of in ["of_bias", "new_bias"] {
-        assert_eq!(lowered(", loss, norm", &norm(of, "32", "0")), all, "{of}");
+    for array in ["of_bias", "new_bias"] {
+        assert_eq!(lowered(", loss, norm", &norm(array, "32", "0")), all, "{array}");
     }
     let size = "size = f32[16,32] abs(layer)
   sum = f32[] reduce(size, zero), dimensions={0,1}, to_apply=add";

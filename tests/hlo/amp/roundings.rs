@@ -27,44 +27,46 @@ pub fn roundings(module: &Module) -> Vec<f64> {
 }
 
 fn of_computation(module: &Module, computation: &Computation, arguments: Vec<Vec<f64>>) -> Vec<f64> {
-    let mut found: Vec<Vec<f64>> = Vec::with_capacity(computation.instructions.len());
+    let mut roundings: Vec<Vec<f64>> = Vec::with_capacity(computation.instructions.len());
     for instr in &computation.instructions {
-        let of = |nth: usize| found[instr.operands[nth].idx()].clone();
-        let most = || (0..instr.operands.len()).flat_map(of).fold(0.0, f64::max);
+        let operand = |nth: usize| roundings[instr.operands[nth].idx()].clone();
+        let most = || (0..instr.operands.len()).flat_map(operand).fold(0.0, f64::max);
         let of_callee = |comp: CompId, arguments| of_computation(module, module.comp(comp), arguments);
         let counts = match &instr.op {
             Op::Parameter { number, .. } => arguments[*number as usize].clone(),
-            Op::Tuple => (0..instr.operands.len()).flat_map(of).collect(),
+            Op::Tuple => (0..instr.operands.len()).flat_map(operand).collect(),
             Op::GetTupleElement { index } => {
                 let elements = computation.instr(instr.operands[0]).shape.as_tuple().unwrap();
                 let n_leaves = |element: &Shape| element.leaves().len();
                 let start: usize = elements[..*index as usize].iter().map(n_leaves).sum();
-                of(0)[start..start + n_leaves(&elements[*index as usize])].to_vec()
+                operand(0)[start..start + n_leaves(&elements[*index as usize])].to_vec()
             }
-            Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy) => of(0),
-            Op::Call { to_apply } => of_callee(*to_apply, (0..instr.operands.len()).map(of).collect()),
-            Op::While { body, .. } => (0..N_STEPS).fold(of(0), |state, _| of_callee(*body, vec![state])),
+            Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy) => operand(0),
+            Op::Call { to_apply } => of_callee(*to_apply, (0..instr.operands.len()).map(operand).collect()),
+            Op::While { body, .. } => (0..N_STEPS).fold(operand(0), |state, _| of_callee(*body, vec![state])),
             Op::Conditional(conditional) => {
                 let of_branches = conditional.branches.iter().enumerate();
-                let of_branches = of_branches.map(|(nth, &branch)| of_callee(branch, vec![of(nth + 1)]));
+                let of_branches = of_branches.map(|(nth, &branch)| of_callee(branch, vec![operand(nth + 1)]));
                 of_branches.reduce(|a, b| a.iter().zip(b).map(|(&a, b)| a.max(b)).collect()).unwrap()
             }
-            Op::Dot { .. } | Op::Binary(BinaryOp::Multiply) => vec![of(0)[0] + of(1)[0] + own(computation, instr)],
-            _ => vec![most() + own(computation, instr)],
+            Op::Dot { .. } | Op::Binary(BinaryOp::Multiply) => {
+                vec![operand(0)[0] + operand(1)[0] + roundings_of(computation, instr)]
+            }
+            _ => vec![most() + roundings_of(computation, instr)],
         };
-        found.push(counts);
+        roundings.push(counts);
     }
-    found[computation.root.idx()].clone()
+    roundings[computation.root.idx()].clone()
 }
 
 /// How often an instruction itself rounds a term.
-fn own(computation: &Computation, instr: &Instruction) -> f64 {
+fn roundings_of(computation: &Computation, instr: &Instruction) -> f64 {
     let n_elements = |id: InstrId| computation.instr(id).shape.as_array().map_or(1, |array| array.n_elements());
-    let given = instr.shape.as_array().unwrap();
+    let shape = instr.shape.as_array().unwrap();
     let n_terms = match &instr.op {
         Op::Convert => {
             let rounds =
-                given.dtype == DType::BF16 && computation.instr(instr.operands[0]).shape.dtype() == Some(DType::F32);
+                shape.dtype == DType::BF16 && computation.instr(instr.operands[0]).shape.dtype() == Some(DType::F32);
             return f64::from(u8::from(rounds));
         }
         // XLA sums products in f32 and rounds the sum to bf16, once.
@@ -74,16 +76,16 @@ fn own(computation: &Computation, instr: &Instruction) -> f64 {
                 .iter()
                 .map(|&dim| computation.instr(instr.operands[0]).shape.dims()[dim as usize])
                 .product();
-            let rounds = if given.dtype == DType::BF16 { 1.0 } else { 0.0 };
+            let rounds = if shape.dtype == DType::BF16 { 1.0 } else { 0.0 };
             return rounds + contracted as f64 * UNITS_OF_F32;
         }
-        Op::Reduce { .. } => n_elements(instr.operands[0]) / given.n_elements(),
+        Op::Reduce { .. } => n_elements(instr.operands[0]) / shape.n_elements(),
         // All rows may be added to one.
         Op::Scatter { .. } => computation.instr(instr.operands[2]).shape.dims()[0],
         Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply) => 1,
         _ => return 0.0,
     };
-    n_terms as f64 * if given.dtype == DType::BF16 { 1.0 } else { UNITS_OF_F32 }
+    n_terms as f64 * if shape.dtype == DType::BF16 { 1.0 } else { UNITS_OF_F32 }
 }
 
 /// The most bytes that are stored at once while a module runs in its order, besides its parameters.
@@ -113,8 +115,8 @@ fn peak(module: &Module, computation: &Computation) -> i64 {
         ends[last[at]] += bytes;
         let inside = match &instr.op {
             Op::While { body, .. } => peak(module, module.comp(*body)),
-            Op::Conditional(of) => {
-                of.branches.iter().map(|&branch| peak(module, module.comp(branch))).max().unwrap_or(0)
+            Op::Conditional(conditional) => {
+                conditional.branches.iter().map(|&branch| peak(module, module.comp(branch))).max().unwrap_or(0)
             }
             _ => 0,
         };

@@ -348,9 +348,9 @@ fn updates_between_steps_stay_f32() {
         step(step(w));
     });
     let (_, report) = amp::run(&module, &Policy::default()).unwrap();
-    let of = |opcode: &str| report.totals[opcode];
-    assert_eq!((of("dot").lowered, of("dot").kept), (4, 0));
-    assert_eq!((of("subtract").lowered, of("multiply").lowered), (0, 0));
+    let total = |opcode: &str| report.totals[opcode];
+    assert_eq!((total("dot").lowered, total("dot").kept), (4, 0));
+    assert_eq!((total("subtract").lowered, total("multiply").lowered), (0, 0));
 }
 
 #[test]

@@ -29,9 +29,9 @@ fn dtypes_of<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) ->
     let (lowered, _) = amp::run(&parsed(source), policy).unwrap_or_else(|error| panic!("{error}"));
     names.map(|name| {
         let mut instructions = lowered.computations.iter().flat_map(|computation| &computation.instructions);
-        let found = instructions.find(|instr| instr.name == name);
-        let found = found.unwrap_or_else(|| panic!("no {name} in {}", text::print(&lowered, &Default::default())));
-        found.shape.dtype().map(|dtype| dtype.to_string()).unwrap_or_default()
+        let instr = instructions.find(|instr| instr.name == name);
+        let instr = instr.unwrap_or_else(|| panic!("no {name} in {}", text::print(&lowered, &Default::default())));
+        instr.shape.dtype().map(|dtype| dtype.to_string()).unwrap_or_default()
     })
 }
 
@@ -618,8 +618,8 @@ fn rows_and_columns_of_a_padded_convolution_are_merged_in_the_dtype_of_their_rea
 "
         )
     };
-    let of = |source: String| dtypes(&source, &Policy::default(), ["image", "groups"]);
+    let decided = |source: String| dtypes(&source, &Policy::default(), ["image", "groups"]);
     let unpadded = source("0_0x0_0", "16,36,8,8").replace("image = f32[16,8,8,64]", "image = f32[16,6,6,64]");
-    assert_eq!(of(source("1_1x1_1", "16,64,8,8")), ["bf16", "f32"]);
-    assert_eq!(of(unpadded), ["bf16", "bf16"]);
+    assert_eq!(decided(source("1_1x1_1", "16,64,8,8")), ["bf16", "f32"]);
+    assert_eq!(decided(unpadded), ["bf16", "bf16"]);
 }

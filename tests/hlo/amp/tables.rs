@@ -54,9 +54,9 @@ fn lowered(module: &Module, policy: &Policy) -> (Module, LoweringReport) {
 /// The op that the lookup reads, and the dtype of the sum of rows.
 fn tables(module: &Module) -> (String, String) {
     let entry = module.entry();
-    let of = |name: &str| entry.instructions.iter().find(|instr| instr.name == name).unwrap();
-    let read = entry.instr(of("looked_up").operands[0]);
-    (read.op.opcode().into_owned(), of("gradient").shape.dtype().unwrap().to_string())
+    let named = |name: &str| entry.instructions.iter().find(|instr| instr.name == name).unwrap();
+    let read = entry.instr(named("looked_up").operands[0]);
+    (read.op.opcode().into_owned(), named("gradient").shape.dtype().unwrap().to_string())
 }
 
 fn check(policy: &Policy, sizes: [i64; 3], lookup: &str, sum: &str) {
@@ -263,8 +263,8 @@ fn rows_of_two_lookups_are_summed_in_bf16() {
         let (module, _) = lowered(&module, &Policy::default());
         let instructions = &module.entry().instructions;
         ["first", "second", "gradient"].map(|name| {
-            let found = instructions.iter().find(|instr| instr.name == name).unwrap();
-            found.shape.dtype().unwrap().to_string()
+            let instr = instructions.iter().find(|instr| instr.name == name).unwrap();
+            instr.shape.dtype().unwrap().to_string()
         })
     };
     let sum = |rows: &str| {

@@ -43,17 +43,17 @@ fn written_twice(module: &Module) -> Module {
 
 /// The dtypes of the products of each name.
 fn dtypes(report: &LoweringReport) -> BTreeMap<String, Vec<String>> {
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let is_product = |decision: &&Decision| matches!(&decision.opcode[..], "dot" | "convolution");
     for decision in report.decisions.iter().filter(is_product) {
         let name = decision.instruction.trim_end_matches(".again").to_string();
-        found.entry(name).or_default().push(decision.new.clone());
+        by_name.entry(name).or_default().push(decision.new.clone());
     }
-    found.values_mut().for_each(|dtypes| {
+    by_name.values_mut().for_each(|dtypes| {
         dtypes.sort();
         dtypes.dedup();
     });
-    found
+    by_name
 }
 
 /// A product whose decision changes when each op is written twice.
