@@ -523,8 +523,8 @@ fn help() {
             Options:
                   --as <FORMATS>                 Formats to show, separated by commas [default: f32,bf16,f16]
                                                  [possible values: f16, bf16, f32, f64]
-                  --accumulate <START> <UPDATE>  Add UPDATE to START again and again, in each format, and show
-                                                 where the update is lost
+                  --accumulate <START> <UPDATE>  Add UPDATE to START repeatedly, in each format, and show where
+                                                 the update is lost
                   --steps <N>                    How many times the update is added [default: 100]
                   --json                         Print one JSON object
               -h, --help                         Print help

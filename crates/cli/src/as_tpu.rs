@@ -11,8 +11,8 @@ use bf16scope_pjrt::{Client, Platform};
 /// The argument that selects a TPU's arithmetic.
 #[derive(Debug, clap::Args)]
 pub(super) struct AsArg {
-    /// Multiply as a TPU does: each f32 dot and convolution as the bf16 products that its precision asks for, summed in f32:
-    /// one by default, three for HIGH, six for HIGHEST (docs/AS_TPU.md)
+    /// Multiply as a TPU does: compute each f32 dot and convolution by bf16 products summed in f32, one by default, three for
+    /// precision HIGH, six for HIGHEST (docs/AS_TPU.md)
     #[arg(long = "as", value_name = "tpu-v2|tpu-v3")]
     arithmetic: Option<TpuArithmetic>,
 }

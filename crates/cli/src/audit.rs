@@ -46,34 +46,34 @@ const SAYS_EVERY: Duration = Duration::from_secs(10);
 const EXAMPLES: &str = "\
 Examples:
   bf16scope audit step.hlo.pb --inputs in.npz
-          run it in f32 and lowered; show where most is lost
+          run it in f32 and lowered; show which instructions lose most accuracy
   bf16scope audit step.hlo.pb --random 1 --policy bf16_scope --html audit.html
-          on drawn inputs, under another policy, with a page for the browser
+          with random inputs and another policy, and a page for the browser
   bf16scope audit step.hlo.pb --inputs in.npz --budget 1e-2 --save-policy step.yaml
-          and if a result is off by more than a hundredth of its scale, find what to keep in f32
+          if a result's error exceeds a hundredth of its scale, find instructions to keep in f32
   bf16scope audit sharded.mlir --random 1 --device cpu:8
-          a module for 8 devices, on 8 of the CPU: its results are compared shard by shard
+          a module for 8 devices, on 8 CPU devices: its results are compared shard by shard
 
   bf16scope audit step.mlir --inputs in.npz --steps 20 --results 'loss,*kernel*' --budget 2e-2
           the twentieth step, judged by the loss and the kernels: JAX's names of results, scoped names, outN or instructions
   bf16scope audit examples/digits.yaml --at 300
-          step 300 of its run, on the state and the batch that it had: both are made again, and the loss checked to the bit
+          step 300 of its run, with the state and the batch of that step: both are recomputed, and the loss is checked bitwise
   bf16scope audit runs/digits-bf16 --first-beyond 10
           the first step of a recorded run whose error is over ten times that of its first step
 
-The scaled error of an array is its largest |x - r| over the largest |r| of the f32 module; budgets are on the greatest
-of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands, and has grown
-by how much larger it is than that and the errors of what the instruction reads, added up. The module also runs in f64:
-where f32's own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
+The scaled error of an array is its largest |x - r| over the largest |r| of the f32 module; a budget bounds the largest scaled
+error of a result. An error is born at an instruction if the lowered instruction makes it on the f32 module's operands. It has
+grown by its excess over that error plus the errors of the instruction's operands. The module also runs in f64: an element whose
+f32 error exceeds 2^-9 of the result's scale is noise, which is counted and not judged.
 
-Results of integers and predicates have no such error: those that differ are named, and where no floating result is judged
+Integer and predicate results have no such error: those that differ are listed, and if no floating-point result is judged
 (--results classes) they are a failure.
 
-Without --budget an error is measured and not judged: how far off is right, only you know. Where f32's own results are
-NaN or noise for the most part, there is no measure; where they have NaNs, nothing is recommended.
+Without --budget errors are measured and not judged. If most of f32's own results are NaN or noise, there is no reference to
+compare with; if some are NaN, nothing is recommended.
 
-Exit status: 0 right, or not judged; 1 over the budget, with a NaN or infinity that f32 does not have, all that is judged are
-integers or predicates and some differ, or f32's own results are no measure; 2 could not run.";
+Exit status: 0 within the budget, or not judged; 1 over the budget, a NaN or infinity that f32 does not have, only integers or
+predicates are judged and some differ, or f32's own results are no reference; 2 could not run.";
 
 /// Arguments of `audit`.
 #[derive(Debug, clap::Args)]
@@ -100,14 +100,14 @@ pub struct Args {
     /// Largest scaled error that a result may have; if one exceeds it, search for what to keep in f32
     #[arg(long, value_name = "ERROR", value_parser = budget, allow_negative_numbers = true)]
     budget: Option<f64>,
-    /// Lists that the search may try, each a compile and a run
+    /// Lists of instructions that the search may try, each with a compile and a run
     #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_runs, requires = "budget", value_parser = whole(1..=usize::MAX), allow_negative_numbers = true)]
     max_runs: usize,
-    /// Instructions that the search may keep: an error that is born at more is bf16's, and nothing is kept
+    /// Instructions that the search may keep in f32: if an error is born at more, it comes from bf16 as such, and none are kept
     #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_kept, requires = "budget", value_parser = whole(0..=usize::MAX), allow_negative_numbers = true)]
     max_kept: usize,
-    /// Ask the TPU compiler what the list that a search finds costs, in cycles: where it leaves less than half of what lowering
-    /// saves, that is said
+    /// Estimate with the TPU compiler the cycles that the kept instructions cost, and warn if less than half of lowering's
+    /// saving remains
     #[arg(long, value_name = "TARGET", requires = "budget")]
     target: Option<Target>,
     /// Judge by these results alone: patterns of names, of outN or of instructions, with commas between
@@ -116,7 +116,7 @@ pub struct Args {
     /// Do not judge these results
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     ignore: Vec<String>,
-    /// Audit this step: those before it run in f32, and results go back to the parameters that they alias
+    /// Audit this step: the steps before it run in f32, and results feed the parameters that they alias
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     steps: u32,
     /// Where to write the policy that a search found [default: MODULE.policy.yaml in the current directory]
@@ -131,7 +131,7 @@ pub struct Args {
     /// Show every instruction and result
     #[arg(long, conflicts_with = "top")]
     all: bool,
-    /// Values held at once for comparison, in MiB, beside what the two programs hold between two instructions
+    /// Memory for values that are compared at once, in MiB, besides the memory of the two programs
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = whole(0..=u32::MAX), allow_negative_numbers = true)]
     slice_mib: u32,
     /// Where it runs: cpu, cpu:N (a module for N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the

@@ -53,7 +53,7 @@ pub struct Args {
         value_parser = format_parser()
     )]
     formats: Vec<Format>,
-    /// Add UPDATE to START again and again, in each format, and show where the update is lost
+    /// Add UPDATE to START repeatedly, in each format, and show where the update is lost
     #[arg(long, num_args = 2, value_names = ["START", "UPDATE"], allow_hyphen_values = true)]
     accumulate: Option<Vec<TypedNumber>>,
     /// How many times the update is added

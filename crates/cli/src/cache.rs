@@ -16,15 +16,15 @@ Examples:
   bf16scope cache show
           where compiles, conversions, indexes, objects, unpacked files and tokenized text are cached, how many there are, and their size
   bf16scope cache clear
-          forget them
+          delete them
 
-`compile`, `fit` and `explain` remember what the TPU compiler said, in the folder `compiles` of the cache (BF16SCOPE_CACHE,
-else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope). The oldest go when there are more than 2 GiB.
+`compile`, `fit` and `explain` cache the TPU compiler's results in the folder `compiles` of the cache (BF16SCOPE_CACHE,
+else XDG_CACHE_HOME/bf16scope, else ~/.cache/bf16scope). The oldest are deleted when there are more than 2 GiB.
 StableHLO that was converted to HLO is in the folder `stablehlo`, at most 1 GiB.
-Where the records of TFRecord files begin is in the folder `indexes`, at most 1 GiB.
-Objects of stores are in the folder `objects`, at most 64 GiB; those that were not used for longest go.
-Data files that are compressed, and Parquet files, are unpacked to the folder `unpacked`, at most 64 GiB; those that were not used for longest go.
-The ids that tokenizers made of text are in the folder `tokens`, at most 16 GiB.";
+The offsets of records in TFRecord files are in the folder `indexes`, at most 1 GiB.
+Objects of stores are in the folder `objects`, at most 64 GiB; the least recently used are deleted.
+Compressed data files and Parquet files are unpacked to `unpacked`, at most 64 GiB; the least recently used are deleted.
+Tokenized text is in the folder `tokens`, at most 16 GiB.";
 
 /// Arguments of `cache`.
 #[derive(Debug, clap::Args)]

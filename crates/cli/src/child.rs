@@ -18,7 +18,7 @@ pub(super) struct LimitArgs {
     /// Stop when a compile or a run takes longer than this [default: as long as it takes]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
-    /// Stop when compiling or running has more than this in memory: bytes, or 8GiB [default: 15/16 of what is free]
+    /// Stop when compiling or running takes more memory than this: bytes, or 8GiB [default: 15/16 of the free memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
 }

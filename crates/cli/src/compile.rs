@@ -19,13 +19,13 @@ Examples:
   bf16scope compile examples/resnet50.yaml --target tpu-v2 --batch 64 --compare
           f32 beside bf16: memory, flops, bytes, cycles, images/s (about two minutes)
   bf16scope compile examples/digits.yaml --target tpu-v3:2x2 --mesh data=8
-          one core's share of a step over eight cores, and what they sum: dtype, bytes, time
+          one core's share of a step over eight cores, and its all-reduces: dtype, bytes, time
   bf16scope compile examples/digits.yaml --target tpu-v3:4x4 --json
           the bf16 training step for a core of a 32-core slice, as JSON
   bf16scope compile examples/resnet50.yaml --program infer --batch 1
           latency of inference
   bf16scope compile step.hlo.pb --target tpu-v3 --compare
-          a module from JAX, TensorFlow or PyTorch/XLA, beside itself in bf16, and which of the two to choose; one for
+          a module from JAX, TensorFlow or PyTorch/XLA, beside its bf16 form, and which of the two to choose; a module for
           several devices is compiled for as many cores, and reported with one core's share and its collectives
   bf16scope compile step.hlo.pb --compare --policy all
           the same for every policy: which one to give to `lower`
@@ -34,8 +34,9 @@ Every compile is cached under BF16SCOPE_CACHE (else XDG_CACHE_HOME/bf16scope, el
 target and compiler, so asking again is instant. `bf16scope cache clear` empties the cache.
 
 Cycles are the sum of the compiler's estimated_cycles. Time is these cycles at the core's clock (700 MHz on v2, 940 MHz on v3)
-and, over several cores, the time of collectives by their bytes and links; images/s are by that time (docs/ESTIMATES.md: the
-same beside published runs). The compiler's optimum is its optimal_seconds: the least that flops and bytes could take. Exit status: 0 it compiles and fits, 1 it does not fit, or a model's replicas sum gradients in less than the
+and, over several cores, the time of collectives by their bytes and links; images/s follow from that time (docs/ESTIMATES.md
+compares them with published runs). The compiler's optimum is its optimal_seconds: the least time that flops and bytes could
+take. Exit status: 0 it compiles and fits, 1 it does not fit, or a model's replicas sum gradients in a narrower dtype than the
 f32 that was asked for, 2 it could not be compiled.";
 
 /// Arguments of `compile`.

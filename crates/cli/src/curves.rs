@@ -20,9 +20,9 @@ Examples:
   bf16scope curves runs/* --html curves.html
           all of them on one page, loss, metrics, learning rate and examples/s over steps; open it in any browser
   bf16scope curves runs/bf16-seed* --against runs/f32-seed*
-          is bf16 as good? seed by seed: means, a paired test, and how many seeds would tell a difference of so much
+          is bf16 as good? seed by seed: means, a paired test, and how many seeds would detect a given difference
   bf16scope curves runs/bf16-seed* --against runs/f32-seed* --scalar test/accuracy
-          by the scalar that was chosen before, which needs fewer seeds than all of them together
+          by one scalar, chosen in advance, which needs fewer seeds than all scalars together
   tensorboard --logdir runs
           the same folders in TensorBoard (pip install tensorboard)
 
@@ -36,13 +36,13 @@ pub struct Args {
     /// Folders of runs
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Runs of the same seeds in another way, such as another precision: compare both seed by seed
+    /// Runs with the same seeds and another setting, such as another precision: compare both seed by seed
     #[arg(long, value_name = "RUN", num_args = 1..)]
     against: Vec<PathBuf>,
-    /// The difference that is to be told, in the scalars' unit [default: the standard deviation over the seeds of --against]
+    /// The difference to detect, in the scalars' unit [default: the standard deviation over the seeds of --against]
     #[arg(long, value_name = "SIZE", requires = "against")]
     difference: Option<f64>,
-    /// Compare these scalars alone, by patterns of their names: p-values are corrected for as many as are compared
+    /// Compare only these scalars, by patterns of their names: p-values are corrected for the number of compared scalars
     #[arg(long, value_name = "PATTERN", requires = "against", value_delimiter = ',')]
     scalar: Vec<String>,
     /// Write a page for the browser: a plot of each scalar, with a line for each run

@@ -29,15 +29,15 @@ Examples:
   bf16scope data 'pets-*.parquet'
           Parquet files, as Hugging Face keeps data sets
   bf16scope data 'gs://bucket/train-*'
-          objects of a store, brought into the cache first: gs://, s3://, http(s)://, in a build with the feature object-store
+          objects of a store, downloaded to the cache first: gs://, s3://, http(s)://, in a build with the feature object-store
   bf16scope data resnet50.yaml --html page.html
           the examples of an experiment as its network gets them, and a page with some of them
   bf16scope data resnet50.yaml --bench
-          how many a second this machine makes
+          how many examples a second this machine makes
   bf16scope data resnet50.yaml --bench --target tpu-v2
-          and beside it what a board of TPU v2 consumes
+          and how many a board of TPU v2 consumes
 
-Exit status 1 says that records are broken.";
+Exit status 1: some records are broken.";
 
 /// The number of classes to list.
 const MAX_CLASSES: usize = 12;
@@ -49,18 +49,18 @@ pub struct Args {
     /// TFRecord, .tar or .parquet files, URLs or patterns of their names, a folder of images, or an experiment (.yaml)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
-    /// Look at so many records at most, from the first to the last in equal steps
+    /// Look at this many records at most, evenly spaced from the first to the last
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
     limit: u64,
     #[command(flatten)]
     bench: bench::Args,
-    /// Also a page with examples: of an experiment training's, as its network gets them in several epochs
+    /// Write a page with examples; for an experiment those of training, as its network gets them in several epochs
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Examples on the page
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole::<u64>(1..=1000), allow_negative_numbers = true)]
     examples: u64,
-    /// Epochs on the page that each example is drawn in
+    /// Epochs in which each example on the page is shown
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole::<u64>(0..=100), allow_negative_numbers = true)]
     epochs: u64,
     /// Print one JSON object

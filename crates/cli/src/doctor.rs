@@ -21,13 +21,13 @@ use bf16scope_pjrt::{HAS_XLA_RS, Platform, PluginSpec, Purpose, Setup, locate};
 const EXAMPLES: &str = "\
 Examples:
   bf16scope doctor
-          everything about what is installed; installs nothing
+          check everything that is installed; install nothing
   bf16scope doctor --install
-          installs what is missing first
+          install missing plugins first
   bf16scope doctor --device plugin:/opt/vendor/pjrt_plugin.so
-          only about the plugin in this file
+          check only the plugin in this file
   bf16scope doctor --device xla-cpu
-          only about xla-rs's client (in builds with the feature xla)
+          check only xla-rs's client (in builds with the feature xla)
   bf16scope doctor --json
           the same as one JSON object
 

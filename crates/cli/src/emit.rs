@@ -27,13 +27,13 @@ Examples:
   bf16scope emit examples/resnet50.yaml --program infer --precision f32 --batch 1 -o resnet50.pb
           an f32 inference program as a serialized HloModuleProto
   diff <(bf16scope emit examples/digits.yaml --precision f32) <(bf16scope emit examples/digits.yaml)
-          what a bf16 scope does, line by line
+          what a bf16 scope changes, line by line
   bf16scope emit examples/resnet50.yaml --tune tpu-v2 -o resnet50.txt
           the program that `compile --target tpu-v2` compiles; without --tune, the one that runs on a CPU
   bf16scope emit step.hlo.pb -o step.txt
           a module from JAX or TensorFlow as text (and back: emit step.txt -o step.pb)
   bf16scope emit step.hlo.pb --as tpu-v3 -o step.tpu.hlo.pb
-          with the bf16 products that a TPU computes f32 dots and convolutions by
+          with f32 dots and convolutions as the bf16 products that a TPU computes
   bf16scope emit step.mlir -o step.hlo.pb; bf16scope emit step.hlo.pb --format stablehlo
           StableHLO, as jax.jit(f).lower(x).as_text() gives it, to HLO, and HLO to StableHLO for JAX
   bf16scope emit traced.pb --lift-constants 1KiB --weights weights.npz -o net.pb
@@ -49,11 +49,11 @@ pub struct Args {
     choice: Choice,
     #[command(flatten)]
     as_tpu: AsArg,
-    /// Make constants of the parameters that this .npz file has arrays for, by their names or as inN; the others stay, and are
-    /// counted anew
+    /// Bake the arrays of this .npz file into the module as constants, in place of the parameters with their names or inN; the
+    /// other parameters are renumbered
     #[arg(long, value_name = "FILE.npz", conflicts_with = "lift_constants")]
     bake: Option<PathBuf>,
-    /// Make parameters of the entry's constants of so many bytes and more, such as 1KiB, and write their values to --weights
+    /// Turn the entry's constants of at least this many bytes, such as 1KiB, into parameters, and write their values to --weights
     #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "weights")]
     lift_constants: Option<u64>,
     /// Where --lift-constants writes the values, by the names of the parameters that they became

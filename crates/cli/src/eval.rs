@@ -23,7 +23,7 @@ Examples:
   bf16scope eval examples/digits.yaml --checkpoint checkpoints/digits-bf16.safetensors --precision f32
           weights trained in bf16, evaluated in f32: variables are f32 in every precision
   bf16scope eval pets.yaml --inputs others/
-          on other examples with labels: of the kinds that `predict --inputs` takes; of a folder, a folder for each class";
+          on other examples with labels, of the kinds that `predict --inputs` takes; a folder has a folder for each class";
 
 /// Arguments of `eval`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub struct Args {
     inputs: Option<PathBuf>,
     #[command(flatten)]
     run: RunArgs,
-    /// Also which classes are taken for which: a matrix, or where it is too wide the pairs that are confused most
+    /// Show the confusion matrix, or the most confused pairs of classes if it is too wide
     #[arg(long)]
     confusion: bool,
     /// Print one JSON object

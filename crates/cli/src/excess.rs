@@ -11,8 +11,8 @@ use bf16scope_study::Asking;
 /// The argument.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct ExcessArgs {
-    /// Whether the compiler may leave out roundings to bf16 between wider operations [default: on for a module, as JAX and
-    /// TensorFlow have it; off for a model]
+    /// Whether the compiler may leave out roundings to bf16 between wider operations [default: on for a module, as in JAX and
+    /// TensorFlow; off for a model]
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     excess_precision: Option<Switch>,
 }

@@ -24,7 +24,7 @@ mod terminal;
 const EXAMPLES: &str = "\
 Examples:
   bf16scope explain examples/digits.yaml --target tpu-v3
-          what is alive when most of the memory is used, and which layers take the cycles
+          which buffers are alive at the memory peak, and which layers take the cycles
   bf16scope explain examples/resnet50.yaml --target tpu-v2 --batch 64 --compare
           f32 beside bf16 (compiles both first: about two minutes)
   bf16scope explain step.hlo.pb --compare --policy bf16_scope
@@ -32,10 +32,10 @@ Examples:
   bf16scope explain examples/resnet18.yaml --target tpu-v3 --html resnet18.html
           a page with a timeline (hover shows the buffers), treemaps and tables; open it in any browser
   bf16scope explain optimized.hlo.pb --target tpu-v3 --json
-          a module that libtpu made
+          a module that libtpu has optimized
 
 A model, or a module that is not scheduled, is compiled first, and the result is cached as by `compile`. A module that the
-TPU compiler has already optimized (is_scheduled=true) is read as it is; the target then only says how fast a core is.
+TPU compiler has already optimized (is_scheduled=true) is read as it is; the target then only sets a core's speed.
 
 Memory is computed from the schedule and the layouts of the compiler's own program, cycles are its estimates, flops and
 bytes are counted from shapes. What bounds a layer is shown for v2 (46 TFLOP/s and 700 GB/s a chip) and v3 (123 TFLOP/s and

@@ -36,7 +36,7 @@ pub struct Args {
     module: PathBuf,
     #[command(flatten)]
     sizes: SizeArgs,
-    /// An instruction of it, with or without % and its computation: dot.3, %dot.3 or main.5/%dot.3
+    /// An instruction of the module, with or without % and its computation: dot.3, %dot.3 or main.5/%dot.3
     #[arg(value_name = "INSTRUCTION")]
     instruction: String,
     #[command(flatten)]

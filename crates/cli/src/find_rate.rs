@@ -17,7 +17,7 @@ use bf16scope_train::find_rate;
 const EXAMPLES: &str = "\
 Examples:
   bf16scope find-rate examples/digits.yaml
-          100 steps with rates from 1e-6 to 10: where the loss falls fastest, and a tenth of where it is least
+          100 steps with rates from 1e-6 to 10: where the loss falls fastest, and a tenth of the rate with the least loss
   bf16scope find-rate examples/digits.yaml --from 1e-4 --to 1 --steps 300 --json
           other rates, and every step as JSON
 
@@ -39,7 +39,7 @@ pub struct Args {
     /// Steps from one to the other
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = whole(2..=1_000_000u32), allow_negative_numbers = true)]
     steps: u32,
-    /// What the network computes in: bf16, f32 or f16
+    /// Precision of the network: bf16, f32 or f16
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)

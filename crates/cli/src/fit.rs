@@ -39,7 +39,7 @@ use bf16scope_train::Mesh;
 const EXAMPLES: &str = "\
 Examples:
   bf16scope fit examples/resnet50.yaml --target tpu-v2
-          how far f32 and bf16 go, and which batch is best (some 17 compiles of 1 to 2 minutes on two cores)
+          the largest batch in f32 and bf16, and the best one (some 17 compiles of 1 to 2 minutes on two cores)
   bf16scope fit examples/digits.yaml --target tpu-v2,tpu-v3 --max-batch 4096 --html fit.html
           two TPUs, and a page with the plot of batch against memory and speed (compiles of seconds)
   bf16scope fit examples/bert_base.yaml --target tpu-v3:4x4 --mesh data=32
@@ -91,8 +91,8 @@ pub struct Args {
     /// Bisect to a multiple of this: more saves compiles
     #[arg(long, value_name = "N", default_value_t = MULTIPLE, value_parser = whole::<u32>(1..=1 << 20), allow_negative_numbers = true)]
     multiple: u32,
-    /// Where a module's batch is: a parameter, by number or name, and one of its axes, such as 0:0 or images:0; or the name
-    /// of a symbolic dimension
+    /// The batch dimension of a module: a parameter, by number or name, and one of its axes, such as 0:0 or images:0; or the
+    /// name of a symbolic dimension
     #[arg(long, value_name = "PARAMETER:AXIS")]
     batch_dim: Option<BatchArg>,
     #[command(flatten)]

@@ -39,7 +39,7 @@ Kinds: images, table, text, language_model, numbers (arrays), and every model th
 #[derive(Debug, clap::Args)]
 #[command(after_help = INIT_EXAMPLES)]
 pub struct InitArgs {
-    /// What the data are, or the name of a model
+    /// The kind of data, or the name of a model
     #[arg(value_name = "KIND")]
     kind: String,
     /// The file to write, which must not be there [default: KIND.yaml]

@@ -96,7 +96,7 @@ Examples:
   bf16scope lower step.hlo.pb -o step.bf16.pb
           a module from JAX, TensorFlow or PyTorch/XLA, with its heavy work in bf16
   bf16scope help <COMMAND>
-          all about a command
+          help for a command
 
 Exit status: 0 done, 1 checked and found failing, 2 could not run, 128 + n stopped by signal n (130 by Ctrl-C).";
 
@@ -150,7 +150,7 @@ enum Command {
     Init(init::InitArgs),
     /// List what `init` writes: experiments by the kind of data, and the models that ship
     Models(init::ModelsArgs),
-    /// Try learning rates in a short training, and say which the loss speaks for
+    /// Try learning rates in a short training, and suggest one by the loss
     FindRate(find_rate::Args),
     /// Show the layers of an experiment's model: shapes, parameters, bytes
     Summary(summary::Args),
@@ -170,7 +170,7 @@ enum Command {
     Fit(fit::Args),
     /// Plan a training on slices of TPUs, 8 to 2,048 cores: what fits, how fast, at which efficiency
     Plan(plan::Args),
-    /// Port a TensorFlow graph: what it becomes as an experiment, what differs, what is missing, and slips of its dtypes
+    /// Port a TensorFlow graph to an experiment: what differs, what is missing, and mistakes that its dtypes show
     Port(port::Args),
     /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
     Doctor(doctor::Args),

@@ -31,12 +31,12 @@ Examples:
   bf16scope lower step.pb -o out.pb --policy policy.yaml --keep '*/layer_norm/*'
           with lists of your own, and layer norms left alone
   bf16scope lower step.hlo.pb -o step.bf16.pb --target tpu-v2 --decisions step.yaml
-          where rules are in doubt, as the TPU compiler says is cheaper; `--policy step.yaml` then makes the same module
+          compile both forms where rules leave a choice, and take the cheaper; `--policy step.yaml` then makes the same module
 
-With --target, each region (instructions of one opcode and shape that one rule decided) that could be in another form without
-another rounding is compiled in that form: in f32, rounded at another place, or behind a barrier. Kept is what takes no more
-memory and no more cycles than the policy alone makes (but for a thousandth), and the least product of both, if that is less by more than a thousandth. Every compile is cached, so the same
-command goes on where it was stopped.";
+With --target, each region (instructions of one opcode and shape that one rule decided) that can take another form without an
+additional rounding is compiled in that form: in f32, rounded at another place, or behind a barrier. A form is accepted if it
+takes no more memory and no more cycles than the policy alone (up to a thousandth); among those the least product of both wins,
+if it is smaller by more than a thousandth. Every compile is cached, so the same command continues where it was stopped.";
 
 /// Arguments of `lower`.
 #[derive(Debug, clap::Args)]
@@ -72,7 +72,7 @@ pub struct Args {
 struct AskedArgs {
     #[arg(long, help = targets_help("; where rules are in doubt, both forms are compiled for it, and the cheaper is kept"))]
     target: Option<Target>,
-    /// Programs to compile at most that are not cached
+    /// The number of programs to compile at most, besides cached ones
     #[arg(long, value_name = "N", default_value_t = LowerQuestion::N_COMPILES, requires = "target", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     compiles: u32,
     /// Where to write the policy with what was decided [default: beside the output, named .decisions.yaml]

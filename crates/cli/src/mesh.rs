@@ -16,7 +16,7 @@ pub(super) struct MeshArgs {
     /// Devices that share every batch of a model's training step, instead of its mesh: with `model: 2` half as many replicas
     #[arg(long, value_name = "N", value_parser = whole(1..=MAX_REPLICAS), allow_negative_numbers = true)]
     devices: Option<u32>,
-    /// The same, by the names of axes: data=128, or data=64,model=2 for replicas of two partitions each
+    /// The devices by named axes: data=128, or data=64,model=2 for replicas of two partitions each
     #[arg(long, value_name = "AXIS=N,…", conflicts_with = "devices")]
     mesh: Option<Axes>,
 }
@@ -24,8 +24,8 @@ pub(super) struct MeshArgs {
 /// Arguments that set how the partitions of a replica split it.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct SplitArgs {
-    /// What the model axis of --mesh splits: parameters by the pattern of their name, and an axis of theirs, such as
-    /// '*/query/kernel=1' or images=1; may be repeated
+    /// Shard parameters over the model axis of --mesh: a pattern of names and the parameters' axis, such as '*/query/kernel=1'
+    /// or images=1; may be repeated
     #[arg(long, value_name = "PATTERN=AXIS")]
     split: Vec<Rule>,
 }

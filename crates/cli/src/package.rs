@@ -26,13 +26,13 @@ Examples:
   bf16scope package examples/digits.yaml -o digits-package
           the checkpoint that `bf16scope train examples/digits.yaml` left, compiled for this CPU
   bf16scope run digits-package --inputs images.npz --outputs predictions.npz
-          what it is for: neither the experiment nor the checkpoint is needed
+          predict with the package: neither the experiment nor the checkpoint is needed
   bf16scope package examples/digits.yaml --target tpu-v3:4x4 --devices 32 --batch 64 -o digits-v3
           compiled here for a slice: each of its 32 cores predicts 64 examples at a time
 
-The folder has program.hlo.pb (an HloModuleProto), variables.npz, executable.bin (what the compiler made; the same version of
+The folder has program.hlo.pb (an HloModuleProto), variables.npz, executable.bin (the compiled program; the same version of
 the compiler loads it, another one compiles program.hlo.pb again, and says so) and package.json: names, dtypes and dims of
-all that goes in and comes out, and a SHA-256 of each file. An executable is machine code: run packages of people you trust.";
+inputs and outputs, and a SHA-256 of each file. An executable is machine code: run only packages that you trust.";
 
 /// Arguments of `package`.
 #[derive(Debug, clap::Args)]
@@ -49,7 +49,7 @@ pub struct Args {
     /// Examples that each device predicts at a time, instead of the file's batch
     #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
-    /// What it is compiled for: cpu, or tpu-v2, tpu-v3, … with a grid of chips if not one board: tpu-v3:4x4
+    /// The target to compile for: cpu, or tpu-v2, tpu-v3, … with a grid of chips if not one board: tpu-v3:4x4
     #[arg(long, default_value = "cpu")]
     target: Target,
     /// Devices that run it at once, each on its own batch
@@ -60,7 +60,7 @@ pub struct Args {
     #[command(flatten)]
     tune: TuneArg,
     /// Whether a TPU's compiler may leave out roundings to bf16 between wider operations, here and where it runs [default: off,
-    /// as `compile` reports of a model]
+    /// as in `compile` for a model]
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     excess_precision: Option<Switch>,
     /// Print the manifest as one JSON object

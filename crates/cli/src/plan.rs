@@ -55,22 +55,22 @@ pub struct Args {
     /// Examples in a batch of all cores, instead of the file's
     #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
-    /// TPUs, without a grid: what their slices are is the question
+    /// TPUs, without a grid, since all sizes of slices are compared
     #[arg(long, value_delimiter = ',', default_value = "tpu-v2,tpu-v3")]
     target: Vec<Target>,
-    /// Numbers of cores; those that a TPU has no slice of are left out
+    /// Numbers of cores; those without a slice of a TPU are left out
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "8,32,128,512,2048")]
     devices: Vec<NonZeroU32>,
     /// f32, bf16 or f16
     #[arg(long, value_delimiter = ',', default_value = "f32,bf16")]
     precision: Vec<Precision>,
-    /// Whether the backward pass rematerialises what pays on a TPU
+    /// Whether the backward pass rematerialises activations where that pays on a TPU
     #[arg(long, value_enum, default_value = "on")]
     remat: RematArg,
     /// Whether variables that train, and the optimizer's state of them, are sharded over the cores
     #[arg(long, value_enum, default_value = "whole")]
     state: StateArg,
-    /// Programs to compile at most that are not cached
+    /// The number of programs to compile at most, besides cached ones
     #[arg(long, value_name = "N", default_value_t = 12)]
     compiles: u32,
     /// Print one JSON object

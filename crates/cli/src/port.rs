@@ -1,4 +1,4 @@
-//! `bf16scope port`: what a TensorFlow graph becomes here, what differs, what is missing, and slips that it shows.
+//! `bf16scope port`: ports a TensorFlow graph to an experiment, and reports differences, missing parts and mistakes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,13 +27,13 @@ use bf16scope_train::weight_names::{self, Arrays, Found, Mapped, Mapping, Role, 
 const EXAMPLES: &str = "\
 Examples:
   bf16scope port model.ckpt-112590.meta
-          what the graph of a TPUEstimator's or Saver's run becomes, on one screen
+          show on one screen what a TPUEstimator's or Saver's graph becomes
   bf16scope port model.ckpt-112590.meta --checkpoint model.ckpt-112590 -o resnet
-          and as a folder: experiment.yaml, step.hlo.pb, start.safetensors
+          write it to a folder too: experiment.yaml, step.hlo.pb, start.safetensors
   bf16scope port train.py
-          without a graph: what the script's words show, such as a cast whose result is not used
+          lint a script without its graph: a cast whose result is not used, for example
   bf16scope compile model.ckpt-112590.meta --target tpu-v2
-          what its step takes on a TPU, without porting a line
+          estimate its step's time and memory on a TPU, without porting it
 
 Nothing is run, and no TensorFlow is needed. Exit status 1: the graph shows slips.";
 
@@ -64,22 +64,22 @@ pub struct Args {
     json: bool,
 }
 
-/// What is known at the end.
+/// The report of `port`.
 #[derive(Debug, Serialize)]
 struct PortReport {
     graph: String,
     tensorflow: String,
     n_nodes: usize,
     becomes: Vec<Becomes>,
-    differs: Vec<SaidOf>,
-    missing: Vec<SaidOf>,
-    slips: Vec<SlipSaid>,
+    differs: Vec<NoteRow>,
+    missing: Vec<NoteRow>,
+    slips: Vec<SlipRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     experiment: Option<String>,
-    /// The step as HLO, or why it is none.
+    /// A summary of the step as HLO, or why it does not become HLO.
     step: String,
     written: Vec<String>,
-    /// What variables are called here, by the graph's names.
+    /// The experiment's names of variables, by the graph's names.
     #[serde(skip)]
     names: BTreeMap<String, String>,
 }
@@ -91,7 +91,7 @@ struct Becomes {
 }
 
 #[derive(Debug, Serialize)]
-struct SaidOf {
+struct NoteRow {
     node: String,
     place: String,
     text: String,
@@ -99,7 +99,7 @@ struct SaidOf {
 }
 
 #[derive(Debug, Serialize)]
-struct SlipSaid {
+struct SlipRow {
     node: String,
     place: String,
     n_nodes: usize,
@@ -109,12 +109,12 @@ struct SlipSaid {
     certainty: &'static str,
 }
 
-/// Runs it.
+/// Runs `port`.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.graph.extension().is_some_and(|ending| ending == "py") {
         return lint(args, context);
     }
-    // Neither is freed: of a graph of 200,000 nodes that takes half a second, and the process ends.
+    // Graph and module are not freed: for 200,000 nodes that would take half a second, and the process ends anyway.
     let graph = ManuallyDrop::new(Graph::open(&args.graph)?);
     let mut ported = tensorflow::port(&graph);
     if args.no_blocks {
@@ -145,10 +145,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if report.slips.is_empty() { Status::Ok } else { Status::Failing })
 }
 
-/// A script longer than this is none.
+/// The largest size of a script, in bytes.
 const MAX_SCRIPT: u64 = 16 << 20;
 
-/// What is read of a script. Nothing of it is shown for sure, so the exit status is 0.
+/// Lints a script. Its findings are not certain, so the exit status is 0.
 fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (path, shown) = (&args.graph, args.graph.display());
     if let Some(flag) =
@@ -162,10 +162,10 @@ fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
         );
     }
     let bytes = files::read(path, MAX_SCRIPT).with_context(|| format!("cannot read {shown}"))?;
-    // A byte of another encoding is in a comment or a text, which change nothing.
+    // Bytes of another encoding occur only in comments and strings, which do not matter.
     let reading = tensorflow::read_script(&String::from_utf8_lossy(&bytes));
     if args.json {
-        let finding = |finding: &tensorflow::Finding| LintSaid {
+        let finding = |finding: &tensorflow::Finding| LintRow {
             line: finding.line,
             what: finding.what,
             why: finding.why,
@@ -198,12 +198,12 @@ fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
 #[derive(Debug, Serialize)]
 struct LintReport {
     script: String,
-    findings: Vec<LintSaid>,
+    findings: Vec<LintRow>,
     not_followed: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct LintSaid {
+struct LintRow {
     line: u32,
     what: &'static str,
     why: &'static str,
@@ -266,11 +266,11 @@ fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
     add("clipping", training.clip);
     add("averages", training.average);
     add("mesh", training.n_cores.filter(|n| *n > 1).map(|n| format!("mesh: {{data: {n}}}")).unwrap_or_default());
-    let said = |notes: Vec<Note>| {
-        let said = |note: Note| SaidOf { node: note.node, place: note.place, text: note.text, help: note.help };
-        notes.into_iter().map(said).collect()
+    let rows = |notes: Vec<Note>| {
+        let row = |note: Note| NoteRow { node: note.node, place: note.place, text: note.text, help: note.help };
+        notes.into_iter().map(row).collect()
     };
-    let slips = slips.into_iter().map(|slip| SlipSaid {
+    let slips = slips.into_iter().map(|slip| SlipRow {
         what: slip.kind.what(),
         why: slip.kind.why(),
         node: slip.node,
@@ -284,8 +284,8 @@ fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
         tensorflow: graph.version.clone(),
         n_nodes: graph.body.nodes.len(),
         becomes,
-        differs: said(differs),
-        missing: said(missing),
+        differs: rows(differs),
+        missing: rows(missing),
         slips: slips.collect(),
         experiment,
         step,
@@ -344,7 +344,7 @@ fn write(
     Ok(())
 }
 
-/// How TensorFlow's names become ours: those that have others, line by line; slots and averages as its optimizers call them.
+/// The rules that map TensorFlow's variable names to ours: a rule for each renamed variable, then the names of slots and averages.
 fn rules(graph: &str, names: &BTreeMap<String, String>) -> String {
     let file = graph.rsplit('/').next().unwrap_or(graph);
     let mut text = format!("family: {file:?}\nabout: names of {file}, by `bf16scope port`\nrules:\n");
@@ -356,7 +356,7 @@ fn rules(graph: &str, names: &BTreeMap<String, String>) -> String {
 
 const SLOTS: &str = r#"  - {ours: "{*name}", theirs: "{name}"}
 slots:
-  # Of RMSProp the second slot is the momentum, or where it is centered the mean, and the third the momentum.
+  # RMSProp's second slot is the momentum; if it is centered, the second slot is the mean and the third the momentum.
   momentum: ["{theirs}/Momentum", "{theirs}/LARSOptimizer", "{theirs}/RMSProp_2", "{theirs}/RMSProp_1"]
   adam_m: ["{theirs}/Adam", "{theirs}/adam_m"]
   adam_v: ["{theirs}/Adam_1", "{theirs}/adam_v"]
@@ -372,7 +372,7 @@ step: [global_step]
 unused: ["beta{n}_power"]
 "#;
 
-/// Writes the variables of a checkpoint under our names, with slots and averages; says how many of each.
+/// Writes the variables of a checkpoint under our names, with slots and averages; returns their counts in words.
 fn start_from(prefix: &Path, start: &Path, experiment: &Path, rules: &Path) -> anyhow::Result<String> {
     let read = Experiment::read(experiment)?;
     let spec = read.spec(Precision::Bf16, &Tuning::none()).map_err(|error| read.with_its_line(error))?;
@@ -384,29 +384,29 @@ fn start_from(prefix: &Path, start: &Path, experiment: &Path, rules: &Path) -> a
         let n = all.clone().filter(|mapped| matches!(mapped.found, Found::Taken { .. })).count();
         (n, all.count())
     };
-    let (weights, of_weights) = taken(&|role| *role == Role::Weight);
-    if weights < of_weights {
+    let (weights, all_weights) = taken(&|role| *role == Role::Weight);
+    if weights < all_weights {
         let is_missing =
             |mapped: &&Mapped| mapped.wanted.role == Role::Weight && !matches!(mapped.found, Found::Taken { .. });
         let missing = mapping.variables.iter().find(is_missing).map(|mapped| mapped.wanted.name.clone());
         bail!(
-            "{}: {weights} of the network's {of_weights} variables are in it; {} is not, or has another shape\n\
+            "{}: {weights} of the network's {all_weights} variables are in it; {} is not, or has another shape\n\
              help: give the checkpoint of this graph: the prefix that its .meta has",
             prefix.display(),
             missing.unwrap_or_default()
         );
     }
-    let (slots, of_slots) = taken(&|role| matches!(role, Role::Slot { .. }));
-    let (averages, of_averages) = taken(&|role| matches!(role, Role::Average { .. }));
+    let (slots, all_slots) = taken(&|role| matches!(role, Role::Slot { .. }));
+    let (averages, all_averages) = taken(&|role| matches!(role, Role::Average { .. }));
     let literal = |(name, (shape, bytes))| (name, Literal::Array { shape, bytes });
     let arrays: Vec<(String, Literal)> = values.into_iter().map(literal).collect();
     weights::write(start, WrittenFormat::Safetensors, arrays)?;
     Ok(format!(
-        "{weights} of {of_weights} variables, {slots} of {of_slots} slots, {averages} of {of_averages} averages"
+        "{weights} of {all_weights} variables, {slots} of {all_slots} slots, {averages} of {all_averages} averages"
     ))
 }
 
-/// The screen.
+/// The report as text.
 fn screen(report: &PortReport, screen: Screen) -> String {
     let version =
         if report.tensorflow.is_empty() { String::new() } else { format!(", TensorFlow {}", report.tensorflow) };
@@ -468,7 +468,7 @@ fn page(report: &PortReport) -> Page {
         rows,
     };
     let becomes = report.becomes.iter().map(|line| vec![text(line.section), text(&line.text), text("")]);
-    let said = |notes: &[SaidOf]| -> Vec<Vec<html::Cell>> {
+    let rows = |notes: &[NoteRow]| -> Vec<Vec<html::Cell>> {
         notes
             .iter()
             .map(|note| vec![text(&place(&note.place, &note.node)), text(&note.text), text(&note.help)])
@@ -479,8 +479,8 @@ fn page(report: &PortReport) -> Page {
     });
     let tables = [
         table("Becomes", becomes.collect()),
-        table("Differs", said(&report.differs)),
-        table("Missing", said(&report.missing)),
+        table("Differs", rows(&report.differs)),
+        table("Missing", rows(&report.missing)),
         table("Slips, shown by the graph", slips.collect()),
     ];
     Page {

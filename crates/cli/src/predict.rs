@@ -37,10 +37,10 @@ Examples:
   bf16scope predict pets.yaml --inputs photo.jpg
           one image, made what the network reads as the experiment's `features` say; a folder, TFRecords, tars and Parquet too
   bf16scope predict examples/gpt_bible.yaml --complete \"In the beginning\" --tokens 80
-          what a decoder writes after a text, the most probable token each time; --temperature 0.8 --top-k 40 draws them
+          continue a text with a decoder, by the most probable token each time; --temperature 0.8 --top-k 40 draws tokens
 
-The experiment's `scale` and `arrays` hold for --inputs too. Predictions keep the names that the task gives them, and the
-example is their first dim. From `logits` come `classes` (the argmax; the first of equal ones) and `probabilities` (softmax
+The experiment's `scale` and `arrays` apply to --inputs too. Predictions have the task's names, and the example is their first
+dim. From `logits` come `classes` (the argmax; the first of equal ones) and `probabilities` (softmax
 in f64); with --top also `top_classes` and `top_probabilities`, the best first.";
 
 /// Arguments of `predict`.
@@ -57,7 +57,7 @@ pub struct Args {
     /// Add the K best classes of each example and their probabilities
     #[arg(long, value_name = "K", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top: Option<u32>,
-    /// Where to write all predictions: .npz, .csv or .json; of predictions that are pictures, .png
+    /// Where to write all predictions: .npz, .csv or .json; .png for predictions that are pictures
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]

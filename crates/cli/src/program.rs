@@ -71,7 +71,7 @@ pub(super) struct Choice {
     mesh: MeshArgs,
     #[command(flatten)]
     split: SplitArgs,
-    /// What a model's variables are stored in, instead of the file's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
+    /// Storage of a model's variables, instead of the file's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
     #[arg(long, value_name = "STORAGE")]
     variables: Option<Storage>,
     #[command(flatten)]

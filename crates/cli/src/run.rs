@@ -31,8 +31,8 @@ Examples:
   bf16scope run model.hlo.txt --inputs in.npz --random 1 --json
           only what in.npz lacks is drawn at random; the summary is JSON
   bf16scope run sharded.mlir --inputs in.npz --device cpu:8
-          a module for 8 devices, on 8 of the CPU: whole arrays go in, are split as the module says, and come out whole;
-          replicas all take the same arrays, and a result in which they differ is written for each
+          a module for 8 devices, on 8 CPU devices: whole arrays go in, are sharded as the module says, and come out whole;
+          all replicas get the same arrays, and a result that differs between replicas is written for each
 
 A bf16 parameter takes float32 (which is rounded), uint16 or ml_dtypes' bfloat16 (raw bits); a bf16 result is written as
 float32. Every rounding in the module is performed, unless --excess-precision is on; on a TPU it is on for a module, as
@@ -47,8 +47,8 @@ pub struct Args {
     module: PathBuf,
     #[command(flatten)]
     sizes: SizeArgs,
-    /// Arrays for the parameters; of a package also what the experiment's `data` read: an image, a folder of images, CSV, text,
-    /// records, raw pixels, any number of examples
+    /// Arrays for the parameters; for a package also any kind of file that the experiment's `data` reads (an image, a folder of
+    /// images, CSV, text, records, raw pixels), with any number of examples
     #[arg(short, long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// Where to write the results

@@ -21,7 +21,7 @@ Examples:
   bf16scope schedule examples/digits.yaml
           the rate over all steps, and at the start, the drops and the end
   bf16scope schedule examples/bert_base.yaml --steps 10000
-          an experiment without data does not say how long it trains
+          for an experiment without data, which does not determine the number of steps
   bf16scope schedule examples/recipes/resnet50.yaml --html schedule.html --json
           a page for the browser, and the rates as JSON
 
@@ -35,10 +35,10 @@ pub struct Args {
     /// The experiment: a YAML file with `train`
     #[arg(value_name = "EXPERIMENT")]
     experiment: PathBuf,
-    /// So many steps, instead of as many as the experiment trains
+    /// The number of steps, instead of the experiment's
     #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     steps: Option<u32>,
-    /// In --json and on the page the rate of every so many steps [default: of a thousand steps]
+    /// Show the rate every N steps in --json and on the page [default: at a thousand steps]
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     every: Option<u32>,
     /// Write a page for the browser

@@ -12,11 +12,11 @@ use bf16scope_study::Converter;
 #[derive(Debug, clap::Args)]
 pub(super) struct SizeArgs {
     /// Size of a symbolic dimension of an export, by its name in `jax.export.symbolic_shape` (b=32), or by parameter and
-    /// dimension (0:1=32); of a TensorFlow graph batch=32; once for each
+    /// dimension (0:1=32); batch=32 for a TensorFlow graph; may be repeated
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Size>,
-    /// What of a TensorFlow graph is read: a signature, or tensors and ops by name, with commas between [default: the op that
-    /// trains and the losses; of a SavedModel, serving_default]
+    /// The part of a TensorFlow graph to lower: a signature, or tensors and ops by name, separated by commas [default: the
+    /// training op and the losses; serving_default for a SavedModel]
     #[arg(long, value_name = "NAMES")]
     fetch: Option<String>,
 }

@@ -13,7 +13,7 @@ use bf16scope_study::{Form, Judged};
 /// Arguments that choose the forms to compare.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompareArgs {
-    /// Side by side: a model in f32 and bf16; a module as given and lowered
+    /// Compare side by side: a model in f32 and bf16; a module as it is and lowered
     #[arg(long, conflicts_with = "precision")]
     pub(super) compare: bool,
     /// Lower a module first: a preset or a YAML file, as `lower` takes them. With --compare it may be repeated, `all` is

@@ -14,7 +14,7 @@ use bf16scope_train::{LayerSummary, NetworkSummary};
 const EXAMPLES: &str = "\
 Examples:
   bf16scope summary examples/digits.yaml
-          every layer, with the dims of what it gives for one example, its parameters, and their bytes in f32 and bf16
+          every layer, with its output dims for one example, its parameters, and their bytes in f32 and bf16
   bf16scope summary examples/bert_base.yaml --json
           the same as one JSON object";
 

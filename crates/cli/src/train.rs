@@ -44,15 +44,15 @@ Examples:
   bf16scope train examples/digits.yaml --precision f32
           the same network through the same code, in f32
   bf16scope train examples/digits.yaml --resume --epochs 20
-          go on where the checkpoint is, up to epoch 20
+          continue from the checkpoint, up to epoch 20
   bf16scope train examples/digits.yaml --initialize-from checkpoints/digits-f32.safetensors
           a fresh run that starts from those weights
   bf16scope train examples/digits.yaml --tune tpu-v2
           on this CPU, the program that `compile --target tpu-v2` compiles
   bf16scope train examples/digits.yaml --watch
-          and look at every layer's numbers each 50 steps: `bf16scope watch RUN` shows what was wrong first
+          and check every layer's numbers every 50 steps: `bf16scope watch RUN` shows what went wrong first
   tensorboard --logdir runs
-          what `bf16scope curves` draws, in TensorBoard, while it trains
+          the curves of `bf16scope curves` in TensorBoard, during training
 
 The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves with exit status 130 (SIGTERM:
 143, SIGHUP: 129); --resume goes on from it to bitwise the same weights as if the run had not stopped. A reader of standard
@@ -68,7 +68,7 @@ pub struct Args {
     /// The experiment: a YAML file with `model`, `data` and `train`
     #[arg(value_name = "EXPERIMENT")]
     experiment: PathBuf,
-    /// What the network computes in: bf16, f32 or f16. Loss and update are f32 in all of them, and variables, unless
+    /// Precision of the network: bf16, f32 or f16. Loss and update are f32 in each of them, and so are variables, unless
     /// --variables or the experiment says otherwise
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
@@ -78,7 +78,7 @@ pub struct Args {
     /// Examples in a batch, instead of the experiment's
     #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
-    /// What variables are stored in, instead of the experiment's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
+    /// Storage of variables, instead of the experiment's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
     #[arg(long, value_name = "STORAGE")]
     variables: Option<Storage>,
     /// Seed of initial values and of the order of examples, instead of the experiment's
@@ -88,17 +88,17 @@ pub struct Args {
     /// DIR/checkpoint.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Replace a checkpoint that is there already and is not the one that --resume goes on from
+    /// Replace an existing checkpoint other than the one that --resume continues from
     #[arg(long)]
     overwrite: bool,
-    /// Go on from the checkpoint at its place, from that of the run that --run names, or from FILE
+    /// Continue from the default checkpoint, from that of the run that --run names, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
     /// Start from these weights: a checkpoint, .npz, safetensors or another file that `bf16scope weights` reads, instead of the
     /// experiment's `initialize_from`
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     initialize_from: Option<PathBuf>,
-    /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
+    /// Accept a checkpoint of a network that computes something else, if its variables fit
     #[arg(long, requires = "resume")]
     other_function: bool,
     /// Where it runs: cpu, cpu:N (N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (with the feature xla)
@@ -111,8 +111,8 @@ pub struct Args {
     tune: TuneArg,
     #[command(flatten)]
     as_tpu: AsArg,
-    /// Look at the numbers of each layer every N steps [default: the experiment's, or 50], say what is wrong with them and
-    /// record all in the run's folder, for `bf16scope watch`; the weights have the same bits
+    /// Check the numbers of each layer every N steps [default: the experiment's, or 50], report anomalies and record all in
+    /// the run's folder, for `bf16scope watch`; the weights have the same bits
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, value_parser = steps)]
     watch: Option<Option<u32>>,
     #[command(flatten)]

@@ -57,13 +57,13 @@ impl RunArgs {
 /// Arguments that choose a checkpoint of an experiment or a run.
 #[derive(Debug, clap::Args)]
 pub(super) struct WhichArgs {
-    /// What the network computes in: bf16, f32 or f16 [default: bf16; of a run's folder the run's]
+    /// Precision of the network: bf16, f32 or f16 [default: bf16; for a run's folder the run's]
     #[arg(long, value_name = "PRECISION")]
     precision: Option<Precision>,
-    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors; of a run's folder the run's last]
+    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors; for a run's folder the run's last]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// The checkpoint of the best epoch, which `keep_best` kept, in the place of the last
+    /// Take the checkpoint of the best epoch, which `keep_best` saved, instead of the last
     #[arg(long, conflicts_with = "checkpoint")]
     best: bool,
 }
@@ -140,10 +140,10 @@ fn checkpoint_of(run: &Path, about: &About, is_best: bool) -> anyhow::Result<Pat
 /// Arguments that choose the variables of a checkpoint for `eval` and `predict`.
 #[derive(Debug, clap::Args)]
 pub(super) struct TrainedArgs {
-    /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
+    /// Accept a checkpoint of a network that computes something else, if its variables fit
     #[arg(long)]
     other_function: bool,
-    /// Take variables as the last step left them, although the checkpoint has averages of them
+    /// Take the variables of the last step, even if the checkpoint has averages of them
     #[arg(long)]
     without_averages: bool,
 }

@@ -9,7 +9,7 @@ use bf16scope_train::experiment::Experiment;
 /// The argument for programs of a model.
 #[derive(Debug, clap::Args)]
 pub(super) struct TuneArg {
-    /// How to tune a model's programs, instead of the file's `tune`: none is the program as TensorFlow writes it, auto is
+    /// How to tune a model's programs, instead of the file's `tune`: none is the program as TensorFlow writes it, auto does
     /// what pays off on the target; a target, such as tpu-v2, tunes for that one, wherever the program runs
     #[arg(long, value_name = "auto|none|TARGET")]
     tune: Option<TuneChoice>,

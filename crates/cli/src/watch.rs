@@ -22,11 +22,11 @@ use bf16scope_train::{Narrowed, interval_of};
 const EXAMPLES: &str = "\
 Examples:
   bf16scope train examples/digits.yaml --watch
-          look at the numbers of each layer every 50 steps, into the run's folder
+          check the numbers of each layer every 50 steps, and record them in the run's folder
   bf16scope watch runs/digits-bf16
           what was wrong first, with its step, layer and remedy; and the last look, layer by layer
   bf16scope watch runs/digits-bf16 --narrow
-          make the steps between two looks again: at which of them it began, and which setting changed there
+          replay the steps between two looks: the step at which it began, and the setting that changed there
   bf16scope watch runs/digits-bf16 --html watch.html
           heat maps of layers against steps: magnitudes, zeros, lost updates, exponents
 
@@ -47,20 +47,20 @@ pub struct Args {
     /// Show the look before this step, or the last one before that [default: the last look]
     #[arg(long, value_name = "STEP", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
     step: Option<u64>,
-    /// Show so many rows of the look
+    /// Show this many rows of the look
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top: u32,
     /// Show all rows of the look
     #[arg(long, conflicts_with = "top")]
     all: bool,
-    /// Make the run again between the looks that first show something wrong, from its newest checkpoint before them or from its
-    /// beginning, and look at each step: the first one that is wrong, and the settings that changed there
+    /// Replay the run before the look that first shows an anomaly, from the newest checkpoint before it or from its beginning,
+    /// and check each step: the first wrong step, and the settings that changed there
     #[arg(long)]
     narrow: bool,
     /// The run's checkpoint [default: the one that its folder names]
     #[arg(long, value_name = "FILE", requires = "narrow")]
     checkpoint: Option<PathBuf>,
-    /// Where steps are made again
+    /// Where steps are replayed
     #[arg(long, value_name = "DEVICE", requires = "narrow", default_value_t)]
     device: Platform,
     /// Print one JSON object

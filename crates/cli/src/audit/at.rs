@@ -19,26 +19,26 @@ use bf16scope_train::StepInF32;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "A step of a training run")]
 pub(super) struct AtArgs {
-    /// Audit this step of the experiment's run, counted from 1: the run is made again up to it, from its newest checkpoint
-    /// before the step or from its beginning, and the step in f32 gets the state and the batch that it had
+    /// Audit this step of the experiment's run, counted from 1: the run is replayed from its newest checkpoint before the step,
+    /// or from its beginning, and the step in f32 gets the same state and batch
     #[arg(long, value_name = "STEP", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true,
           conflicts_with_all = ["inputs", "random", "steps"])]
     at: Option<u64>,
-    /// Look for the first step whose error is over RATIO times that of step 1, by halving, and audit it. The error of a step
-    /// is the largest scaled error of a result that is judged
+    /// Bisect for the first step whose error exceeds RATIO times that of step 1, and audit it. The error of a step is the
+    /// largest scaled error of a judged result
     #[arg(long, value_name = "RATIO", value_parser = ratio, allow_negative_numbers = true,
           conflicts_with_all = ["at", "inputs", "random", "steps"])]
     first_beyond: Option<f64>,
     /// Judge each variable's gradient too, and show its cosine with f32's: results named gradient/VARIABLE
     #[arg(long)]
     pub(super) gradients: bool,
-    /// The folder that the run is recorded in [default: the newest of runs/EXPERIMENT-PRECISION that is of the experiment]
+    /// The folder that the run is recorded in [default: the newest run of the experiment in runs/EXPERIMENT-PRECISION]
     #[arg(long, value_name = "DIR")]
     pub(super) run: Option<PathBuf>,
     /// The run's checkpoint [default: the one that its folder names]
     #[arg(long, value_name = "FILE")]
     pub(super) checkpoint: Option<PathBuf>,
-    /// What the network computed in, where no folder says it [default: bf16]
+    /// Precision of the network, if the run's folder does not record it [default: bf16]
     #[arg(long, value_name = "PRECISION")]
     pub(super) precision: Option<Precision>,
     #[command(flatten)]

@@ -23,10 +23,10 @@ use bf16scope_train::experiment::Experiment;
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(super) struct Args {
-    /// Of an experiment: measure examples a second, by stage and by the number of workers
+    /// Measure an experiment's examples a second, by stage and by the number of workers
     #[arg(long)]
     pub(super) bench: bool,
-    /// With --bench: what a board of this TPU consumes, by `compile`'s estimate, beside what this machine makes
+    /// With --bench: compare with the examples a second that a board of this TPU consumes, by `compile`'s estimate
     #[arg(long, value_name = "TARGET", requires = "bench")]
     target: Option<Target>,
 }

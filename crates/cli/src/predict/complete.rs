@@ -17,7 +17,7 @@ use bf16scope_train::{Completer, Sampling};
 /// Arguments for completing a text.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionArgs {
-    /// Go on from this text, with the tokenizer of the experiment's `data`
+    /// Continue this text, with the tokenizer of the experiment's `data`
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["inputs", "top", "output"])]
     pub complete: Option<String>,
     /// How many tokens to add
@@ -29,7 +29,7 @@ pub(super) struct CompletionArgs {
     /// Draw from the K most probable ones only
     #[arg(long, value_name = "K", requires = "temperature", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top_k: Option<u32>,
-    /// Of what is drawn: the same one gives the same text
+    /// Seed of the drawn tokens: the same seed gives the same text
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "temperature")]
     seed: u64,
 }

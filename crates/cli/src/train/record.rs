@@ -27,14 +27,14 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 pub(super) struct RecordArgs {
     /// Where the run is recorded, for `curves` and TensorBoard, with its checkpoints unless --checkpoint names another place
-    /// [default: runs/EXPERIMENT-PRECISION, and behind it -2, -3 and so on for later runs; --resume goes on in the folder of
-    /// its checkpoint]
+    /// [default: runs/EXPERIMENT-PRECISION, with the suffix -2, -3 and so on for later runs; --resume continues in the folder
+    /// of its checkpoint]
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
     /// Record nothing
     #[arg(long, conflicts_with_all = ["run", "log_every"])]
     no_run: bool,
-    /// Record every Nth step [default: so that a run has 10,000 at most; in any case one every ten seconds]
+    /// Record every Nth step [default: at most 10,000 steps of a run; in any case one every ten seconds]
     #[arg(long, value_name = "N", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
     log_every: Option<u64>,
 }

@@ -23,19 +23,19 @@ use bf16scope_train::{Imported, InitializeFrom, Spec, wanted_of};
 /// Arguments about a model.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// The experiment whose model the weights are for: -o is then a checkpoint of it, or, with --format, FILE is one and -o
-    /// what another framework reads
+    /// The experiment whose model the weights are for: -o is then its checkpoint; with --format, FILE is its checkpoint and -o
+    /// a file for another framework
     #[arg(long, value_name = "EXPERIMENT")]
     pub(super) model: Option<PathBuf>,
-    /// Whose names the other framework's arrays have: a family (names, tensorflow, keras, torch, bert_tensorflow, bert, gpt2, resnet,
-    /// vit) or a file of rules [default: the experiment's `rules`, or the family that knows most of the names]
+    /// The naming of the other framework's arrays: a family (names, tensorflow, keras, torch, bert_tensorflow, bert, gpt2,
+    /// resnet, vit) or a file of rules [default: the experiment's `rules`, or the family that knows most of the names]
     #[arg(long, value_name = "RULES", requires = "model")]
     rules: Option<PathBuf>,
-    /// What a training that goes on from the checkpoint computes in, as `train --precision`: bf16, f32 or f16
+    /// Precision of a training that continues from the checkpoint, as in `train --precision`: bf16, f32 or f16
     #[arg(long, value_name = "PRECISION", requires = "model", default_value_t = Precision::Bf16)]
     precision: Precision,
-    /// Run the model on the inputs of this .npz, and compare with the outputs in it: arrays by the names of features and
-    /// predictions, and as `NAME_bf16` what the other framework computes in bf16
+    /// Run the model on the inputs of this .npz, and compare with its outputs: arrays by the names of features and predictions,
+    /// and `NAME_bf16` for the other framework's results in bf16
     #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "format")]
     check: Option<PathBuf>,
 }
