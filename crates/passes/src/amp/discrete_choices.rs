@@ -80,99 +80,189 @@ pub(super) fn discrete_choices(
     around: &RegionContext,
     through: &mut RunsRegions<'_>,
 ) -> Choices {
+    let facts = Facts::new(graph, kind, around, through);
+    let is_choice = facts.choosing_nodes();
     let n = graph.nodes.len();
-    // An average that asks for full precision passes scores on as they are.
-    let is_product =
-        |node: NodeId| graph.node(node).class() == Some(Class::Allow) && graph.node(node).because != Because::Exact;
-    let multiplies = |node: NodeId| {
-        let op = &graph.instr(graph.node(node)).op;
-        precision_class(graph.module, op) == Class::Allow || calls_regions(op)
-    };
-    let producers = |node: NodeId| graph.node(node).operands.iter().map(|&value| graph.producer(value));
-    let flags = |values: &mut dyn Iterator<Item = ValueId>, is_marked: &[bool]| -> Vec<bool> {
-        values.map(|value| is_marked[value as usize]).collect()
-    };
-    let leads_to_loss = if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None };
-    let is_backward =
-        |node: NodeId| leads_to_loss.as_ref().map_or(around.is_backward, |leads_to_loss| !leads_to_loss[node as usize]);
-    let is_constant = masks::constants(graph, &around.constant);
-    let of_products_alone = of_products_alone(graph, &around.of_products_alone);
-    let tell = |node: NodeId, learned: &[bool], scores: Vec<bool>| {
-        let taken = || graph.node(node).operands.iter().copied();
-        let (learned, constant) = (flags(&mut taken(), learned), flags(&mut taken(), &is_constant));
-        let of_products_alone = flags(&mut taken(), &of_products_alone);
-        RegionContext { learned, of_products_alone, constant, scores, is_backward: is_backward(node) }
-    };
-    let mut learned = vec![false; graph.values.len()];
-    for node in 0..n as NodeId {
-        let record = graph.node(node);
-        let op = &graph.instr(record).op;
-        let are_learned: Vec<bool> = if record.kind == NodeKind::Parameter {
-            around.learned.clone()
-        } else if calls_regions(op) {
-            through(op, tell(node, &learned, vec![false; record.n_results as usize])).learned
-        } else {
-            let is_learned = multiplies(node) || record.operands.iter().any(|&value| learned[value as usize]);
-            vec![is_learned; record.n_results as usize]
-        };
-        record.results().zip(are_learned).for_each(|(value, is_learned)| learned[value as usize] = is_learned);
-    }
-    let mut leads_to_product = vec![false; n];
-    if kind == RegionKind::Body {
-        graph.results.iter().for_each(|&value| leads_to_product[graph.producer(value) as usize] = true);
-    }
-    for node in (0..n as NodeId).rev() {
-        if is_product(node) || multiplies(node) || leads_to_product[node as usize] {
-            producers(node).for_each(|producer| leads_to_product[producer as usize] = true);
-        }
-    }
-    let numbers = numbers(graph, &leads_to_product);
-    let leads_on = |node: NodeId| multiplies(node) || leads_to_product[node as usize];
-    let masks = masks::masks(graph, kind, [&learned, &is_constant], &is_backward, &leads_on, &|node| {
-        is_choice(graph, graph.node(node), &learned)
-    });
-    let mut choices = Choices { of_node: vec![None; n], ..Choices::default() };
-    let mut is_read = vec![false; graph.values.len()];
+    let choices = Choices { of_node: vec![None; n], ..Choices::default() };
+    let mut search = Search { facts: &facts, is_score: vec![false; graph.values.len()], choices };
     for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
-        let producer = graph.producer(value);
-        if graph.value(value).is_f32() && learned[value as usize] {
-            is_read[value as usize] = true;
-            choices.of_node[producer as usize].get_or_insert(producer);
-        }
+        search.mark(value, graph.producer(value));
     }
     for node in (0..n as NodeId).rev() {
-        let record = graph.node(node);
-        let op = &graph.instr(record).op;
-        let known = choices.of_node[node as usize];
-        let is_choice = || {
-            leads_to_product[node as usize] && is_choice(graph, record, &learned)
-                || masks[node as usize]
-                || numbers[node as usize] && matches!(op, Op::Compare { .. })
+        search.follow(node, is_choice[node as usize], through);
+    }
+    let Search { is_score, mut choices, .. } = search;
+    choices.scores = flags(graph.parameters(), &is_score);
+    choices.learned = flags(graph.results.iter().copied(), &facts.learned);
+    choices
+}
+
+/// The flags of some values.
+fn flags(values: impl Iterator<Item = ValueId>, is_marked: &[bool]) -> Vec<bool> {
+    values.map(|value| is_marked[value as usize]).collect()
+}
+
+/// Facts about the nodes and values of a region, on which choices depend.
+struct Facts<'a> {
+    graph: &'a Dataflow<'a>,
+    kind: RegionKind,
+    around: &'a RegionContext,
+    /// For each node whether the loss depends on it; `None` in a region that computes none.
+    leads_to_loss: Option<Vec<bool>>,
+    /// For each value whether it is the same in every run.
+    is_constant: Vec<bool>,
+    /// For each value whether it is computed from products, and from no result of a loop or a branch.
+    of_products_alone: Vec<bool>,
+    /// For each value whether it is computed from a product.
+    learned: Vec<bool>,
+}
+
+impl<'a> Facts<'a> {
+    fn new(
+        graph: &'a Dataflow<'a>,
+        kind: RegionKind,
+        around: &'a RegionContext,
+        through: &mut RunsRegions<'_>,
+    ) -> Facts<'a> {
+        let mut facts = Facts {
+            graph,
+            kind,
+            around,
+            leads_to_loss: if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None },
+            is_constant: masks::constants(graph, &around.constant),
+            of_products_alone: of_products_alone(graph, &around.of_products_alone),
+            learned: vec![false; graph.values.len()],
         };
+        for node in 0..graph.nodes.len() as NodeId {
+            let are_learned = facts.are_learned(node, through);
+            for (value, is_learned) in graph.node(node).results().zip(are_learned) {
+                facts.learned[value as usize] = is_learned;
+            }
+        }
+        facts
+    }
+
+    /// For each result of a node whether it is computed from a product, given the same of the nodes before it.
+    fn are_learned(&self, node: NodeId, through: &mut RunsRegions<'_>) -> Vec<bool> {
+        let record = self.graph.node(node);
+        let n_results = record.n_results as usize;
+        let op = &self.graph.instr(record).op;
+        if record.kind == NodeKind::Parameter {
+            self.around.learned.clone()
+        } else if calls_regions(op) {
+            through(op, self.context(node, vec![false; n_results])).learned
+        } else {
+            let is_learned = || record.operands.iter().any(|&value| self.learned[value as usize]);
+            vec![self.multiplies(node) || is_learned(); n_results]
+        }
+    }
+
+    /// The surroundings of the regions that a node runs, given which of its results are scores.
+    fn context(&self, node: NodeId, scores: Vec<bool>) -> RegionContext {
+        let operands = || self.graph.node(node).operands.iter().copied();
+        RegionContext {
+            learned: flags(operands(), &self.learned),
+            of_products_alone: flags(operands(), &self.of_products_alone),
+            constant: flags(operands(), &self.is_constant),
+            scores,
+            is_backward: self.is_backward(node),
+        }
+    }
+
+    /// Whether a product may be lowered. An average that asks for full precision passes scores on as they are.
+    fn is_product(&self, node: NodeId) -> bool {
+        let record = self.graph.node(node);
+        record.class() == Some(Class::Allow) && record.because != Because::Exact
+    }
+
+    /// Whether a node is a product of any dtype, or may hold some.
+    fn multiplies(&self, node: NodeId) -> bool {
+        let op = &self.graph.instr(self.graph.node(node)).op;
+        precision_class(self.graph.module, op) == Class::Allow || calls_regions(op)
+    }
+
+    fn is_backward(&self, node: NodeId) -> bool {
+        self.leads_to_loss.as_ref().map_or(self.around.is_backward, |leads_to_loss| !leads_to_loss[node as usize])
+    }
+
+    /// For each node whether a product, or the next step of a loop, depends on it.
+    fn leads_to_product(&self) -> Vec<bool> {
+        let graph = self.graph;
+        let mut leads_to_product = vec![false; graph.nodes.len()];
+        let mark = |leads_to_product: &mut Vec<bool>, value: ValueId| {
+            leads_to_product[graph.producer(value) as usize] = true;
+        };
+        if self.kind == RegionKind::Body {
+            graph.results.iter().for_each(|&value| mark(&mut leads_to_product, value));
+        }
+        for node in (0..graph.nodes.len() as NodeId).rev() {
+            if self.is_product(node) || self.multiplies(node) || leads_to_product[node as usize] {
+                graph.node(node).operands.iter().for_each(|&value| mark(&mut leads_to_product, value));
+            }
+        }
+        leads_to_product
+    }
+
+    /// For each node whether it chooses, and a product depends on the choice.
+    fn choosing_nodes(&self) -> Vec<bool> {
+        let (graph, kind) = (self.graph, self.kind);
+        let leads_to_product = self.leads_to_product();
+        let numbers = numbers(graph, &leads_to_product);
+        let leads_on = |node: NodeId| self.multiplies(node) || leads_to_product[node as usize];
+        let is_choice = |node: NodeId| is_choice(graph, graph.node(node), &self.learned);
+        let values = [&self.learned[..], &self.is_constant];
+        let masks = masks::masks(graph, kind, values, &|node| self.is_backward(node), &leads_on, &is_choice);
+        let chooses = |node: NodeId| {
+            let idx = node as usize;
+            let compares = || matches!(graph.instr(graph.node(node)).op, Op::Compare { .. });
+            leads_to_product[idx] && is_choice(node) || masks[idx] || numbers[idx] && compares()
+        };
+        (0..graph.nodes.len() as NodeId).map(chooses).collect()
+    }
+}
+
+/// The search for scores, from choices back to products.
+struct Search<'a> {
+    facts: &'a Facts<'a>,
+    /// For each value whether a choice depends on it, with no product between.
+    is_score: Vec<bool>,
+    choices: Choices,
+}
+
+impl Search<'_> {
+    /// Marks a value on which the choice of a node depends.
+    fn mark(&mut self, value: ValueId, choice: NodeId) {
+        let graph = self.facts.graph;
+        if graph.value(value).is_f32() && self.facts.learned[value as usize] {
+            self.is_score[value as usize] = true;
+            self.choices.of_node[graph.producer(value) as usize].get_or_insert(choice);
+        }
+    }
+
+    /// Marks the operands of a node that chooses, or on which a choice depends.
+    fn follow(&mut self, node: NodeId, is_choice: bool, through: &mut RunsRegions<'_>) {
+        let facts = self.facts;
+        let record = facts.graph.node(node);
+        let op = &facts.graph.instr(record).op;
+        let choice = self.choices.of_node[node as usize];
         // An op that computes scores: all its operands count, but not the numbers by which it looks rows up.
-        let computes = || !is_product(node) && !matches!(record.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
+        let computes = || !facts.is_product(node) && !matches!(record.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
         let mut operand_scores = None;
         if calls_regions(op) {
-            let result_scores: Vec<bool> = record.results().map(|value| is_read[value as usize]).collect();
-            let op_result = through(op, tell(node, &learned, result_scores.clone()));
-            choices.around.insert(node, op_result.around);
-            choices.of_regions.insert(node, (op_result.scores.clone(), result_scores));
+            let result_scores = flags(record.results(), &self.is_score);
+            let op_result = through(op, facts.context(node, result_scores.clone()));
+            self.choices.around.insert(node, op_result.around);
+            self.choices.of_regions.insert(node, (op_result.scores.clone(), result_scores));
             operand_scores = Some(op_result.scores);
-        } else if !(known.is_some() && computes() || is_choice()) {
-            continue;
+        } else if !(choice.is_some() && computes() || is_choice) {
+            return;
         }
-        let choice = known.unwrap_or(node);
         for (place, &value) in record.operands.iter().enumerate() {
-            let is_score = operand_scores.as_ref().is_none_or(|scores| scores.get(place) == Some(&true));
-            if is_score && graph.value(value).is_f32() && learned[value as usize] {
-                is_read[value as usize] = true;
-                choices.of_node[graph.producer(value) as usize].get_or_insert(choice);
+            if operand_scores.as_ref().is_none_or(|scores| scores.get(place) == Some(&true)) {
+                self.mark(value, choice.unwrap_or(node));
             }
         }
     }
-    choices.scores = graph.parameters().map(|value| is_read[value as usize]).collect();
-    choices.learned = flags(&mut graph.results.iter().copied(), &learned);
-    choices
 }
 
 /// Whether a node chooses by its operands, whatever its result is used for.

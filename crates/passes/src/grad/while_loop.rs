@@ -13,18 +13,18 @@
 //! An array that each trip reads a slice of (inputs over time), or writes a slice of (outputs over time), has the
 //! slices' cotangents, and no sum.
 
-use super::called::{Called, in_original, lend, within, write_copy};
-use super::residuals::{Body, Partition, sum_dtype};
+use super::called::{Called, in_original, write_copy};
+use super::loop_pair::LoopPair;
+use super::residuals::{Body, Partition};
 use super::trips::{Trips, constant, disjoint_starts, element, is_invariant, leaf};
 use super::{inline, passes_variation, reverse};
-use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::grad::{Cotangent, Cotangents, Vjp, Why};
-use bf16scope_hlo::{CompId, Computation, DType, Emitter, InstrId, Instruction, Module, Op, POISON, Shape};
-use std::collections::{BTreeMap, BTreeSet};
+use bf16scope_hlo::{CompId, Computation, DType, Emitter, InstrId, Instruction, Module, Op, Shape};
+use std::collections::BTreeMap;
 
 /// How the cotangent of an element of the state goes from trip to trip.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Role {
+pub(super) enum Role {
     /// It has no cotangent.
     Inactive,
     /// Each trip computes the cotangent of the value before it from that of the value behind it.
@@ -65,12 +65,21 @@ pub(super) fn cotangents(called: &Called<'_>, vjp: &Vjp<'_>, condition: CompId, 
         roles(module.comp(body), trips, &before, &leaves, &is_varied, &behind_loop)
     });
     let reversed = Reversed::write(called, body, &leaves, &roles)?;
-    let partition = e.with_module(|module| {
-        let remat = is_rematerialised(module.comp(e.comp()).instr(vjp.result));
-        reversed.split(module.comp(reversed.comp), &roles, trips.counter, remat)
-    });
-    let stored = keep(e, state, vjp.result, trips, &reversed, &partition)?;
-    let sums = run_backwards(e, state, trips, &leaves, &roles, &behind_loop, &reversed, &partition, &stored)?;
+    let reversed_body = e.with_module(|module| module.comp(reversed.comp).clone());
+    let remat = e.with_module(|module| is_rematerialised(module.comp(e.comp()).instr(vjp.result)));
+    let pair = LoopPair {
+        e,
+        state,
+        trips,
+        leaves: &leaves,
+        roles: &roles,
+        behind_loop: &behind_loop,
+        partition: reversed.split(&reversed_body, &roles, trips.counter, remat),
+        reversed: &reversed,
+        body: &reversed_body,
+    };
+    let stacks = pair.run_forwards(vjp.result)?;
+    let sums = pair.run_backwards(&stacks)?;
     let leaf_cotangent = |(idx, role): (usize, &Role)| {
         let behind = || vjp.cotangent.element(idx);
         match role {
@@ -277,16 +286,16 @@ fn active(body: &Computation, leaves: &[Shape], is_varied: &[bool], behind_loop:
 }
 
 /// A body and its reverse, in one computation.
-struct Reversed {
-    comp: CompId,
+pub(super) struct Reversed {
+    pub comp: CompId,
     /// The state behind the trip.
-    results: Vec<InstrId>,
+    pub results: Vec<InstrId>,
     /// For each element of the state whether it is a loop invariant.
-    is_invariant: Vec<bool>,
+    pub is_invariant: Vec<bool>,
     /// The parameters that hold cotangents of the state behind the trip, by element.
-    seeds: BTreeMap<usize, InstrId>,
+    pub seeds: BTreeMap<usize, InstrId>,
     /// The cotangents of the state before the trip, or of the slice that is read, by element.
-    cotangents: BTreeMap<usize, InstrId>,
+    pub cotangents: BTreeMap<usize, InstrId>,
 }
 
 impl Reversed {
@@ -348,290 +357,8 @@ impl Reversed {
 }
 
 /// The element of the state that a `get-tuple-element` reads.
-fn direct_leaf(computation: &Computation, id: InstrId) -> Option<usize> {
+pub(super) fn direct_leaf(computation: &Computation, id: InstrId) -> Option<usize> {
     let instr = computation.instr(id);
     let Op::GetTupleElement { index } = instr.op else { return None };
     matches!(computation.instr(instr.operands[0]).op, Op::Parameter { number: 0, .. }).then_some(index as usize)
-}
-
-/// The loop that stores residuals.
-struct Kept {
-    /// Its result: the state, the stacks of residuals, the trip; `None` if there are no residuals.
-    result: Option<InstrId>,
-    /// The shapes of single residuals, in order.
-    shapes: Vec<Shape>,
-}
-
-/// Lets the loop of `result` store the residuals of each trip.
-fn keep(
-    e: &Emitter,
-    state: InstrId,
-    result: InstrId,
-    trips: Trips,
-    reversed: &Reversed,
-    partition: &Partition,
-) -> Result<Kept, Why> {
-    if partition.residuals.is_empty() {
-        return Ok(Kept { result: None, shapes: Vec::new() });
-    }
-    let scratch = e.with_module(|module| module.comp(reversed.comp).clone());
-    let shape = e.shape(state);
-    let shapes: Vec<Shape> =
-        partition.residuals.iter().map(|residual| residual.shape(&scratch).without_layout()).collect();
-    let (body, _) = within(e, &format!("{}_kept", scratch.name), |inner| {
-        let elements: Vec<Shape> = shape.as_tuple().unwrap_or_default().iter().map(Shape::without_layout).collect();
-        let stacks = shapes.iter().map(|shape| stacked(shape, trips.n));
-        let all = elements.iter().cloned().chain(stacks).chain([Shape::scalar(DType::S32)]);
-        let parameter = inner.parameter(0, &Shape::Tuple(all.collect()));
-        let mut copies = Copies::new(&scratch);
-        let outputs = reversed.results.iter().copied().chain(partition.residuals.iter().map(|residual| residual.id));
-        for id in Partition::forwards(&scratch, outputs) {
-            let instr = scratch.instr(id);
-            let copy = match direct_leaf(&scratch, id) {
-                Some(idx) => inner.get_tuple_element(parameter, idx),
-                // The whole state.
-                None if matches!(instr.op, Op::Parameter { .. }) => {
-                    let elements: Vec<InstrId> =
-                        (0..elements.len()).map(|idx| inner.get_tuple_element(parameter, idx)).collect();
-                    inner.tuple(&elements)
-                }
-                None => copies.copy(inner, id),
-            };
-            copies.set(id, copy);
-        }
-        let trip = inner.get_tuple_element(parameter, elements.len() + shapes.len());
-        let mut next: Vec<InstrId> = reversed.results.iter().map(|&id| copies.get(id)).collect();
-        for (number, (residual, shape)) in partition.residuals.iter().zip(&shapes).enumerate() {
-            let stack = inner.get_tuple_element(parameter, elements.len() + number);
-            let value = match residual.element {
-                None => copies.get(residual.id),
-                Some(idx) => inner.get_tuple_element(copies.get(residual.id), idx),
-            };
-            let row = inner.reshape(value, &[&[1], shape.dims()].concat());
-            next.push(inner.emit(Op::DynamicUpdateSlice, &at_trip(inner, &[stack, row], trip, shape), None));
-        }
-        next.push(inner.add(trip, inner.scalar(DType::S32, 1.0)));
-        inner.tuple(&next);
-        Ok(())
-    })?;
-    let (whole, _) = within(e, &format!("{}_loop", scratch.name), |inner| {
-        let parameter = inner.parameter(0, &shape);
-        let n = shape.as_tuple().map_or(0, <[Shape]>::len);
-        let mut all: Vec<InstrId> = (0..n).map(|idx| inner.get_tuple_element(parameter, idx)).collect();
-        all.extend(shapes.iter().map(|shape| {
-            let stack = stacked(shape, trips.n);
-            inner.full(stack.dtype().unwrap_or(DType::F32), stack.dims(), 0.0)
-        }));
-        all.push(inner.scalar(DType::S32, 0.0));
-        let all = inner.tuple(&all);
-        let condition = counting(inner, &inner.shape(all), trips.n)?;
-        inner.emit(Op::While { condition, body }, &[all], None);
-        Ok(())
-    })?;
-    let is_taken_apart = e.with_module(|module| {
-        let reads = |instr: &&Instruction| instr.operands.contains(&result);
-        let all = &module.comp(e.comp()).instructions;
-        all.iter().filter(reads).all(|instr| matches!(instr.op, Op::GetTupleElement { .. }))
-    });
-    let call = Op::Call { to_apply: whole };
-    let result = match is_taken_apart {
-        false => e.emit(call, &[state], None),
-        // In place: the first elements of its result are still those of the state.
-        true => e.with_module_mut(|module| {
-            let shape = module.comp(whole).result_shape().clone();
-            let instr = &mut module.computations[e.comp().idx()].instructions[result.idx()];
-            (instr.op, instr.shape) = (call, shape);
-            result
-        }),
-    };
-    Ok(Kept { result: Some(result), shapes })
-}
-
-/// Writes the loop from the last trip to the first. Returns the cotangents by element, those of loop invariants in the
-/// dtype of sums.
-#[expect(clippy::too_many_arguments)]
-fn run_backwards(
-    e: &Emitter,
-    state: InstrId,
-    trips: Trips,
-    leaves: &[Shape],
-    roles: &[Role],
-    behind_loop: &[Option<InstrId>],
-    reversed: &Reversed,
-    partition: &Partition,
-    stored: &Kept,
-) -> Result<BTreeMap<usize, InstrId>, Why> {
-    let scratch = e.with_module_mut(|module| {
-        let computation = &mut module.computations[reversed.comp.idx()];
-        let empty = Computation::new(computation.name.clone());
-        std::mem::replace(computation, empty)
-    });
-    // The parts of the loop's state, and the position of each.
-    let mut parts: Vec<InstrId> = Vec::new();
-    let mut push = |id: InstrId| {
-        parts.push(id);
-        parts.len() - 1
-    };
-    let before = |idx: usize| {
-        let element_id = e.with_module(|module| element(module.comp(e.comp()), state, idx));
-        element_id.unwrap_or_else(|| e.get_tuple_element(state, idx))
-    };
-    let is_whole = partition.tuples.iter().any(|&id| matches!(scratch.instr(id).op, Op::Parameter { .. }));
-    let read: BTreeSet<usize> = match is_whole {
-        true => (0..leaves.len()).collect(),
-        false => partition.backwards.iter().filter_map(|&id| direct_leaf(&scratch, id)).collect(),
-    };
-    let invariants: BTreeMap<usize, usize> =
-        (read.into_iter()).filter(|&idx| reversed.is_invariant[idx]).map(|idx| (idx, push(before(idx)))).collect();
-    let stacks: Vec<usize> = (0..stored.shapes.len())
-        .map(|number| push(e.get_tuple_element(stored.result.unwrap_or(state), leaves.len() + number)))
-        .collect();
-    let zeros = |dtype: DType, shape: &Shape| e.full(dtype, shape.dims(), 0.0);
-    let mut sums: BTreeMap<usize, usize> = BTreeMap::new();
-    for (idx, role) in roles.iter().enumerate() {
-        let dtype = leaves[idx].dtype().unwrap_or(DType::F32);
-        let start = match role {
-            Role::Inactive => continue,
-            Role::Carried | Role::Filled => behind_loop[idx].unwrap_or_else(|| zeros(dtype, &leaves[idx])),
-            // A loop invariant is a result as well.
-            Role::Summed if reversed.cotangents.contains_key(&idx) => match behind_loop[idx] {
-                Some(behind_loop) => e.convert(behind_loop, sum_dtype(dtype)),
-                None => zeros(sum_dtype(dtype), &leaves[idx]),
-            },
-            Role::Sliced(_) if reversed.cotangents.contains_key(&idx) => zeros(dtype, &leaves[idx]),
-            Role::Summed | Role::Sliced(_) => continue,
-        };
-        sums.insert(idx, push(start));
-    }
-    push(e.scalar(DType::S32, 0.0));
-    let all = e.tuple(&parts);
-    let shape = e.shape(all);
-    let body = reversed.comp;
-    lend(e, body, |inner| {
-        let parameter = inner.parameter(0, &shape);
-        let take = |part: usize| inner.get_tuple_element(parameter, part);
-        let done = take(parts.len() - 1);
-        let trip = inner.sub(inner.scalar(DType::S32, (trips.n - 1) as f64), done);
-        let counter = |dtype: DType| {
-            let steps = inner.convert(trip, dtype);
-            let steps = if trips.step == 1 { steps } else { inner.mul(steps, inner.scalar(dtype, trips.step as f64)) };
-            if trips.start == 0 { steps } else { inner.add(steps, inner.scalar(dtype, trips.start as f64)) }
-        };
-        let state_element = |idx: usize| match invariants.get(&idx) {
-            Some(&part) => take(part),
-            None => counter(leaves[idx].dtype().unwrap_or(DType::S32)),
-        };
-        let mut copies = Copies::new(&scratch);
-        let mut elements: BTreeMap<InstrId, BTreeMap<usize, InstrId>> = BTreeMap::new();
-        for ((residual, shape), &part) in partition.residuals.iter().zip(&stored.shapes).zip(&stacks) {
-            let slice_sizes = [&[1], shape.dims()].concat();
-            let row = inner.emit(Op::DynamicSlice { slice_sizes }, &at_trip(inner, &[take(part)], trip, shape), None);
-            let value = inner.reshape(row, shape.dims());
-            match residual.element {
-                None => copies.set(residual.id, value),
-                Some(idx) => {
-                    elements.entry(residual.id).or_default().insert(idx, value);
-                }
-            }
-        }
-        for &id in &partition.tuples {
-            let n = scratch.instr(id).shape.as_tuple().map_or(0, <[Shape]>::len);
-            let residual_elements = elements.remove(&id).unwrap_or_default();
-            let all: Vec<InstrId> =
-                (0..n).map(|idx| residual_elements.get(&idx).copied().unwrap_or_else(|| state_element(idx))).collect();
-            copies.set(id, inner.tuple(&all));
-        }
-        for (idx, &seed) in &reversed.seeds {
-            copies.set(seed, take(sums[idx]));
-        }
-        for &id in &partition.backwards {
-            let copy = match direct_leaf(&scratch, id) {
-                Some(idx) if !copies.has(scratch.instr(id).operands[0]) => state_element(idx),
-                _ => copies.copy(inner, id),
-            };
-            copies.set(id, copy);
-        }
-        let mut next: Vec<InstrId> = (0..parts.len()).map(take).collect();
-        for (&idx, &part) in &sums {
-            let cotangent = reversed.cotangents.get(&idx).map(|&id| copies.get(id));
-            next[part] = match (&roles[idx], cotangent) {
-                (Role::Carried, Some(cotangent)) => cotangent,
-                (Role::Carried, None) => inner.zeros_like(next[part]),
-                (Role::Summed, Some(cotangent)) => {
-                    inner.add(next[part], inner.convert(cotangent, inner.dtype(next[part])))
-                }
-                (Role::Sliced(read), Some(cotangent)) => {
-                    let indices = scratch.instr(*read).operands[1..].iter().map(|&id| copies.get(id));
-                    let operands: Vec<InstrId> = [next[part], cotangent].into_iter().chain(indices).collect();
-                    inner.emit(Op::DynamicUpdateSlice, &operands, None)
-                }
-                _ => next[part],
-            };
-        }
-        let last = next.len() - 1;
-        next[last] = inner.add(done, inner.scalar(DType::S32, 1.0));
-        inner.tuple(&next);
-        Ok(())
-    })?;
-    let condition = counting(e, &shape, trips.n)?;
-    let result = e.emit(Op::While { condition, body }, &[all], None);
-    Ok(sums.into_iter().map(|(idx, part)| (idx, e.get_tuple_element(result, part))).collect())
-}
-
-/// The shape of a stack of `n` arrays.
-fn stacked(shape: &Shape, n: i64) -> Shape {
-    Shape::array(shape.dtype().unwrap_or(DType::F32), [&[n], shape.dims()].concat())
-}
-
-/// `operands` and the start indices of a row of a stack.
-fn at_trip(e: &Emitter, operands: &[InstrId], trip: InstrId, shape: &Shape) -> Vec<InstrId> {
-    let mut all = [operands, &[trip]].concat();
-    all.resize(all.len() + shape.dims().len(), e.scalar(DType::S32, 0.0));
-    all
-}
-
-/// The condition `state → trip < n`, where the trip is the last element of the state.
-fn counting(e: &Emitter, state: &Shape, n: i64) -> Result<CompId, Why> {
-    let (comp, ()) = within(e, "counts", |inner| {
-        let parameter = inner.parameter(0, state);
-        let trip = inner.get_tuple_element(parameter, state.as_tuple().map_or(0, |all| all.len() - 1));
-        inner.compare(Comparison::Lt, trip, inner.scalar(DType::S32, n as f64));
-        Ok(())
-    })?;
-    Ok(comp)
-}
-
-/// Copies instructions of one computation into another.
-struct Copies<'a> {
-    from: &'a Computation,
-    ids: BTreeMap<InstrId, InstrId>,
-}
-
-impl<'a> Copies<'a> {
-    fn new(from: &'a Computation) -> Copies<'a> {
-        Copies { from, ids: BTreeMap::new() }
-    }
-
-    fn has(&self, id: InstrId) -> bool {
-        self.ids.contains_key(&id)
-    }
-
-    fn get(&self, id: InstrId) -> InstrId {
-        self.ids.get(&id).copied().unwrap_or(POISON)
-    }
-
-    fn set(&mut self, id: InstrId, copy: InstrId) {
-        self.ids.insert(id, copy);
-    }
-
-    /// Copies an instruction whose operands were copied before.
-    fn copy(&self, e: &Emitter, id: InstrId) -> InstrId {
-        let mut instr = self.from.instr(id).clone();
-        instr.operands.iter_mut().for_each(|id| *id = self.get(*id));
-        instr.control_predecessors.clear();
-        if instr.operands.contains(&POISON) {
-            return POISON;
-        }
-        e.with_module_mut(|module| module.append_copy(e.comp(), instr))
-    }
 }
