@@ -9,26 +9,18 @@
 
 use prost::Message as _;
 
-use super::ops::ReplicaGroups;
-use super::proto::attributes::{
-    decode_convolution_dims, decode_window, encode_convolution_dims, encode_groups, encode_window, take_groups,
-};
-use super::proto::messages::{
-    CholeskyOptions, HloComputationProto, HloInstructionProto, OpMetadata, OutputOperandAliasing, SourceTarget,
-    TriangularSolveOptions,
-};
+use super::proto::attributes::{decode_convolution_dims, decode_window, take_groups};
+use super::proto::messages::{HloComputationProto, HloInstructionProto, OpMetadata, OutputOperandAliasing};
 use super::proto::shape;
-use super::text::forms::{
-    dim_labels as read_dim_labels, dim_labels_text, finished, groups_text, list, replica_groups as read_groups,
-    window as read_window, window_text,
-};
-use super::text::lex::{Cursor, Read};
+use super::text::forms::{dim_labels_text, finished, groups_text, list, window_text};
+use super::text::lex::Cursor;
 use super::text::number::escape;
 use super::text::op::{BEFORE_API_VERSION, BEFORE_TARGET};
 use super::text::print::METADATA;
 use super::{Op, Unmodelled};
 
 mod annotations;
+mod fields;
 mod lost;
 mod ragged_dot;
 
@@ -252,7 +244,7 @@ pub(super) fn message(opcode: &str, unmodelled: &Unmodelled) -> Result<HloInstru
 fn to_proto(opcode: &str, attributes: &[(String, String)], proto: &mut HloInstructionProto) -> Result<(), String> {
     for (name, text) in attributes {
         let mut value = Cursor::new(text);
-        let known = set_field(opcode, name, &mut value, proto).and_then(|known| {
+        let known = fields::set(opcode, name, &mut value, proto).and_then(|known| {
             finished(&mut value)?;
             Ok(known)
         });
@@ -288,119 +280,12 @@ pub(super) fn computation_to_proto(
     Ok(())
 }
 
-/// Reads one attribute; `false` if it has no row.
-fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloInstructionProto) -> Read<bool> {
-    let table = |value: &mut Cursor<'_>, names: &[&str]| -> Read<i32> {
-        let word = value.word_or_empty();
-        match names.iter().position(|&known| known == word) {
-            Some(number) => Ok(number as i32),
-            None => Err(value.expected(names.join(", "))),
-        }
-    };
-    let triangular = |proto: &mut HloInstructionProto, set: &dyn Fn(&mut TriangularSolveOptions)| {
-        set(proto.triangular_solve_options.get_or_insert_default());
-    };
-    if opcode == ragged_dot::OPCODE && ragged_dot::set(name, value, proto)? {
-        return Ok(true);
-    }
-    match name {
-        CHANNEL_ID => proto.channel_id = value.int()?,
-        "replica_groups" => {
-            let groups = read_groups(value)?;
-            // No groups mean all replicas, as does a message without the field; it must come back without the field.
-            if groups != ReplicaGroups::List(Vec::new()) {
-                encode_groups(&groups, proto);
-            }
-        }
-        "source_target_pairs" => value.sequence("{", "}", |value| {
-            let pair = value.ints("{", "}")?;
-            let &[source, target] = &pair[..] else { return Err(value.expected("pairs of devices")) };
-            proto.source_target_pairs.push(SourceTarget { source, target });
-            Ok(())
-        })?,
-        "constrain_layout" => proto.constrain_layout = value.boolean()?,
-        "use_global_device_ids" => proto.use_global_device_ids = value.boolean()?,
-        "is_host_transfer" => proto.is_host_transfer = value.boolean()?,
-        "is_composite" => proto.is_composite = value.boolean()?,
-        "dimensions" => proto.dimensions = value.ints("{", "}")?,
-        "fft_type" => proto.fft_type = table(value, &FFT_TYPES)?,
-        "fft_length" => proto.fft_length = value.ints("{", "}")?,
-        "left_side" => {
-            let left_side = value.boolean()?;
-            triangular(proto, &|options| options.left_side = left_side);
-        }
-        "unit_diagonal" => {
-            let unit_diagonal = value.boolean()?;
-            triangular(proto, &|options| options.unit_diagonal = unit_diagonal);
-        }
-        "transpose_a" => {
-            let transpose_a = table(value, &TRANSPOSES)?;
-            triangular(proto, &|options| options.transpose_a = transpose_a);
-        }
-        "lower" => {
-            let lower = value.boolean()?;
-            match opcode {
-                "cholesky" => proto.cholesky_options = Some(CholeskyOptions { lower }),
-                _ => triangular(proto, &|options| options.lower = lower),
-            }
-        }
-        "k" => proto.k = value.int()?,
-        "largest" => proto.largest = value.boolean()?,
-        "delta" => proto.delta = value.int()?,
-        "distribution" => proto.distribution = table(value, &DISTRIBUTIONS)?,
-        "infeed_config" => proto.infeed_config = value.string()?.into_bytes(),
-        "outfeed_config" => proto.outfeed_config = value.string()?.into_bytes(),
-        OUTFEED_SHAPE => proto.outfeed_shape = Some(Box::new(shape::encode(&value.shape()?))),
-        "window" => proto.window = Some(encode_window(&read_window(value)?)),
-        "dim_labels" => {
-            proto.convolution_dimension_numbers = Some(Box::new(encode_convolution_dims(&read_dim_labels(value)?)));
-        }
-        "feature_group_count" => proto.feature_group_count = value.int()?,
-        "batch_group_count" => proto.batch_group_count = value.int()?,
-        "padding_type" => proto.padding_type = table(value, &PADDING_TYPES)?,
-        "output_to_operand_aliasing" => value.sequence("{", "}", |value| {
-            let output_shape_index = value.ints("{", "}")?;
-            value.expect(":")?;
-            value.expect("(")?;
-            let operand_index = value.int()?;
-            value.expect(",")?;
-            let operand_shape_index = value.ints("{", "}")?;
-            value.expect(")")?;
-            let pair = OutputOperandAliasing { output_shape_index, operand_index, operand_shape_index };
-            proto.output_operand_aliasing.push(pair);
-            Ok(())
-        })?,
-        "schedule" => proto.custom_call_schedule = table(value, &SCHEDULES)?,
-        "kind" => proto.fusion_kind = value.word("a fusion kind")?.to_string(),
-        "async_execution_thread" => proto.async_execution_thread = value.string()?,
-        "cross_program_prefetch_index" => proto.cross_program_prefetch_index = Some(value.int()? as i32),
-        METADATA => set_metadata(value, proto.metadata.get_or_insert_default())?,
-        name => return annotations::set(name, value, proto),
-    }
-    Ok(true)
-}
-
-fn set_metadata(value: &mut Cursor<'_>, metadata: &mut OpMetadata) -> Read<()> {
-    while !value.at_end() {
-        let name = value.word("a metadata field")?;
-        value.expect("=")?;
-        match name {
-            "source_end_line" => metadata.source_end_line = value.int()? as i32,
-            "source_column" => metadata.source_column = value.int()? as i32,
-            "source_end_column" => metadata.source_end_column = value.int()? as i32,
-            "deduplicated_name" => metadata.deduplicated_name = value.string()?,
-            "scheduling_name" => metadata.scheduling_name = value.string()?,
-            _ => return Err(value.expected("a metadata field that a proto has")),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::proto::messages::{
-        CollectiveDeviceListProto, DotDimensionNumbers, PrecisionConfig, RaggedDotDimensionNumbers, ReplicaGroup,
+        CholeskyOptions, CollectiveDeviceListProto, DotDimensionNumbers, PrecisionConfig, RaggedDotDimensionNumbers,
+        ReplicaGroup, SourceTarget, TriangularSolveOptions,
     };
     use crate::proto::{decode, encode};
     use crate::text::parse;
