@@ -9,62 +9,84 @@ impl<'t> Parser<'t> {
     pub(super) fn short(&mut self) -> Option<Operation<'t>> {
         let mut operation = Operation::new(self.cursor.word()?);
         match operation.name {
-            "return" | "func.return" | "stablehlo.return" => {
-                operation.operands = self.operands()?;
-                if !operation.operands.is_empty() {
-                    self.cursor.expect(":")?;
-                    operation.operand_types = self.tensors()?;
-                }
-                return Some(operation);
-            }
+            "return" | "func.return" | "stablehlo.return" => self.returned(&mut operation)?,
             "call" | "func.call" => {
                 let callee = Attribute::Symbol(self.cursor.symbol()?);
                 operation.attributes.put("callee", callee)?;
                 operation.operands = self.operands_in_brackets()?;
                 self.cursor.expect(":")?;
                 self.function_type(&mut operation)?;
-                return Some(operation);
             }
-            "stablehlo.composite" if self.cursor.is_symbolic => {
-                self.cursor.quoted()?;
-                operation.operands = self.operands()?;
-            }
-            "stablehlo.custom_call" if self.cursor.is_symbolic => {
-                let target = Attribute::Symbol(self.cursor.symbol()?);
-                operation.operands = self.operands_in_brackets()?;
-                operation.attributes = self.cursor.attributes()?;
-                operation.attributes.put("call_target_name", target)?;
-                self.cursor.expect(":")?;
-                self.function_type(&mut operation)?;
-                return Some(operation);
-            }
+            "stablehlo.custom_call" if self.cursor.is_symbolic => self.custom_call(&mut operation)?,
             "stablehlo.constant" => {
                 operation.attributes = self.cursor.attributes()?;
                 self.cursor.expect_word("dense")?;
                 let value = self.cursor.dense()?;
                 operation.result_types = vec![value.shape.clone().into()];
                 operation.attributes.put("value", Attribute::Dense(value))?;
-                return Some(operation);
             }
-            "stablehlo.reduce" => return self.reduce(operation),
-            "stablehlo.while" => return self.while_loop(operation),
-            "stablehlo.convolution" => {
-                operation.operands = self.operands_in_brackets()?;
-                operation.attributes = self.convolution()?;
-            }
+            "stablehlo.reduce" => self.reduce(&mut operation)?,
+            "stablehlo.while" => self.while_loop(&mut operation)?,
             "stablehlo.optimization_barrier" => {
                 operation.operands = self.operands()?;
                 operation.attributes = self.cursor.attributes()?;
                 self.cursor.expect(":")?;
                 operation.operand_types = self.tensors()?;
                 operation.result_types = operation.operand_types.clone();
-                return Some(operation);
             }
-            "stablehlo.iota" => {
-                self.cursor.expect_word("dim")?;
-                self.cursor.expect("=")?;
-                operation.attributes.put("iota_dimension", Attribute::Int(self.cursor.int()?))?;
+            "stablehlo.select" => self.select(&mut operation)?,
+            name if name.starts_with("chlo.") => self.chlo(&mut operation)?,
+            name => {
+                self.before_types(name, &mut operation)?;
+                self.types(&mut operation)?;
             }
+        }
+        Some(operation)
+    }
+
+    /// `%a, %b : tensor<f32>, tensor<f32>`, or nothing.
+    fn returned(&mut self, operation: &mut Operation<'t>) -> Option<()> {
+        operation.operands = self.operands()?;
+        if !operation.operands.is_empty() {
+            self.cursor.expect(":")?;
+            operation.operand_types = self.tensors()?;
+        }
+        Some(())
+    }
+
+    /// `@target(%a) {…} : (…) -> …`.
+    fn custom_call(&mut self, operation: &mut Operation<'t>) -> Option<()> {
+        let target = Attribute::Symbol(self.cursor.symbol()?);
+        operation.operands = self.operands_in_brackets()?;
+        operation.attributes = self.cursor.attributes()?;
+        operation.attributes.put("call_target_name", target)?;
+        self.cursor.expect(":")?;
+        self.function_type(operation)
+    }
+
+    /// `%a : tensor<f32> -> tensor<f32>`.
+    fn chlo(&mut self, operation: &mut Operation<'t>) -> Option<()> {
+        operation.operands = self.operands()?;
+        operation.attributes.join(self.cursor.attributes()?)?;
+        self.cursor.expect(":")?;
+        operation.operand_types = self.tensors()?;
+        self.cursor.expect("->")?;
+        operation.result_types = vec![self.cursor.tensor()?];
+        Some(())
+    }
+
+    /// The operands and attributes of an op whose types follow.
+    fn before_types(&mut self, name: &str, operation: &mut Operation<'t>) -> Option<()> {
+        match name {
+            "stablehlo.composite" if self.cursor.is_symbolic => {
+                self.cursor.quoted()?;
+                operation.operands = self.operands()?;
+            }
+            "stablehlo.convolution" => {
+                operation.operands = self.operands_in_brackets()?;
+                operation.attributes = self.convolution()?;
+            }
+            "stablehlo.iota" => self.named_int("dim", "iota_dimension", &mut operation.attributes)?,
             "stablehlo.compare" => {
                 operation.attributes.put("comparison_direction", Attribute::Word(self.cursor.word()?))?;
                 self.cursor.expect(",")?;
@@ -75,27 +97,14 @@ impl<'t> Parser<'t> {
             }
             name => {
                 operation.operands = self.operands()?;
-                self.said(name, &mut operation)?;
-                if name == "stablehlo.select" {
-                    return self.select(operation);
-                } else if name.starts_with("chlo.") {
-                    // `tensor<f32> -> tensor<f32>`.
-                    operation.attributes.join(self.cursor.attributes()?)?;
-                    self.cursor.expect(":")?;
-                    operation.operand_types = self.tensors()?;
-                    self.cursor.expect("->")?;
-                    operation.result_types = vec![self.cursor.tensor()?];
-                    return Some(operation);
-                }
+                self.behind_operands(name, &mut operation.attributes)?;
             }
         }
-        self.types(&mut operation)?;
-        Some(operation)
+        Some(())
     }
 
     /// The attributes between the operands and the types.
-    fn said(&mut self, name: &str, operation: &mut Operation<'t>) -> Option<()> {
-        let said = &mut operation.attributes;
+    fn behind_operands(&mut self, name: &str, attributes: &mut Attributes<'t>) -> Option<()> {
         let is_listed = matches!(
             name,
             "stablehlo.broadcast_in_dim"
@@ -116,29 +125,20 @@ impl<'t> Parser<'t> {
         }
         match name {
             "stablehlo.broadcast_in_dim" | "stablehlo.dynamic_broadcast_in_dim" => {
-                self.named_ints("dims", "broadcast_dimensions", said)
+                self.named_ints("dims", "broadcast_dimensions", attributes)
             }
-            "stablehlo.transpose" => self.named_ints("dims", "permutation", said),
-            "stablehlo.reverse" => self.named_ints("dims", "dimensions", said),
-            "stablehlo.dynamic_slice" => self.named_ints("sizes", "slice_sizes", said),
+            "stablehlo.transpose" => self.named_ints("dims", "permutation", attributes),
+            "stablehlo.reverse" => self.named_ints("dims", "dimensions", attributes),
+            "stablehlo.dynamic_slice" => self.named_ints("sizes", "slice_sizes", attributes),
             "stablehlo.pad" => {
-                self.named_ints("low", "edge_padding_low", said)?;
+                self.named_ints("low", "edge_padding_low", attributes)?;
                 self.cursor.expect(",")?;
-                self.named_ints("high", "edge_padding_high", said)?;
+                self.named_ints("high", "edge_padding_high", attributes)?;
                 self.cursor.expect(",")?;
-                self.named_ints("interior", "interior_padding", said)
+                self.named_ints("interior", "interior_padding", attributes)
             }
-            "stablehlo.dynamic_iota" | "stablehlo.get_dimension_size" => {
-                self.cursor.expect_word("dim")?;
-                self.cursor.expect("=")?;
-                let said_as = if name == "stablehlo.dynamic_iota" { "iota_dimension" } else { "dimension" };
-                said.put(said_as, Attribute::Int(self.cursor.int()?))
-            }
-            "stablehlo.concatenate" => {
-                self.cursor.expect_word("dim")?;
-                self.cursor.expect("=")?;
-                said.put("dimension", Attribute::Int(self.cursor.int()?))
-            }
+            "stablehlo.dynamic_iota" => self.named_int("dim", "iota_dimension", attributes),
+            "stablehlo.get_dimension_size" | "stablehlo.concatenate" => self.named_int("dim", "dimension", attributes),
             "stablehlo.slice" => {
                 let (mut starts, mut limits, mut strides) = (Vec::new(), Vec::new(), Vec::new());
                 self.cursor.list("[", "]", |cursor| {
@@ -148,36 +148,43 @@ impl<'t> Parser<'t> {
                     strides.push(if cursor.eat(":") { cursor.int()? } else { 1 });
                     Some(())
                 })?;
-                said.put("start_indices", Attribute::Ints(starts))?;
-                said.put("limit_indices", Attribute::Ints(limits))?;
-                said.put("strides", Attribute::Ints(strides))
+                attributes.put("start_indices", Attribute::Ints(starts))?;
+                attributes.put("limit_indices", Attribute::Ints(limits))?;
+                attributes.put("strides", Attribute::Ints(strides))
             }
             "stablehlo.reduce_precision" => {
                 self.cursor.expect_word("format")?;
                 self.cursor.expect("=")?;
                 let (exponent, mantissa) = self.cursor.word()?.strip_prefix('e')?.split_once('m')?;
-                said.put("exponent_bits", Attribute::Int(exponent.parse().ok()?))?;
-                said.put("mantissa_bits", Attribute::Int(mantissa.parse().ok()?))
+                attributes.put("exponent_bits", Attribute::Int(exponent.parse().ok()?))?;
+                attributes.put("mantissa_bits", Attribute::Int(mantissa.parse().ok()?))
             }
             "stablehlo.rng_bit_generator" => {
                 self.cursor.expect_word("algorithm")?;
                 self.cursor.expect("=")?;
-                said.put("rng_algorithm", Attribute::Word(self.cursor.word()?))
+                attributes.put("rng_algorithm", Attribute::Word(self.cursor.word()?))
             }
-            "stablehlo.dot_general" => self.dot(said),
+            "stablehlo.dot_general" => self.dot(attributes),
             _ => Some(()),
         }
     }
 
-    /// `dims = [0, 1]`, under its name in the generic form.
-    fn named_ints(&mut self, short: &str, name: &'static str, said: &mut Attributes<'t>) -> Option<()> {
+    /// `dim = 0`, under its name in the generic form.
+    fn named_int(&mut self, short: &str, name: &'static str, attributes: &mut Attributes<'t>) -> Option<()> {
         self.cursor.expect_word(short)?;
         self.cursor.expect("=")?;
-        said.put(name, Attribute::Ints(self.cursor.ints()?))
+        attributes.put(name, Attribute::Int(self.cursor.int()?))
+    }
+
+    /// `dims = [0, 1]`, under its name in the generic form.
+    fn named_ints(&mut self, short: &str, name: &'static str, attributes: &mut Attributes<'t>) -> Option<()> {
+        self.cursor.expect_word(short)?;
+        self.cursor.expect("=")?;
+        attributes.put(name, Attribute::Ints(self.cursor.ints()?))
     }
 
     /// `batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = [DEFAULT, DEFAULT]`.
-    fn dot(&mut self, said: &mut Attributes<'t>) -> Option<()> {
+    fn dot(&mut self, attributes: &mut Attributes<'t>) -> Option<()> {
         let mut fields = Attributes::default();
         let mut pair = |parser: &mut Parser<'t>, lhs: &'static str, rhs: &'static str| {
             parser.cursor.expect("=")?;
@@ -192,22 +199,22 @@ impl<'t> Parser<'t> {
                 "precision" => {
                     self.cursor.expect("=")?;
                     let precision = self.cursor.list("[", "]", |cursor| cursor.word().map(Attribute::Word))?;
-                    said.put("precision_config", Attribute::List(precision))?;
+                    attributes.put("precision_config", Attribute::List(precision))?;
                 }
                 _ => return None,
             }
             if !self.cursor.eat(",") {
-                return said.put("dot_dimension_numbers", Attribute::Fields(fields));
+                return attributes.put("dot_dimension_numbers", Attribute::Fields(fields));
             }
         }
     }
 
     /// `dim_numbers = […]x[…]->[…], window = {stride = [1, 1], pad = [[0, 0], [0, 0]], …}`.
     fn convolution(&mut self) -> Option<Attributes<'t>> {
-        let mut said = Attributes::default();
+        let mut attributes = Attributes::default();
         self.cursor.expect_word("dim_numbers")?;
         self.cursor.expect("=")?;
-        said.put("dimension_numbers", Attribute::Convolution(self.cursor.convolution_dims()?))?;
+        attributes.put("dimension_numbers", Attribute::Convolution(self.cursor.convolution_dims()?))?;
         self.cursor.expect(",")?;
         self.cursor.expect_word("window")?;
         self.cursor.expect("=")?;
@@ -222,28 +229,29 @@ impl<'t> Parser<'t> {
                 "reverse" => ("window_reversal", cursor.list("[", "]", |flag| flag.flag().map(i64::from))?),
                 _ => return None,
             };
-            said.put(name, Attribute::Ints(values))
+            attributes.put(name, Attribute::Ints(values))
         })?;
-        Some(said)
+        Some(attributes)
     }
 
     /// `%p, %a, %b : tensor<i1>, tensor<f32>`, or a function's type.
-    fn select(&mut self, mut operation: Operation<'t>) -> Option<Operation<'t>> {
+    fn select(&mut self, operation: &mut Operation<'t>) -> Option<()> {
+        operation.operands = self.operands()?;
         operation.attributes.join(self.cursor.attributes()?)?;
         self.cursor.expect(":")?;
         if self.cursor.peek() == b'(' {
-            self.function_type(&mut operation)?;
+            self.function_type(operation)?;
         } else {
             let [predicate, values] = self.tensors()?.try_into().ok()?;
             operation.operand_types = vec![predicate, values.clone(), values.clone()];
             operation.result_types = vec![values];
         }
-        Some(operation)
+        Some(())
     }
 
     /// `(%a init: %b), (%c init: %d) across dimensions = [1] : (…) -> …`, then `reducer(…) (…) { … }`; or before that
     /// `applies stablehlo.add`.
-    fn reduce(&mut self, mut operation: Operation<'t>) -> Option<Operation<'t>> {
+    fn reduce(&mut self, operation: &mut Operation<'t>) -> Option<()> {
         let mut inits = Vec::new();
         loop {
             self.cursor.expect("(")?;
@@ -262,7 +270,7 @@ impl<'t> Parser<'t> {
         self.named_ints("dimensions", "dimensions", &mut operation.attributes)?;
         operation.attributes.join(self.cursor.attributes()?)?;
         self.cursor.expect(":")?;
-        self.function_type(&mut operation)?;
+        self.function_type(operation)?;
         match applies {
             Some(op) => operation.attributes.put("applies", Attribute::Word(op))?,
             None => {
@@ -277,11 +285,11 @@ impl<'t> Parser<'t> {
                 operation.regions.push(self.region(lhs)?);
             }
         }
-        Some(operation)
+        Some(())
     }
 
     /// `(%a = %0, %b = %1) : tensor<f32>, tensor<f32> cond { … } do { … }`.
-    fn while_loop(&mut self, mut operation: Operation<'t>) -> Option<Operation<'t>> {
+    fn while_loop(&mut self, operation: &mut Operation<'t>) -> Option<()> {
         let mut names = Vec::new();
         self.cursor.expect("(")?;
         while !self.cursor.eat(")") {
@@ -307,6 +315,6 @@ impl<'t> Parser<'t> {
         operation.regions = vec![condition, self.region(parameters)?];
         operation.result_types = types.clone();
         operation.operand_types = types;
-        Some(operation)
+        Some(())
     }
 }

@@ -15,6 +15,7 @@ mod attributes;
 mod build;
 mod cursor;
 mod forms;
+mod known;
 mod names;
 mod operation;
 mod ops;
