@@ -1,5 +1,6 @@
 //! How a feature is made from a value: the available options, and the processing of images.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -118,85 +119,93 @@ impl RawType {
 impl FeatureSpec {
     /// The first option that does not fit this feature: the path of keys, the fault, and the accepted values.
     pub fn fault(&self, feature: &Feature) -> Option<(Vec<&'static str>, String, String)> {
-        let fault = |key: &'static str, measured: String, expected: String| Some((vec![key], measured, expected));
-        if let Some((option, measured, expected)) = self.random_resized_crop.as_ref().and_then(RandomResizedCrop::fault)
-        {
-            let measured = format!("`{option}: {measured}`");
-            return Some((vec!["random_resized_crop", option], measured, expected.to_string()));
+        self.crop_fault()
+            .or_else(|| self.word_vectors_fault(feature))
+            .or_else(|| self.image_fault(feature))
+            .or_else(|| self.channels_fault(feature))
+            .or_else(|| self.classes_fault(feature))
+            .or_else(|| self.size_fault(feature))
+    }
+
+    fn crop_fault(&self) -> Option<Fault> {
+        let (option, measured, expected) = self.random_resized_crop.as_ref().and_then(RandomResizedCrop::fault)?;
+        Some((vec!["random_resized_crop", option], format!("`{option}: {measured}`"), expected.to_string()))
+    }
+
+    fn word_vectors_fault(&self, feature: &Feature) -> Option<Fault> {
+        self.word_vectors.as_ref()?;
+        if let Some(other) = self.of_other_values(self.one_hot.then_some("one_hot")) {
+            return beside(other, "word_vectors", "`word_vectors` makes numbers of text");
         }
-        if self.word_vectors.is_some() {
-            let other = self.of_images().or(self.raw.map(|_| "raw")).or(self.one_hot.then_some("one_hot"));
-            if let Some(other) = other.or((self.offset != 0).then_some("offset")) {
-                let expected = "one of them: `word_vectors` makes numbers of text".to_string();
-                return fault(other, format!("`{other}` with `word_vectors`"), expected);
-            }
-            let is_ids = is_whole(feature);
-            if feature.dims.is_empty() || feature.dims.len() > if is_ids { 1 } else { 2 } {
-                let kind = if is_ids { "[words]" } else { "[numbers] or [words, numbers]" };
-                let expected = format!("it of {kind}: `{}` has dims {:?}", feature.name, feature.dims);
-                return fault("word_vectors", "`word_vectors`".to_string(), expected);
-            }
-        }
-        if let Some(key) = self.of_images() {
-            if !is_image(&feature.dims) {
-                let expected =
-                    format!("it of an image, [height, width, 1 or 3]: `{}` has dims {:?}", feature.name, feature.dims);
-                return fault(key, format!("`{key}`"), expected);
-            }
-            if self.raw.is_some() {
-                return fault(
-                    "raw",
-                    format!("`raw` with `{key}`"),
-                    "one of them: raw bytes are not an encoded image".to_string(),
-                );
-            }
-            if self.offset != 0 || self.one_hot {
-                let label = if self.one_hot { "one_hot" } else { "offset" };
-                let expected = "one of them: an image is not an integer".to_string();
-                return fault(label, format!("`{label}` with `{key}`"), expected);
-            }
-        }
-        for (key, numbers, is_good, expected) in [
-            ("mean", &self.mean, f32::is_finite as fn(f32) -> bool, "finite numbers"),
-            ("std", &self.std, |std| std.is_normal() && std > 0.0, "numbers above 0"),
-        ] {
-            let channels = feature.dims.last().copied().unwrap_or(1);
-            let is_right =
-                numbers.is_empty() || (numbers.len() as i64 == channels && numbers.iter().all(|&n| is_good(n)));
-            if !is_right {
-                return fault(
-                    key,
-                    format!("`{key}: {numbers:?}`"),
-                    format!("{expected}, one for each of {channels} channels"),
-                );
-            }
-        }
-        if !self.classes.is_empty() {
-            let other =
-                self.of_images().or(self.raw.map(|_| "raw")).or(self.word_vectors.as_ref().map(|_| "word_vectors"));
-            if let Some(other) = other.or((self.offset != 0).then_some("offset")) {
-                let expected = "one of them: `classes` makes numbers of names".to_string();
-                return fault(other, format!("`{other}` with `classes`"), expected);
-            }
-            let names: std::collections::BTreeSet<&String> = self.classes.iter().collect();
-            if names.len() < self.classes.len() {
-                return fault("classes", "one name twice in `classes`".to_string(), "each class once".to_string());
-            }
-            if !(self.one_hot || is_whole(feature) && feature.dims.is_empty()) {
-                let expected = format!("it of one whole number: `{}` has dims {:?}", feature.name, feature.dims);
-                return fault("classes", "`classes`".to_string(), expected);
-            }
-        }
-        if self.half_pixel_centers && self.resize.is_none() {
-            let expected = "it with `resize: bicubic` or `resize: bilinear`".to_string();
-            return fault("half_pixel_centers", "`half_pixel_centers` without `resize`".to_string(), expected);
-        }
-        if self.one_hot && feature.dims.len() != 1 {
-            let expected =
-                format!("it of a row, one number for each class: `{}` has dims {:?}", feature.name, feature.dims);
-            return fault("one_hot", "`one_hot`".to_string(), expected);
+        let is_ids = is_whole(feature);
+        if feature.dims.is_empty() || feature.dims.len() > if is_ids { 1 } else { 2 } {
+            let kind = if is_ids { "[words]" } else { "[numbers] or [words, numbers]" };
+            return for_other_dims("word_vectors", kind, feature);
         }
         None
+    }
+
+    fn image_fault(&self, feature: &Feature) -> Option<Fault> {
+        let key = self.of_images()?;
+        if !is_image(&feature.dims) {
+            return for_other_dims(key, "an image, [height, width, 1 or 3]", feature);
+        }
+        if self.raw.is_some() {
+            return beside("raw", key, "raw bytes are not an encoded image");
+        }
+        if self.offset != 0 || self.one_hot {
+            return beside(if self.one_hot { "one_hot" } else { "offset" }, key, "an image is not an integer");
+        }
+        None
+    }
+
+    /// A fault of `mean` or `std`, which have a number for each channel.
+    fn channels_fault(&self, feature: &Feature) -> Option<Fault> {
+        let n_channels = feature.dims.last().copied().unwrap_or(1);
+        let fault = |key: &'static str, numbers: &[f32], is_good: fn(f32) -> bool, expected: &str| {
+            let is_right =
+                numbers.is_empty() || numbers.len() as i64 == n_channels && numbers.iter().all(|&n| is_good(n));
+            let expected = || format!("{expected}, one for each of {n_channels} channels");
+            (!is_right).then(|| (vec![key], format!("`{key}: {numbers:?}`"), expected()))
+        };
+        fault("mean", &self.mean, f32::is_finite, "finite numbers")
+            .or_else(|| fault("std", &self.std, |std| std.is_normal() && std > 0.0, "numbers above 0"))
+    }
+
+    fn classes_fault(&self, feature: &Feature) -> Option<Fault> {
+        if self.classes.is_empty() {
+            return None;
+        }
+        if let Some(other) = self.of_other_values(self.word_vectors.as_ref().map(|_| "word_vectors")) {
+            return beside(other, "classes", "`classes` makes numbers of names");
+        }
+        let names: BTreeSet<&String> = self.classes.iter().collect();
+        if names.len() < self.classes.len() {
+            return Some((vec!["classes"], "one name twice in `classes`".to_string(), "each class once".to_string()));
+        }
+        if !(self.one_hot || is_whole(feature) && feature.dims.is_empty()) {
+            return for_other_dims("classes", "one whole number", feature);
+        }
+        None
+    }
+
+    /// A fault of the size of what is resized, or of a one-hot row.
+    fn size_fault(&self, feature: &Feature) -> Option<Fault> {
+        if self.half_pixel_centers && self.resize.is_none() {
+            let measured = "`half_pixel_centers` without `resize`".to_string();
+            let expected = "it with `resize: bicubic` or `resize: bilinear`".to_string();
+            return Some((vec!["half_pixel_centers"], measured, expected));
+        }
+        if self.one_hot && feature.dims.len() != 1 {
+            return for_other_dims("one_hot", "a row, one number for each class", feature);
+        }
+        None
+    }
+
+    /// The first set option for values that are no text: images, raw bytes, `other`, numbers with an offset.
+    fn of_other_values(&self, other: Option<&'static str>) -> Option<&'static str> {
+        let raw = || self.raw.map(|_| "raw");
+        self.of_images().or_else(raw).or(other).or((self.offset != 0).then_some("offset"))
     }
 
     /// The first set option that applies only to images.
@@ -284,6 +293,20 @@ impl FeatureSpec {
         buffers.pixels = decoded.pixels;
         done
     }
+}
+
+/// A path of keys, what is wrong there, and the accepted values.
+type Fault = (Vec<&'static str>, String, String);
+
+/// The fault of an option that excludes another.
+fn beside(key: &'static str, other: &str, reason: &str) -> Option<Fault> {
+    Some((vec![key], format!("`{key}` with `{other}`"), format!("one of them: {reason}")))
+}
+
+/// The fault of an option that applies only to features of other dims.
+fn for_other_dims(key: &'static str, dims: &str, feature: &Feature) -> Option<Fault> {
+    let expected = format!("it of {dims}: `{}` has dims {:?}", feature.name, feature.dims);
+    Some((vec![key], format!("`{key}`"), expected))
 }
 
 /// Whether to flip an image: true for half of them.
