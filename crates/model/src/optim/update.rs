@@ -116,60 +116,17 @@ impl Update {
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
         let learning_rate = self.emit_rate(graph, step);
         let variables = graph.variables();
-        let of_names = || gradients.iter().filter_map(|(number, _)| variables.get(*number)).map(|it| it.name.as_str());
-        if let Some(pattern) = self.idle_pattern(of_names) {
-            let message =
-                format!("`optimizers` has the pattern `{pattern}`, and no variable that trains has such a name");
-            let example = of_names().next().unwrap_or_default();
-            let error = RuleError::new("optimizer/pattern", message);
-            graph.fail("optimizer", &[step], error.with_help(format!("write one that matches, such as `{example}`")));
+        let names: Vec<&str> =
+            gradients.iter().filter_map(|(number, _)| variables.get(*number)).map(|it| it.name.as_str()).collect();
+        if let Some(error) = self.fault(&names) {
+            graph.fail("optimizer", &[step], error);
+            return learning_rate;
+        }
+        if let Some((operands, error)) = gradient_fault(graph, &variables, gradients) {
+            graph.fail("optimizer", &operands.iter().collect::<Vec<_>>(), error);
             return learning_rate;
         }
         let rates = self.emit_group_rates(graph, step);
-        let rule_of = |name: &str| match self.group_of(name) {
-            Some(number) => (self.groups[number].optimizer, &rates[number]),
-            None => (self.optimizer, &learning_rate),
-        };
-        let form = self.optimizer.decay_form();
-        let decoupled = |form: DecayForm| self.weight_decay.decoupled || form != DecayForm::Gradient;
-        let weight_decay = &WeightDecay { decoupled: decoupled(form), ..self.weight_decay.clone() };
-        let decay_of = |name: &str| {
-            let form = rule_of(name).0.decay_form();
-            (form, WeightDecay { decoupled: decoupled(form), ..self.weight_decay.clone() })
-        };
-        let mut is_given = vec![false; variables.len()];
-        let names = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
-        let excepts = self.weight_decay.value != 0.0 || form.is_of_the_rule();
-        if let Some(part) = weight_decay.idle(names).filter(|_| excepts) {
-            let message = format!("weight decay excepts `{part}`, and no variable's name holds that");
-            let example = names().next().unwrap_or_default();
-            let error = RuleError::new("optimizer/except", message);
-            graph.fail("optimizer", &[step], error.with_help(format!("name a part of one, such as of `{example}`")));
-            return learning_rate;
-        }
-        if self.optimizer.divides_by_rate() && self.rate_at(0) == 0.0 {
-            let message = format!("{} divides by the learning rate, which is 0 at step 0", self.optimizer.name());
-            let error = RuleError::new("optimizer/rate", message);
-            graph.fail("optimizer", &[step], error.with_help("start the schedule above 0"));
-            return learning_rate;
-        }
-        for (number, gradient) in gradients {
-            let Some(variable) = variables.get(*number) else {
-                let message = format!("variable {number} was asked for, but there are {}", variables.len());
-                graph.fail("optimizer", &[gradient], RuleError::new("optimizer/number", message));
-                return learning_rate;
-            };
-            if std::mem::replace(&mut is_given[*number], true) {
-                let message = format!("{} has two gradients, expected one", variable.name);
-                let error = RuleError::new("optimizer/twice", message).with_help("add them up first");
-                graph.fail("optimizer", &[gradient], error);
-                return learning_rate;
-            }
-            if let Some(error) = check(variable, graph.storage(), gradient) {
-                graph.fail("optimizer", &[&graph.tensor(variable.instr), gradient], error);
-                return learning_rate;
-            }
-        }
         let rounding = self.rounds_stochastically(graph).then(|| Rounding::begin(graph, step));
         if graph.storage() == Storage::Bf16Nearest {
             graph.warn(WARNING.to_string());
@@ -177,7 +134,8 @@ impl Update {
         let updated = |(number, _): &(usize, Tensor)| Updated::new(graph, *number, rounding.as_ref(), self.slots);
         let updated: Vec<Updated<'_>> = gradients.iter().map(updated).collect();
         let decayed = |(variable, (_, gradient)): (&Updated<'_>, &(usize, Tensor))| {
-            decay_of(&variable.name).1.emit(&variable.name, &variable.value, gradient)
+            let optimizer = self.optimizer_of(&variable.name);
+            self.weight_decay_with(optimizer).emit(&variable.name, &variable.value, gradient)
         };
         let pairs = || updated.iter().zip(gradients);
         let clip = self.clip.filter(|clip| clip.is_of_sum());
@@ -188,15 +146,52 @@ impl Update {
                 Some(clipped) => clipped[at].clone(),
                 None => decayed(pair),
             };
-            let (form, weight_decay) = decay_of(&variable.name);
-            let decay = match form.is_of_the_rule() {
-                true => (!weight_decay.excepts(&variable.name)).then_some(weight_decay.value),
-                false => weight_decay.decoupled_of(&variable.name),
-            };
-            let (optimizer, rate) = rule_of(&variable.name);
-            optimizer.emit(graph, variable, &gradient, decay, rate, step);
+            let optimizer = self.optimizer_of(&variable.name);
+            let rate = self.group_of(&variable.name).map_or(&learning_rate, |number| &rates[number]);
+            optimizer.emit(graph, variable, &gradient, self.decay_beside(optimizer, &variable.name), rate, step);
         }
         learning_rate
+    }
+
+    /// The first setting that has no effect on variables of these names, or that has no first step.
+    fn fault(&self, names: &[&str]) -> Option<RuleError> {
+        let (names, example) = (|| names.iter().copied(), names.first().copied().unwrap_or_default());
+        if let Some(pattern) = self.idle_pattern(names) {
+            let message =
+                format!("`optimizers` has the pattern `{pattern}`, and no variable that trains has such a name");
+            let help = format!("write one that matches, such as `{example}`");
+            return Some(RuleError::new("optimizer/pattern", message).with_help(help));
+        }
+        let excepts = self.weight_decay.value != 0.0 || self.optimizer.decay_form().is_of_the_rule();
+        if let Some(part) = self.weight_decay.idle(names).filter(|_| excepts) {
+            let message = format!("weight decay excepts `{part}`, and no variable's name holds that");
+            let help = format!("name a part of one, such as of `{example}`");
+            return Some(RuleError::new("optimizer/except", message).with_help(help));
+        }
+        if self.optimizer.divides_by_rate() && self.rate_at(0) == 0.0 {
+            let message = format!("{} divides by the learning rate, which is 0 at step 0", self.optimizer.name());
+            return Some(RuleError::new("optimizer/rate", message).with_help("start the schedule above 0"));
+        }
+        None
+    }
+
+    /// The rule of a variable.
+    fn optimizer_of(&self, name: &str) -> Optimizer {
+        self.group_of(name).map_or(self.optimizer, |number| self.groups[number].optimizer)
+    }
+
+    /// The weight decay with a rule: decoupled if the rule does not take it with the gradient.
+    fn weight_decay_with(&self, optimizer: Optimizer) -> WeightDecay {
+        let decoupled = self.weight_decay.decoupled || optimizer.decay_form() != DecayForm::Gradient;
+        WeightDecay { decoupled, ..self.weight_decay.clone() }
+    }
+
+    /// The weight decay that the rule of a variable applies beside the gradient, if any.
+    fn decay_beside(&self, optimizer: Optimizer, name: &str) -> Option<f64> {
+        match optimizer.decay_form().is_of_the_rule() {
+            true => (!self.weight_decay.excepts(name)).then_some(self.weight_decay.value),
+            false => self.weight_decay_with(optimizer).decoupled_of(name),
+        }
     }
 
     /// The index of a variable's group.
@@ -309,6 +304,28 @@ impl Update {
 const WARNING: &str = "variables are stored as bf16_nearest: updates smaller than half an ulp, 2^-9 to 2^-8 of a variable, \
                        are lost, and training stalls; bf16_stochastic takes as much memory and keeps their mean, \
                        bf16_compensated keeps them";
+
+/// The first gradient that is not the only one of a variable, or that does not fit it; with the tensors at fault.
+fn gradient_fault(
+    graph: &Graph,
+    variables: &[VariableInfo],
+    gradients: &[(usize, Tensor)],
+) -> Option<(Vec<Tensor>, RuleError)> {
+    let mut has_gradient = vec![false; variables.len()];
+    gradients.iter().find_map(|(number, gradient)| {
+        let Some(variable) = variables.get(*number) else {
+            let message = format!("variable {number} was asked for, but there are {}", variables.len());
+            return Some((vec![gradient.clone()], RuleError::new("optimizer/number", message)));
+        };
+        if std::mem::replace(&mut has_gradient[*number], true) {
+            let message = format!("{} has two gradients, expected one", variable.name);
+            let error = RuleError::new("optimizer/twice", message).with_help("add them up first");
+            return Some((vec![gradient.clone()], error));
+        }
+        let error = check(variable, graph.storage(), gradient)?;
+        Some((vec![graph.tensor(variable.instr), gradient.clone()], error))
+    })
+}
 
 /// The error of updating a variable in this storage with this gradient, if there is one.
 fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option<RuleError> {
