@@ -7,7 +7,7 @@ use crate::objective::Objective;
 use crate::program::{Step, TaskProgram, emit_step, say_replicas};
 use crate::program_error::ProgramError;
 use bf16scope_hlo::ops::{BinaryOp, Comparison};
-use bf16scope_hlo::{DType, Emitter, InstrId};
+use bf16scope_hlo::{DType, InstrId, Module};
 use bf16scope_model::graph::{Graph, Numbers, Program, Storage, Tensor, VariableInfo};
 use bf16scope_model::optim::LOW;
 use bf16scope_model::task::Task;
@@ -42,84 +42,23 @@ pub(crate) fn observing(
     let features = task.features();
     let is_label =
         |name: &str| name == WEIGHT || features.iter().any(|feature| feature.name == name && feature.is_label);
-    let inputs_of = |graph: &Graph| -> Vec<(InstrId, bool)> {
-        graph.inputs().iter().map(|input| (input.instr, is_label(&input.name))).collect()
-    };
     let choose = |graph: &Graph, loss: &Tensor| {
-        let chosen = graph
-            .emitter()
-            .with_module(|module| Forward::new(module.comp(graph.emitter().comp()), &inputs_of(graph)).chosen());
+        let chosen = graph.emitter().with_module(|module| forward(graph, module, &is_label).chosen());
         chosen.into_iter().chain([loss.id]).collect()
     };
     let Step { graph, gradients, observed, .. } = emit_step(task, numbers, batch, objective, &choose)?;
-    let mut rows = Rows { e: graph.emitter(), rows: Vec::new(), words: Vec::new() };
-    // The forward pass again, with names and roles: the same values were chosen above.
-    let n_forward = observed.iter().map(|(id, _)| id.idx() + 1).max().unwrap_or(0);
-    let variables = graph.variables();
+    let mut rows = Rows { graph: &graph, variables: graph.variables(), rows: Vec::new(), words: Vec::new() };
     // The row of each value.
-    let mut places: BTreeMap<InstrId, usize> = BTreeMap::new();
-    for input in graph.inputs() {
-        // The weights of examples are not a feature of the model.
-        if input.dtype.is_float() && input.name != WEIGHT {
-            places.insert(input.instr, rows.rows.len());
-            let role = if is_label(&input.name) { Role::Label } else { Role::Input };
-            rows.push(&input.name, Quantity::Activation, Some(role), input.instr, [None, None]);
-        }
-    }
+    let mut places = rows.push_inputs(&is_label);
     let n_inputs = rows.rows.len();
     places.extend(observed.iter().enumerate().map(|(at, &(id, _))| (id, n_inputs + at)));
-    let (described, is_gated, statistics) = graph.emitter().with_module(|module| {
-        let forward = Forward::new(module.comp(graph.emitter().comp()), &inputs_of(&graph));
-        let described: BTreeMap<InstrId, Described> = observed
-            .iter()
-            .map(|&(id, _)| {
-                let (layer, role) = forward.described(id, id.idx() + 1 == n_forward);
-                (id, Described { layer, role, takes: forward.takes(id, &places), function: forward.function(id) })
-            })
-            .collect();
-        let loss = InstrId(n_forward.saturating_sub(1) as u32);
-        let open = forward.without_gates(loss);
-        let is_gated: Vec<bool> = variables.iter().map(|variable| !open[variable.instr.idx()]).collect();
-        let statistic =
-            |variable: &VariableInfo| Some((variable.name.clone(), forward.kept(variable.instr, variable.update?)?));
-        let statistics: Vec<(String, f64)> =
-            variables.iter().filter(|variable| !variable.trainable).filter_map(statistic).collect();
-        (described, is_gated, statistics)
-    });
-    for (id, _) in &observed {
-        let Described { layer, role, takes, function } = &described[id];
-        rows.push(layer, Quantity::Activation, *role, *id, [None, None]);
-        if let Some(row) = rows.rows.last_mut() {
-            (row.takes, row.function) = (takes.clone(), *function);
-        }
-    }
-    for (id, cotangent) in observed.iter().rev() {
-        let Described { layer, role, .. } = &described[id];
-        // A softmax exponent's cotangent is inside a gradient rule, or equals the logits'; that of the loss is the loss
-        // scale.
-        if let (Some(cotangent), None | Some(Role::Residual | Role::Activated)) = (cotangent, role) {
-            rows.push(layer, Quantity::Cotangent, *role, *cotangent, [None, None]);
-        }
-    }
-    for (number, gradient) in &gradients {
-        rows.push(&variables[*number].name, Quantity::Gradient, None, gradient.id, [None, None]);
-        if let Some(row) = rows.rows.last_mut() {
-            row.is_gated = is_gated[*number];
-        }
-    }
-    for (number, gradient) in &gradients {
-        let Some(Change { old, new }) = Change::from_update(&graph, &variables, *number) else { continue };
-        let is_lost = |old: &Tensor, new: &Tensor| {
-            let zeros = graph.full(gradient.dtype(), &gradient.dims(), 0.0);
-            let moved = gradient.compare(Comparison::Ne, &zeros);
-            old.equal(new).binary(BinaryOp::And, &moved).id
-        };
-        let compute = numbers.precision.compute();
-        let counted = [is_lost(&old, &new), is_lost(&old.cast(compute), &new.cast(compute))];
-        let name = &variables[*number].name;
-        rows.push_beside(name, Quantity::Update, None, (&new - &old).id, counted.map(Some), Some(old.id));
-        rows.set_reported_dtype(variables[*number].dtype);
-    }
+    // The forward pass again, with names and roles: the same values were chosen above.
+    let Described { values, is_gated, statistics } = graph
+        .emitter()
+        .with_module(|module| describe(&forward(&graph, module, &is_label), &rows.variables, &observed, &places));
+    rows.push_values(&values);
+    rows.push_gradients(&gradients, &is_gated);
+    rows.push_updates(&gradients, numbers.precision.compute());
     let Rows { rows, words, .. } = rows;
     let all = graph.emitter().concatenate(&words, 0);
     let mut program: Program = graph.finish_for_good(&[("watch", &graph.tensor(all))])?;
@@ -133,56 +72,145 @@ pub(crate) fn observing(
 /// The input with the weights of examples.
 const WEIGHT: &str = "weight";
 
-/// The description of an observed value.
+/// The forward pass of a graph.
+fn forward<'a>(graph: &Graph, module: &'a Module, is_label: &dyn Fn(&str) -> bool) -> Forward<'a> {
+    let inputs = graph.inputs();
+    let inputs: Vec<(InstrId, bool)> = inputs.iter().map(|input| (input.instr, is_label(&input.name))).collect();
+    Forward::new(module.comp(graph.emitter().comp()), &inputs)
+}
+
+/// Names and roles in the forward pass.
 struct Described {
+    values: Vec<Value>,
+    /// For each variable whether the loss depends on it only through gates.
+    is_gated: Vec<bool>,
+    /// Running statistics, with the share that a step keeps of them.
+    statistics: Vec<(String, f64)>,
+}
+
+/// An observed value.
+struct Value {
+    id: InstrId,
+    cotangent: Option<InstrId>,
     layer: String,
     role: Option<Role>,
+    /// The rows that it depends on.
     takes: Vec<u32>,
     function: Option<Function>,
 }
 
+/// Describes observed values and variables; `places` are the rows of values.
+fn describe(
+    forward: &Forward<'_>,
+    variables: &[VariableInfo],
+    observed: &[(InstrId, Option<InstrId>)],
+    places: &BTreeMap<InstrId, usize>,
+) -> Described {
+    let loss = InstrId(observed.iter().map(|(id, _)| id.idx()).max().unwrap_or(0) as u32);
+    let value = |&(id, cotangent): &(InstrId, Option<InstrId>)| {
+        let (layer, role) = forward.described(id, id == loss);
+        Value { id, cotangent, layer, role, takes: forward.takes(id, places), function: forward.function(id) }
+    };
+    let open = forward.without_gates(loss);
+    let statistic =
+        |variable: &VariableInfo| Some((variable.name.clone(), forward.kept(variable.instr, variable.update?)?));
+    Described {
+        values: observed.iter().map(value).collect(),
+        is_gated: variables.iter().map(|variable| !open[variable.instr.idx()]).collect(),
+        statistics: variables.iter().filter(|variable| !variable.trainable).filter_map(statistic).collect(),
+    }
+}
+
 /// Rows under construction.
 struct Rows<'a> {
-    e: &'a Emitter,
+    graph: &'a Graph,
+    variables: Vec<VariableInfo>,
     rows: Vec<RowOf>,
     words: Vec<InstrId>,
 }
 
+/// What is counted of an update beside its statistics.
+#[derive(Default)]
+struct Beside {
+    /// Elements that are lost, in f32 and in the compute dtype.
+    counted: [Option<InstrId>; 2],
+    /// The variable, whose largest magnitude is reported.
+    variable: Option<InstrId>,
+}
+
 impl Rows<'_> {
-    fn push(
-        &mut self,
-        layer: &str,
-        quantity: Quantity,
-        role: Option<Role>,
-        values: InstrId,
-        counted: [Option<InstrId>; 2],
-    ) {
-        self.push_beside(layer, quantity, role, values, counted, None);
+    /// Adds a row for each floating-point input; returns the rows.
+    fn push_inputs(&mut self, is_label: &dyn Fn(&str) -> bool) -> BTreeMap<InstrId, usize> {
+        let mut places = BTreeMap::new();
+        for input in self.graph.inputs() {
+            // The weights of examples are not a feature of the model.
+            if input.dtype.is_float() && input.name != WEIGHT {
+                places.insert(input.instr, self.rows.len());
+                let role = if is_label(&input.name) { Role::Label } else { Role::Input };
+                self.push(&input.name, Quantity::Activation, Some(role), input.instr);
+            }
+        }
+        places
     }
 
-    /// The same, with the largest magnitude of another array: for an update, of the variable.
+    /// Adds a row for each value of the forward pass, then rows of cotangents, from the loss on.
+    fn push_values(&mut self, values: &[Value]) {
+        for Value { id, layer, role, takes, function, .. } in values {
+            let row = self.push(layer, Quantity::Activation, *role, *id);
+            (row.takes, row.function) = (takes.clone(), *function);
+        }
+        for Value { cotangent, layer, role, .. } in values.iter().rev() {
+            // A softmax exponent's cotangent is inside a gradient rule, or equals the logits'; that of the loss is the
+            // loss scale.
+            if let (Some(cotangent), None | Some(Role::Residual | Role::Activated)) = (cotangent, role) {
+                self.push(layer, Quantity::Cotangent, *role, *cotangent);
+            }
+        }
+    }
+
+    fn push_gradients(&mut self, gradients: &[(usize, Tensor)], is_gated: &[bool]) {
+        for (number, gradient) in gradients {
+            let name = self.variables[*number].name.clone();
+            self.push(&name, Quantity::Gradient, None, gradient.id).is_gated = is_gated[*number];
+        }
+    }
+
+    /// Adds a row for each update; elements are also counted that the update does not change in f32, and in `compute`.
+    fn push_updates(&mut self, gradients: &[(usize, Tensor)], compute: DType) {
+        for (number, gradient) in gradients {
+            let Some(Change { old, new }) = Change::from_update(self.graph, &self.variables, *number) else { continue };
+            let is_lost = |old: &Tensor, new: &Tensor| {
+                let zeros = self.graph.full(gradient.dtype(), &gradient.dims(), 0.0);
+                let moved = gradient.compare(Comparison::Ne, &zeros);
+                old.equal(new).binary(BinaryOp::And, &moved).id
+            };
+            let counted = [is_lost(&old, &new), is_lost(&old.cast(compute), &new.cast(compute))].map(Some);
+            let beside = Beside { counted, variable: Some(old.id) };
+            let VariableInfo { name, dtype, .. } = self.variables[*number].clone();
+            self.push_beside(&name, Quantity::Update, None, (&new - &old).id, beside).reported_dtype = dtype;
+        }
+    }
+
+    fn push(&mut self, layer: &str, quantity: Quantity, role: Option<Role>, values: InstrId) -> &mut RowOf {
+        self.push_beside(layer, quantity, role, values, Beside::default())
+    }
+
     fn push_beside(
         &mut self,
         layer: &str,
         quantity: Quantity,
         role: Option<Role>,
         values: InstrId,
-        counted: [Option<InstrId>; 2],
-        beside: Option<InstrId>,
-    ) {
-        let dtype = self.e.dtype(values);
-        let n = self.e.dims(values).iter().product::<i64>().max(0) as u64;
+        beside: Beside,
+    ) -> &mut RowOf {
+        let e = self.graph.emitter();
+        let dtype = e.dtype(values);
+        let n = e.dims(values).iter().product::<i64>().max(0) as u64;
         let layer = layer.to_string();
         let (takes, function, is_gated) = (Vec::new(), None, false);
+        self.words.push(emit(e, values, beside.counted, beside.variable));
         self.rows.push(RowOf { layer, quantity, role, dtype, reported_dtype: dtype, n, takes, function, is_gated });
-        self.words.push(emit(self.e, values, counted, beside));
-    }
-
-    /// Sets the dtype that the last row reports.
-    fn set_reported_dtype(&mut self, dtype: DType) {
-        if let Some(last) = self.rows.last_mut() {
-            last.reported_dtype = dtype;
-        }
+        self.rows.last_mut().expect("a row was added")
     }
 }
 
