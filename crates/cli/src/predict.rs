@@ -8,7 +8,7 @@ mod write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::arrays::Collected;
 use self::write::{Output, PredictionFormat};
@@ -96,8 +96,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let named = args.experiment.display();
     let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
     let trained = args.run.which.read(&args.experiment)?;
-    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path, .. } = &trained;
-    let precision = *precision;
+    let TrainedExperiment { experiment, precision, checkpoint: path, .. } = &trained;
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
     emit::check_names(&[("-o", args.output.as_deref())], &read)?;
     let kind = args.output.as_deref().map(PredictionFormat::from_path).transpose()?;
@@ -122,15 +121,27 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     drop(phase);
     let phase = Phase::begin(format!("compiling {named}"), context.quiet);
     let client = args.run.client(context)?;
-    let tuning = args.run.tuning(experiment);
-    let predictor = Predictor::new(&client, &*task, precision, batch, &tuning)?;
+    let predictor = Predictor::new(&client, &*task, *precision, batch, &args.run.tuning(experiment))?;
     drop(phase);
-    let bar = progress::bar(n_examples, context.quiet);
-    bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
-    let mut collected =
-        Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits()).named(names);
-    let predicted = predictor.predict(path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
+    let top = args.top.map(|k| k as usize);
+    let collected = Collected::new(n_examples, keep, top, task.independent_logits()).named(names);
+    let collected = collect(&predictor, (path, &checkpoint), &*source, collected, context)?;
+    let files = args.files(&*source, keep as u64);
+    Predictions { args, trained: &trained, checkpoint: &checkpoint, n_examples, collected, files }.show(output, context)
+}
+
+/// Predicts all examples of a source from a checkpoint that was read from `path`.
+fn collect(
+    predictor: &Predictor,
+    (path, checkpoint): (&Path, &Checkpoint),
+    source: &dyn Source,
+    mut collected: Collected,
+    context: &Context,
+) -> anyhow::Result<Collected> {
+    let bar = progress::bar(source.n_examples(), context.quiet);
+    bar.set_prefix("predicting");
+    let predicted = predictor.predict(path, checkpoint, source, |batch| -> anyhow::Result<()> {
         bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
         collected.add(batch, |index| source.place(index))
     });
@@ -139,38 +150,60 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if collected.arrays.is_empty() {
         bail!("the task predicts nothing; expected predictions by name in Mode::Predict");
     }
-    let files = args.files(&*source, keep as u64);
-    let mut head = json!({
-        "experiment": experiment_path, "checkpoint": path, "precision": precision.name(),
-        "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
-        "by_averages": checkpoint.has_averages(),
-    });
-    if let Some(files) = &files {
-        head["files"] = json!(files);
-    }
-    if let Some(names) = collected.class_names() {
-        head["class_names"] = json!(names);
-    }
-    let is_written = output.is_some();
-    if let Some(output) = output {
-        output.finish(&head, &collected.arrays)?;
-    }
-    if args.json {
-        let mut object = head;
-        match is_written {
-            true => object["output"] = json!(args.output),
-            false => object["predictions"] = write::as_json(&collected.arrays)?,
+    Ok(collected)
+}
+
+/// The predictions of a checkpoint.
+struct Predictions<'a> {
+    args: &'a Args,
+    trained: &'a TrainedExperiment,
+    checkpoint: &'a Checkpoint,
+    n_examples: u64,
+    collected: Collected,
+    /// The names of the examples, if each is a file.
+    files: Option<Vec<String>>,
+}
+
+impl Predictions<'_> {
+    /// Writes them to the output, and prints them or where they are.
+    fn show(&self, output: Option<Output>, context: &Context) -> anyhow::Result<Status> {
+        let mut head = self.head();
+        let is_written = output.is_some();
+        if let Some(output) = output {
+            output.finish(&head, &self.collected.arrays)?;
         }
-        context.print_json(&object)?;
-        return Ok(Status::Ok);
+        if self.args.json {
+            match is_written {
+                true => head["output"] = json!(self.args.output),
+                false => head["predictions"] = write::as_json(&self.collected.arrays)?,
+            }
+            context.print_json(&head)?;
+            return Ok(Status::Ok);
+        }
+        let text = match &self.args.output {
+            Some(output) => format!("{}: {}\n", output.display(), self.collected.described()),
+            None => table(&self.collected, self.files.as_deref(), self.n_examples, context.screen)?,
+        };
+        context.print(&(heading(self.trained, self.checkpoint, self.n_examples) + &text))?;
+        Ok(Status::Ok)
     }
-    let mut text = heading(&trained, &checkpoint, n_examples);
-    text += &match &args.output {
-        Some(output) => format!("{}: {}\n", output.display(), collected.described()),
-        None => table(&collected, files.as_deref(), n_examples, context.screen)?,
-    };
-    context.print(&text)?;
-    Ok(Status::Ok)
+
+    /// How they were computed, as JSON.
+    fn head(&self) -> Value {
+        let TrainedExperiment { path, precision, checkpoint: checkpoint_path, .. } = self.trained;
+        let mut head = json!({
+            "experiment": path, "checkpoint": checkpoint_path, "precision": precision.name(),
+            "steps": self.checkpoint.position.step, "inputs": self.args.inputs, "n_examples": self.n_examples,
+            "by_averages": self.checkpoint.has_averages(),
+        });
+        if let Some(files) = &self.files {
+            head["files"] = json!(files);
+        }
+        if let Some(names) = self.collected.class_names() {
+            head["class_names"] = json!(names);
+        }
+        head
+    }
 }
 
 /// Adds advice to the error for an unreadable example: `predict` skips none.

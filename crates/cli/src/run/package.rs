@@ -5,100 +5,281 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{Args, Input, Outcome, Was, described, output, results, say};
-use crate::arrays::{self, Inputs};
+use super::{Args, Input, Outcome, Output, Was, described, output, results, say};
+use crate::arrays::{self, Inputs, Parameter};
 use crate::eval::first_greatest;
 use crate::package::compiler_of;
 use crate::{Context, Status, emit, excess, module_file, progress};
-use bf16scope_data::Loader;
 use bf16scope_data::npz::NpzWriter;
+use bf16scope_data::{Batch, Loader};
 use bf16scope_files as files;
 use bf16scope_hlo::proto::encode;
 use bf16scope_hlo::{ArrayShape, DType, Literal, Module};
 use bf16scope_model::graph::Precision;
-use bf16scope_pjrt::{Arg, Buffer, Client, Executable};
+use bf16scope_pjrt::{Arg, Buffer, Client, Executable, Platform};
 use bf16scope_train::experiment::Experiment;
-use bf16scope_train::package::{self, Manifest};
+use bf16scope_train::package::{self, Manifest, Signature};
 use bf16scope_train::predicted_from;
 
 /// Runs a package: each device gets its part of every input, and returns its part of every result.
 pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let folder = &args.module;
-    args.sizes.refuse(folder)?;
-    if !folder.join(package::MANIFEST).exists() {
-        bail!(
-            "{} is a folder without {}, so it is not a package\nhelp: name a module, or make a package with `bf16scope package`",
-            folder.display(),
-            package::MANIFEST
-        );
+    let (package, inputs) = Package::read(args, context)?;
+    match (&args.inputs, &package.manifest.experiment) {
+        (Some(file), Some(_)) if !has_arrays(file, &inputs, args.random) => package.run_on_files(file),
+        (file, _) => package.run_on_arrays(Inputs::for_parameters(inputs, file.as_deref(), args.random)?),
     }
-    ensure!(
-        args.excess_precision.is_none(),
-        "--excess-precision is for modules: a package is compiled as package.json says on a TPU, and with every rounding \
-         performed elsewhere\nhelp: leave it out, or run {} itself",
-        folder.join("program.hlo.pb").display()
-    );
-    let manifest = Manifest::read(folder)?;
-    let n_devices = manifest.n_devices;
-    let n_available = args.device.n_devices().map_or(1, |n| n as usize);
-    ensure!(
-        n_available >= n_devices || *args.device.name() != *"cpu" && !args.device.name().starts_with("cpu:"),
-        "the package is for {n_devices} devices, and {} has {n_available}\nhelp: --device cpu:{n_devices}",
-        args.device
-    );
-    let program = folder.join(&manifest.program.file);
-    let module = module_file::load(&program, &context.converter())?;
-    let mut parameters = arrays::parameters(&module)?;
-    let n_variables = parameters
-        .len()
-        .checked_sub(manifest.inputs.len())
-        .with_context(|| format!("{} has fewer parameters than {} has inputs", program.display(), package::MANIFEST))?;
-    let mut whole = parameters.split_off(n_variables);
-    for parameter in &mut whole {
-        parameter.of_all(n_devices);
-    }
-    let variables_file = folder.join(&manifest.variables.file);
-    let mut variables = Inputs::for_parameters(parameters, Some(&variables_file), None)?;
-    if let (Some(file), Some(_)) = (&args.inputs, &manifest.experiment)
-        && (!is_npz(file)
-            || Inputs::for_parameters(whole.clone(), Some(file), args.random)
-                .and_then(|mut inputs| inputs.check_all())
-                .is_err())
-    {
-        return of_files(args, context, &manifest, &module, &mut variables, file);
-    }
-    let mut inputs = Inputs::for_parameters(whole, args.inputs.as_deref(), args.random)?;
-    variables.check_memory(n_devices as u64)?;
-    inputs.check_memory(2)?;
-    if let Some(path) = &args.outputs {
-        emit::check_kind(path, b"PK", ".npz archive")?;
-    }
-    let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
-    let client = args.as_tpu.client(args.limits.client_of_all(&args.device, context)?);
-    let spinner = progress::spinner(format!("loading {}", folder.display()), context.quiet);
-    let began = Instant::now();
-    let (executable, was) = load(args, &manifest, &client, &encode::to_bytes(&module)?, context)?;
-    let compile_seconds = began.elapsed().as_secs_f64();
-    spinner.finish_and_clear();
-    let (parts, run_seconds) = execute(&client, &executable, &mut variables, &mut inputs, n_devices)?;
-    let names: Vec<String> = manifest.outputs.iter().map(|output| output.name.clone()).collect();
-    let outputs = results(parts, |position| names.get(position).cloned(), npz.as_mut(), args.raw_bf16)?;
-    npz.map(NpzWriter::finish).transpose()?;
-    let outcome = Outcome {
-        module: module.name.clone(),
-        allow_excess_precision: excess::to_run(None, &args.device, manifest.excess_precision),
-        inputs: described(&inputs),
-        outputs,
-        was,
-        compile_seconds,
-        run_seconds,
-        class_names: Vec::new(),
-    };
-    say(args, &outcome, context)
 }
 
-fn is_npz(file: &Path) -> bool {
-    file.extension().is_some_and(|ending| ending == "npz")
+/// Whether a file has the arrays of these parameters.
+fn has_arrays(file: &Path, parameters: &[Parameter], random: Option<u64>) -> bool {
+    let read = || Inputs::for_parameters(parameters.to_vec(), Some(file), random)?.check_all();
+    file.extension().is_some_and(|ending| ending == "npz") && read().is_ok()
+}
+
+/// A package whose manifest and program are read.
+struct Package<'a> {
+    args: &'a Args,
+    context: &'a Context,
+    manifest: Manifest,
+    module: Module,
+    /// The variables, read from their file when they are needed.
+    variables: Inputs,
+}
+
+impl<'a> Package<'a> {
+    /// Reads a package; also returns the parameters of the program that are no variables, for all devices together.
+    fn read(args: &'a Args, context: &'a Context) -> anyhow::Result<(Package<'a>, Vec<Parameter>)> {
+        let folder = &args.module;
+        args.sizes.refuse(folder)?;
+        check_manifest_exists(folder)?;
+        ensure!(
+            args.excess_precision.is_none(),
+            "--excess-precision is for modules: a package is compiled as package.json says on a TPU, and with every \
+             rounding performed elsewhere\nhelp: leave it out, or run {} itself",
+            folder.join("program.hlo.pb").display()
+        );
+        let manifest = Manifest::read(folder)?;
+        check_n_devices(manifest.n_devices, &args.device)?;
+        let program = folder.join(&manifest.program.file);
+        let module = module_file::load(&program, &context.converter())?;
+        let mut parameters = arrays::parameters(&module)?;
+        let n_variables = parameters.len().checked_sub(manifest.inputs.len()).with_context(|| {
+            format!("{} has fewer parameters than {} has inputs", program.display(), package::MANIFEST)
+        })?;
+        let mut inputs = parameters.split_off(n_variables);
+        inputs.iter_mut().for_each(|parameter| parameter.of_all(manifest.n_devices));
+        let variables = Inputs::for_parameters(parameters, Some(&folder.join(&manifest.variables.file)), None)?;
+        Ok((Package { args, context, manifest, module, variables }, inputs))
+    }
+
+    /// Runs it once on whole arrays.
+    fn run_on_arrays(mut self, mut inputs: Inputs) -> anyhow::Result<Status> {
+        let (args, n_devices) = (self.args, self.manifest.n_devices);
+        self.variables.check_memory(n_devices as u64)?;
+        inputs.check_memory(2)?;
+        let mut npz = self.begin_outputs()?;
+        let client = self.client()?;
+        let spinner = progress::spinner(format!("loading {}", args.module.display()), self.context.quiet);
+        let loaded = self.load(&client)?;
+        spinner.finish_and_clear();
+        let (parts, run_seconds) = execute(&client, &loaded.executable, &mut self.variables, &mut inputs, n_devices)?;
+        let name = |position: usize| self.manifest.outputs.get(position).map(|output| output.name.clone());
+        let outputs = results(parts, name, npz.as_mut(), args.raw_bf16)?;
+        npz.map(NpzWriter::finish).transpose()?;
+        say(args, &self.outcome(&loaded, described(&inputs), outputs, run_seconds), self.context)
+    }
+
+    /// Runs it on files that its experiment's `data` turn into features, batch by batch.
+    fn run_on_files(mut self, file: &Path) -> anyhow::Result<Status> {
+        let (args, folder) = (self.args, &self.args.module);
+        let path = folder.join(package::EXPERIMENT);
+        let experiment = Experiment::read(&path)?.with_learnt(self.manifest.learnt.as_ref());
+        let source = experiment.read_other(&path, file, &self.context.setup())?;
+        let features = predicted_from(&*experiment.task());
+        let precision: Precision = self.manifest.precision.parse().with_context(|| format!("{}", folder.display()))?;
+        let batch_size = self.batch_size()?;
+        let n_examples = usize::try_from(source.n_examples()).unwrap_or(usize::MAX);
+        let loader = Loader::new(&*source, &features, precision.compute(), batch_size.min(n_examples), 0)?.strict();
+        loader.check()?;
+        let mut npz = self.begin_outputs()?;
+        let client = self.client()?;
+        let loaded = self.load(&client)?;
+        let began = Instant::now();
+        let (manifest, executable) = (&self.manifest, &loaded.executable);
+        let variables = on_all_devices(&client, &mut self.variables, manifest.n_devices)?;
+        let batches = Batches { client: &client, executable, manifest, variables, batch_size };
+        let mut wholes: Vec<Option<Whole>> = manifest.outputs.iter().map(|_| None).collect();
+        for batch in loader.in_order() {
+            batches.run(&batch?, &mut wholes)?;
+        }
+        let run_seconds = began.elapsed().as_secs_f64();
+        let class_names = class_names(manifest, &wholes);
+        let named = manifest.outputs.iter().zip(wholes).filter_map(|(signature, whole)| Some((signature, whole?)));
+        let write = |(signature, whole): (&Signature, Whole)| {
+            output(signature.name.clone(), whole.shape, &whole.bytes, npz.as_mut(), args.raw_bf16)
+        };
+        let outputs = named.map(write).collect::<anyhow::Result<Vec<_>>>()?;
+        npz.map(NpzWriter::finish).transpose()?;
+        let input = |input: &Signature| Input {
+            parameter: input.name.clone(),
+            dtype: precision_name(&input.dtype),
+            dims: input.dims.clone(),
+            array: Some(file.display().to_string()),
+        };
+        let inputs = manifest.inputs.iter().map(input).collect();
+        let outcome = Outcome { class_names, ..self.outcome(&loaded, inputs, outputs, run_seconds) };
+        say(args, &outcome, self.context)
+    }
+
+    /// The examples in a batch of all devices.
+    fn batch_size(&self) -> anyhow::Result<usize> {
+        let of_device = self.manifest.inputs.first().and_then(|input| input.dims.first()).copied().unwrap_or(1);
+        Ok(usize::try_from(of_device)? * self.manifest.n_devices)
+    }
+
+    /// Creates the requested archive of results. Before the work: the path must be writable.
+    fn begin_outputs(&self) -> anyhow::Result<Option<NpzWriter>> {
+        let Some(path) = &self.args.outputs else { return Ok(None) };
+        emit::check_kind(path, b"PK", ".npz archive")?;
+        Ok(Some(NpzWriter::create(path)?))
+    }
+
+    fn client(&self) -> anyhow::Result<Client> {
+        let args = self.args;
+        Ok(args.as_tpu.client(args.limits.client_of_all(&args.device, self.context)?))
+    }
+
+    /// The package's executable if this device can run it, otherwise its program, compiled here.
+    fn load(&self, client: &Client) -> anyhow::Result<Loaded> {
+        let began = Instant::now();
+        let program = encode::to_bytes(&self.module)?;
+        let (executable, was) = load(self.args, &self.manifest, client, &program, self.context)?;
+        Ok(Loaded { executable, was, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    fn outcome(&self, loaded: &Loaded, inputs: Vec<Input>, outputs: Vec<Output>, run_seconds: f64) -> Outcome {
+        Outcome {
+            module: self.module.name.clone(),
+            allow_excess_precision: excess::to_run(None, &self.args.device, self.manifest.excess_precision),
+            inputs,
+            outputs,
+            was: loaded.was,
+            compile_seconds: loaded.seconds,
+            run_seconds,
+            class_names: Vec::new(),
+        }
+    }
+}
+
+fn check_manifest_exists(folder: &Path) -> anyhow::Result<()> {
+    ensure!(
+        folder.join(package::MANIFEST).exists(),
+        "{} is a folder without {}, so it is not a package\nhelp: name a module, or make a package with `bf16scope package`",
+        folder.display(),
+        package::MANIFEST
+    );
+    Ok(())
+}
+
+/// Refuses a CPU with fewer devices than the package is for.
+fn check_n_devices(n_devices: usize, device: &Platform) -> anyhow::Result<()> {
+    let n_available = device.n_devices().map_or(1, |n| n as usize);
+    ensure!(
+        n_available >= n_devices || *device.name() != *"cpu" && !device.name().starts_with("cpu:"),
+        "the package is for {n_devices} devices, and {device} has {n_available}\nhelp: --device cpu:{n_devices}"
+    );
+    Ok(())
+}
+
+/// An executable, and how long it took to get it.
+struct Loaded {
+    executable: Executable,
+    was: Was,
+    seconds: f64,
+}
+
+/// A result over all examples.
+struct Whole {
+    shape: ArrayShape,
+    bytes: Vec<u8>,
+}
+
+/// Variables as buffers on each device.
+fn on_all_devices(client: &Client, variables: &mut Inputs, n_devices: usize) -> anyhow::Result<Vec<Vec<Buffer>>> {
+    let mut buffers: Vec<Vec<Buffer>> = (0..n_devices).map(|_| Vec::new()).collect();
+    for position in 0..variables.parameters.len() {
+        let Literal::Array { shape, bytes } = variables.literal(position)? else {
+            bail!("parameter {position} is not an array: this is a bug of bf16scope");
+        };
+        for (device, buffers) in buffers.iter_mut().enumerate() {
+            buffers.push(client.buffer_from_host(&bytes, shape.dtype, &shape.dims, device)?);
+        }
+    }
+    Ok(buffers)
+}
+
+/// A package's program, run batch by batch.
+struct Batches<'a> {
+    client: &'a Client,
+    executable: &'a Executable,
+    manifest: &'a Manifest,
+    /// The variables on each device.
+    variables: Vec<Vec<Buffer>>,
+    /// The examples in a batch of all devices.
+    batch_size: usize,
+}
+
+impl Batches<'_> {
+    /// Runs a batch, and appends its results to those of the batches before.
+    fn run(&self, batch: &Batch, wholes: &mut [Option<Whole>]) -> anyhow::Result<()> {
+        let results = self.executable.execute_sharded(self.arguments(batch)?)?;
+        for (position, whole) in wholes.iter_mut().enumerate() {
+            let Some(Whole { shape, bytes }) = self.result(&results, position, batch.n_valid)? else { continue };
+            match whole {
+                None => *whole = Some(Whole { shape, bytes }),
+                Some(whole) => {
+                    whole.shape.dims[0] += shape.dims[0];
+                    whole.bytes.extend(bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Each device's arguments: the variables, and its part of the batch.
+    fn arguments(&self, batch: &Batch) -> anyhow::Result<Vec<Vec<Arg<'_>>>> {
+        let mut lists: Vec<Vec<Arg<'_>>> =
+            self.variables.iter().map(|variables| variables.iter().map(Arg::Keep).collect()).collect();
+        for input in &self.manifest.inputs {
+            let array = batch.arrays.iter().find(|array| array.name == input.name);
+            let array = array.with_context(|| format!("the experiment reads no `{}`", input.name))?;
+            // The last batch, or the only one, may be shorter than the program's: it is padded with zeros.
+            let n_rows = usize::try_from(array.dims.first().copied().unwrap_or(1).max(1))?;
+            let mut bytes = array.bytes.clone();
+            bytes.resize(array.bytes.len() / n_rows * self.batch_size, 0);
+            let n_bytes = bytes.len() / self.manifest.n_devices;
+            for (device, list) in lists.iter_mut().enumerate() {
+                let part = &bytes[device * n_bytes..][..n_bytes];
+                list.push(Arg::Donate(self.client.buffer_from_host(part, array.dtype, &input.dims, device)?));
+            }
+        }
+        Ok(lists)
+    }
+
+    /// A result of the batch's valid examples: the devices' parts, concatenated.
+    fn result(&self, results: &[Vec<Buffer>], position: usize, n_valid: usize) -> anyhow::Result<Option<Whole>> {
+        let mut bytes = Vec::new();
+        let mut shape = None;
+        for device in results {
+            let buffer = device.get(position).context("the program gives fewer results than the manifest has")?;
+            bytes.extend(buffer.to_host()?);
+            shape = Some(ArrayShape::new(buffer.dtype()?, buffer.dims()?));
+        }
+        let Some(mut shape) = shape else { return Ok(None) };
+        bytes.truncate(bytes.len() / self.batch_size * n_valid);
+        shape.dims[0] = n_valid as i64;
+        Ok(Some(Whole { shape, bytes }))
+    }
 }
 
 /// A line with the classes predicted most.
@@ -111,126 +292,23 @@ pub(super) fn classes_line(names: &[String]) -> String {
     format!("classes: {}{rest}\n", names.iter().take(N_SHOWN).cloned().collect::<Vec<_>>().join(", "))
 }
 
-/// Runs a package on files that its experiment's `data` turn into features, batch by batch.
-fn of_files(
-    args: &Args,
-    context: &Context,
-    manifest: &Manifest,
-    module: &Module,
-    variables: &mut Inputs,
-    file: &Path,
-) -> anyhow::Result<Status> {
-    let folder = &args.module;
-    let path = folder.join(package::EXPERIMENT);
-    let experiment = Experiment::read(&path)?.with_learnt(manifest.learnt.as_ref());
-    let source = experiment.read_other(&path, file, &context.setup())?;
-    let features = predicted_from(&*experiment.task());
-    let precision: Precision = manifest.precision.parse().with_context(|| format!("{}", folder.display()))?;
-    let n_devices = manifest.n_devices;
-    let of_device = manifest.inputs.first().and_then(|input| input.dims.first()).copied().unwrap_or(1);
-    let batch_size = usize::try_from(of_device)? * n_devices;
-    let n_examples = usize::try_from(source.n_examples()).unwrap_or(usize::MAX);
-    let loader = Loader::new(&*source, &features, precision.compute(), batch_size.min(n_examples), 0)?.strict();
-    loader.check()?;
-    if let Some(path) = &args.outputs {
-        emit::check_kind(path, b"PK", ".npz archive")?;
-    }
-    let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
-    let client = args.as_tpu.client(args.limits.client_of_all(&args.device, context)?);
-    let began = Instant::now();
-    let (executable, was) = load(args, manifest, &client, &encode::to_bytes(module)?, context)?;
-    let compile_seconds = began.elapsed().as_secs_f64();
-    let began = Instant::now();
-    let mut held: Vec<Vec<Buffer>> = (0..n_devices).map(|_| Vec::new()).collect();
-    for position in 0..variables.parameters.len() {
-        let Literal::Array { shape, bytes } = variables.literal(position)? else {
-            bail!("parameter {position} is not an array: this is a bug of bf16scope");
-        };
-        for (device, held) in held.iter_mut().enumerate() {
-            held.push(client.buffer_from_host(&bytes, shape.dtype, &shape.dims, device)?);
-        }
-    }
-    let mut outputs: Vec<Option<(ArrayShape, Vec<u8>)>> = manifest.outputs.iter().map(|_| None).collect();
-    for batch in loader.in_order() {
-        let batch = batch?;
-        let mut lists: Vec<Vec<Arg<'_>>> = held.iter().map(|held| held.iter().map(Arg::Keep).collect()).collect();
-        for input in &manifest.inputs {
-            let array = batch.arrays.iter().find(|array| array.name == input.name);
-            let array = array.with_context(|| format!("the experiment reads no `{}`", input.name))?;
-            // The last batch, or the only one, may be shorter than the program's: it is padded with zeros.
-            let n_rows = usize::try_from(array.dims.first().copied().unwrap_or(1).max(1))?;
-            let mut bytes = array.bytes.clone();
-            bytes.resize(array.bytes.len() / n_rows * batch_size, 0);
-            let n_bytes = bytes.len() / n_devices;
-            for (device, list) in lists.iter_mut().enumerate() {
-                let part = &bytes[device * n_bytes..][..n_bytes];
-                list.push(Arg::Donate(client.buffer_from_host(part, array.dtype, &input.dims, device)?));
-            }
-        }
-        let results = executable.execute_sharded(lists)?;
-        for (position, whole) in outputs.iter_mut().enumerate() {
-            let mut bytes = Vec::new();
-            let mut shape = None;
-            for device in &results {
-                let buffer = device.get(position).context("the program gives fewer results than the manifest has")?;
-                bytes.extend(buffer.to_host()?);
-                shape = Some(ArrayShape::new(buffer.dtype()?, buffer.dims()?));
-            }
-            let Some(mut shape) = shape else { continue };
-            bytes.truncate(bytes.len() / (usize::try_from(of_device)? * n_devices) * batch.n_valid);
-            shape.dims[0] = batch.n_valid as i64;
-            match whole {
-                None => *whole = Some((shape, bytes)),
-                Some((whole, all)) => {
-                    whole.dims[0] += shape.dims[0];
-                    all.extend(bytes);
-                }
-            }
-        }
-    }
-    let run_seconds = began.elapsed().as_secs_f64();
-    let class_names = class_names(manifest, &outputs);
-    let names = manifest.outputs.iter().map(|output| output.name.clone());
-    let written = names.zip(outputs).filter_map(|(name, whole)| Some((name, whole?)));
-    let outputs = written.map(|(name, (shape, bytes))| output(name, shape, &bytes, npz.as_mut(), args.raw_bf16));
-    let outputs = outputs.collect::<anyhow::Result<Vec<_>>>()?;
-    npz.map(NpzWriter::finish).transpose()?;
-    let input = |input: &package::Signature| Input {
-        parameter: input.name.clone(),
-        dtype: precision_name(&input.dtype),
-        dims: input.dims.clone(),
-        array: Some(file.display().to_string()),
-    };
-    let outcome = Outcome {
-        module: module.name.clone(),
-        allow_excess_precision: excess::to_run(None, &args.device, manifest.excess_precision),
-        inputs: manifest.inputs.iter().map(input).collect(),
-        outputs,
-        was,
-        compile_seconds,
-        run_seconds,
-        class_names,
-    };
-    say(args, &outcome, context)
-}
-
 fn precision_name(dtype: &str) -> &'static str {
     DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == dtype).unwrap_or("f32")
 }
 
 /// The class name of each example, if `logits` belong to the only label with names.
-fn class_names(manifest: &Manifest, outputs: &[Option<(ArrayShape, Vec<u8>)>]) -> Vec<String> {
+fn class_names(manifest: &Manifest, outputs: &[Option<Whole>]) -> Vec<String> {
     let mut labels = manifest.classes.values();
     let (Some(names), None) = (labels.next(), labels.next()) else { return Vec::new() };
-    let of_classes = |(shape, _): &&(ArrayShape, Vec<u8>)| {
+    let of_classes = |Whole { shape, .. }: &&Whole| {
         shape.dtype == DType::F32 && matches!(shape.dims[..], [_, n] if n as usize == names.len())
     };
-    let Some((_, bytes)) = outputs.iter().flatten().find(of_classes) else { return Vec::new() };
+    let Some(Whole { bytes, .. }) = outputs.iter().flatten().find(of_classes) else { return Vec::new() };
     let name = |row: &[u8]| names[first_greatest(row)].clone();
     bytes.chunks_exact(4 * names.len().max(1)).map(name).collect()
 }
 
-/// The package's executable if this device can run it, otherwise its program, compiled here.
+/// The package's executable if this device can run it, otherwise `program`, compiled here.
 fn load(
     args: &Args,
     manifest: &Manifest,
@@ -271,9 +349,9 @@ fn execute(
     n_devices: usize,
 ) -> anyhow::Result<(Vec<Vec<Buffer>>, f64)> {
     let mut lists: Vec<Vec<Arg<'_>>> = (0..n_devices).map(|_| Vec::new()).collect();
-    for (of, n_parts) in [(variables, 1), (inputs, n_devices)] {
-        for position in 0..of.parameters.len() {
-            let Literal::Array { shape, bytes } = of.literal(position)? else {
+    for (arrays, n_parts) in [(variables, 1), (inputs, n_devices)] {
+        for position in 0..arrays.parameters.len() {
+            let Literal::Array { shape, bytes } = arrays.literal(position)? else {
                 bail!("parameter {position} is not an array: this is a bug of bf16scope");
             };
             let mut dims = shape.dims.clone();
