@@ -10,6 +10,7 @@ use half::bf16;
 use super::*;
 use crate::npz::{Header, NpzWriter};
 use bf16scope_hlo::Literal;
+use std::collections::BTreeMap;
 
 /// An array of each relevant kind: floats of two widths, integers, booleans, a scalar, an empty one.
 fn arrays() -> Vec<(String, Literal)> {
