@@ -5,227 +5,32 @@
 //! NaN, and the previous one stays. Nothing is printed here: callers show progress through [`Event`]s.
 
 mod callbacks;
+mod events;
+mod plan;
 
-use super::batches::{Data, asks, loader, loader_of_host};
+use super::batches::{Data, asks, loader_of_host};
 use super::beginning::{Again, Beginning, OnTheWay, beginning};
-use super::callbacks::{CallbackState, Callbacks};
-use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series, best_of};
-use super::ended::{Kept, diverged, idle_average, interrupted, too_long};
-use super::epoch_report::{EpochReport, entries, value_of};
+use super::callbacks::CallbackState;
+use super::checkpoint::{Checkpoint, DataIdentity, Fault, Series, best_of};
+use super::ended::{Kept, diverged, interrupted, too_long};
+use super::epoch_report::EpochReport;
 use super::error::TrainError;
 use super::evaluation::Evaluator;
 use super::l2::with_total;
-use super::observer::{Observer, check_watch};
+use super::observer::Observer;
 use super::replay::ReplayFrom;
 use super::session::{Call, Session, Wish};
-use super::spec::Spec;
 use super::totals::Totals;
-use super::watch::{Watch, WatchRecord};
-use bf16scope_data::{Ask, Loader, Source, Supply};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use bf16scope_data::{Ask, Loader, Supply};
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The length of a run, and what it saves.
-#[derive(Debug)]
-pub struct RunPlan {
-    /// Epochs in all, including those before a resumption. With 0, the checkpoint holds the initial state.
-    pub n_epochs: u64,
-    /// The place of checkpoints, after each epoch and when the run is stopped. No other run can save there meanwhile.
-    pub checkpoint: Option<Place>,
-    /// The number of steps between additional checkpoints.
-    pub save_checkpoints_steps: Option<NonZeroU32>,
-    /// Also saves a checkpoint after the step that ends this many seconds after the last one.
-    pub save_checkpoints_secs: Option<NonZeroU32>,
-    /// The number of checkpoints to keep: the newest at its place, older ones beside it as `NAME-STEP.safetensors`.
-    /// Files that were not written by this run, or the one it resumed from, are neither replaced nor removed.
-    pub keep_checkpoint_max: NonZeroU32,
-    /// When the numbers of each layer are watched; `None` is never.
-    pub watch: Option<Watch>,
-    /// Its callbacks. Default none.
-    pub callbacks: Callbacks,
-    /// Whether epochs are evaluated on validation examples, and reported as such: testing follows when training is
-    /// over. Default false.
-    pub is_validated: bool,
-}
-
-impl RunPlan {
-    /// A plan for `n_epochs`; one checkpoint is kept, of the last epoch or of the step where the run was stopped.
-    pub fn new(n_epochs: u64, checkpoint: Option<Place>) -> RunPlan {
-        RunPlan {
-            n_epochs,
-            checkpoint,
-            save_checkpoints_steps: None,
-            save_checkpoints_secs: None,
-            keep_checkpoint_max: NonZeroU32::MIN,
-            watch: None,
-            callbacks: Callbacks::default(),
-            is_validated: false,
-        }
-    }
-}
-
-/// An event of a run.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Event<'a> {
-    /// A step was made.
-    Step {
-        /// The session after the step; if a call makes several, after all of them.
-        session: &'a Session,
-        /// The epoch, counted from 1.
-        epoch: u64,
-        /// The step within the epoch, counted from 1.
-        step: u64,
-        /// Steps in an epoch.
-        steps_per_epoch: u64,
-        /// The loss and the metrics of the batch, before the update.
-        totals: &'a Totals,
-        /// The learning rate of the update.
-        learning_rate: f64,
-        /// Training examples a second, in this epoch so far.
-        examples_per_second: f64,
-    },
-    /// A step was watched, before it was made. If a loss is not finite, the last steps before it are replayed and
-    /// watched too: those may precede steps that were watched earlier.
-    Watched(&'a WatchRecord),
-    /// A step was replayed to find the origin of a loss that is not finite.
-    MadeAgain {
-        /// The step, counted from 1.
-        step: u64,
-        /// Steps of the state at which the replay started.
-        from_step: u64,
-        /// The step whose loss is not finite.
-        until: u64,
-    },
-    /// An epoch is over and evaluated.
-    Epoch(&'a EpochReport),
-    /// A checkpoint was written.
-    Saved {
-        /// The path.
-        path: &'a Path,
-        /// The step of its state.
-        step: u64,
-    },
-    /// The checkpoint of the best epoch so far was written (`keep_best`).
-    Best {
-        /// The path.
-        path: &'a Path,
-        /// The step of its state.
-        step: u64,
-        /// The monitored metric.
-        monitor: &'a str,
-        /// Its value.
-        value: f64,
-    },
-    /// The learning rate was lowered, from the next step on (`reduce_on_plateau`).
-    Reduced {
-        /// The epoch that ended, counted from 1.
-        epoch: u64,
-        /// The rate of the next step.
-        learning_rate: f64,
-    },
-    /// The run ends early (`early_stopping`).
-    Stopped {
-        /// The last epoch, counted from 1.
-        epoch: u64,
-        /// The monitored metric.
-        monitor: &'a str,
-        /// Its best value, if there is one.
-        best: Option<f64>,
-        /// The step of the best value.
-        best_step: u64,
-        /// Whether the state after that step is restored.
-        is_restored: bool,
-    },
-}
-
-/// The result of a run.
-///
-/// It serialises as `test_NAME` for each value.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// The reports of its epochs, without those before a resumption.
-    pub epochs: Vec<EpochReport>,
-    /// The loss and the metrics of the final state on the test data.
-    pub test: Vec<(String, f64)>,
-    /// Updates made so far.
-    pub steps: u64,
-    /// The last checkpoint; if there was nothing left to train, the one that was resumed.
-    pub checkpoint: Option<PathBuf>,
-    /// The checkpoint of the best epoch (`keep_best`), and its monitored value.
-    pub best: Option<(PathBuf, f64)>,
-    /// The epoch, counted from 1, after which early stopping ended the run.
-    pub stopped: Option<u64>,
-}
-
-impl Summary {
-    /// The summary of a loaded checkpoint, read from `path`, that was not evaluated.
-    pub(super) fn of_checkpoint(path: &Path, checkpoint: &Checkpoint) -> Summary {
-        let (steps, checkpoint) = (checkpoint.position.step, Some(path.to_path_buf()));
-        Summary { epochs: Vec::new(), test: Vec::new(), steps, checkpoint, best: None, stopped: None }
-    }
-
-    /// The value of this name on the test data, if it is reported.
-    pub fn value(&self, name: &str) -> Option<f64> {
-        value_of(&self.test, name)
-    }
-}
-
-impl Serialize for Summary {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("epochs", &self.epochs)?;
-        entries(&mut map, "test", &self.test)?;
-        map.serialize_entry("steps", &self.steps)?;
-        map.serialize_entry("checkpoint", &self.checkpoint)?;
-        if let Some((path, value)) = &self.best {
-            map.serialize_entry("best_checkpoint", path)?;
-            map.serialize_entry("best_value", value)?;
-        }
-        if let Some(epoch) = self.stopped {
-            map.serialize_entry("stopped_after_epoch", &epoch)?;
-        }
-        map.end()
-    }
-}
-
-/// Checks that a session of `spec` can be trained on `data`, before a minute of compiling. Every example is read once.
-///
-/// # Errors
-/// Features that the data lack, or have in other dims or dtypes; fewer examples than a batch, or a batch that does not
-/// split into equal micro-batches; more steps per call than an epoch has; integers out of their range; a feature that
-/// the cast to bf16 or f16 makes infinite; a shift without images.
-pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
-    spec.objective.check_batch(spec.batch.into())?;
-    let (features, compute) = (spec.task.features(), spec.precision.compute());
-    let training = loader(spec, data.training)?;
-    let (calls, steps_per_epoch) = (spec.steps_per_call, training.n_steps());
-    if u64::from(calls.n().get()) > steps_per_epoch {
-        let text = format!("steps_per_call is {calls}, and an epoch has {steps_per_epoch} steps");
-        let error = TrainError::of_key(&["train", "steps_per_call"], text);
-        return Err(error.with_help("at most that many; a number that divides it needs no second program"));
-    }
-    training.check()?;
-    Ok(Loader::new(data.test, &features, compute, 1, 0)?.check()?)
-}
-
-/// Checks that averages of variables, if `spec` has any, are useful after `n_epochs`: at least half of an average must
-/// come from training steps, not from initial values.
-///
-/// # Errors
-/// Averages dominated by initial values.
-pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), TrainError> {
-    let Some(average) = spec.objective.average.filter(|_| n_epochs > 0) else { return Ok(()) };
-    let n_steps = n_epochs.saturating_mul(loader(spec, data.training)?.n_steps());
-    match average.initial_share(n_steps) {
-        initial_share if initial_share > 0.5 => Err(idle_average(&average, n_steps, initial_share)),
-        _ => Ok(()),
-    }
-}
+pub use events::{Event, Summary};
+use plan::check_plan;
+pub(super) use plan::evaluation_batch;
+pub use plan::{RunPlan, check, check_average};
 
 /// Trains `session` on `data` until `plan` is done, `stop` is set, or the loss is not finite.
 ///
@@ -301,26 +106,6 @@ pub(super) fn run_until(
     };
     let epochs = run.epochs(&loader, &evaluator, stop, is_enough)?;
     run.summary(epochs, &evaluator)
-}
-
-/// Checks what a plan requests, as far as that does not depend on the session.
-fn check_plan(spec: &Spec, data: Data<'_>, plan: &RunPlan, n_hosts: u32) -> Result<(), TrainError> {
-    check(spec, data)?;
-    check_average(spec, data, plan.n_epochs)?;
-    if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
-        let text = "train.average is never used: `evaluate` is false and there is no checkpoint";
-        let help = "leave `average` out, write `evaluate: true`, or give the run a place for its checkpoints";
-        return Err(TrainError::of_key(&["train", "average", "evaluate"], text).with_help(help));
-    }
-    if plan.watch.is_some() {
-        check_watch(spec, n_hosts)?;
-    }
-    Ok(())
-}
-
-/// The batch size of an evaluation: that of training, or all examples if there are fewer.
-pub(super) fn evaluation_batch(spec: &Spec, test: &dyn Source) -> u32 {
-    u32::try_from(test.n_examples()).map_or(spec.batch, |n| spec.batch.min(n))
 }
 
 /// A run in progress.

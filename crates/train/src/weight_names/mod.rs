@@ -7,6 +7,7 @@
 
 mod backwards;
 mod error;
+mod index;
 mod layout;
 mod mapping;
 mod numbering;
