@@ -19,7 +19,6 @@ use std::collections::BTreeSet;
 mod called;
 mod custom;
 mod inline;
-mod loop_pair;
 mod residuals;
 mod trips;
 mod while_loop;

@@ -28,7 +28,7 @@ pub use write::{WrittenArray, WrittenFormat, write, write_each};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use self::region::Sink;
+use self::region::{Region, Sink};
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{ArrayShape, DType, Literal};
 
@@ -213,6 +213,17 @@ pub struct Look {
     pub crc32c: u32,
     /// The number of NaNs and infinities, for f16, bf16, f32 and f64.
     pub n_not_finite: u64,
+}
+
+/// Opens a file that an index names. It must not be an index itself, which could name itself.
+fn open_shard(path: &Path) -> Result<WeightsFile, WeightsError> {
+    let region = Region::open(path)?;
+    let head = region.read(0, region.n_bytes().min(16), "the file")?;
+    if head.first() == Some(&b'{') && !safetensors::is_head(&head) {
+        let message = "an index names it as a file of weights, and it is an index in JSON itself";
+        return Err(WeightsError::format(path, message).help("name the files of weights in one index"));
+    }
+    open::sorted(path, open::open_as_found(path)?)
 }
 
 impl WeightsFile {

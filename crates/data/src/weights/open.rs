@@ -18,19 +18,8 @@ pub fn open(path: impl AsRef<Path>) -> Result<WeightsFile, WeightsError> {
     sorted(path, open_as_found(path)?)
 }
 
-/// Opens a file that an index names. It must not be an index itself, which could name itself.
-pub(super) fn open_shard(path: &Path) -> Result<WeightsFile, WeightsError> {
-    let region = Region::open(path)?;
-    let head = region.read(0, region.n_bytes().min(16), "the file")?;
-    if head.first() == Some(&b'{') && !safetensors::is_head(&head) {
-        let message = "an index names it as a file of weights, and it is an index in JSON itself";
-        return Err(WeightsError::format(path, message).help("name the files of weights in one index"));
-    }
-    sorted(path, open_as_found(path)?)
-}
-
 /// The file with its arrays sorted by name; a duplicate name is an error.
-fn sorted(path: &Path, opened: Opened) -> Result<WeightsFile, WeightsError> {
+pub(super) fn sorted(path: &Path, opened: Opened) -> Result<WeightsFile, WeightsError> {
     let Opened { format, entries, reader, left_out, order: numbered } = opened;
     let mut names = BTreeMap::new();
     for (idx, entry) in entries.iter().enumerate() {
@@ -46,7 +35,7 @@ fn sorted(path: &Path, opened: Opened) -> Result<WeightsFile, WeightsError> {
     Ok(WeightsFile { path: path.to_path_buf(), format, entries, reader, left_out, order: numbered })
 }
 
-fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
+pub(super) fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
     if path.is_dir() {
         return open_folder(path);
     }

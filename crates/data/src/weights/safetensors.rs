@@ -168,7 +168,7 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
             let help = format!("put {shard} beside the index: all of a sharded model's files are needed");
             return Err(WeightsError::new(WeightsErrorKind::NoShard, path, message).help(help));
         }
-        let file = super::open::open_shard(&place)?;
+        let file = super::open_shard(&place)?;
         let mut is_named = vec![false; file.entries.len()];
         for name in names {
             let (idx, entry) = file.expect(name)?;

@@ -13,13 +13,15 @@
 //! An array that each trip reads a slice of (inputs over time), or writes a slice of (outputs over time), has the
 //! slices' cotangents, and no sum.
 
+mod loop_pair;
+
 use super::called::{Called, in_original, write_copy};
-use super::loop_pair::LoopPair;
 use super::residuals::{Body, Partition};
 use super::trips::{Trips, constant, disjoint_starts, element, is_invariant, leaf};
 use super::{inline, passes_variation, reverse};
 use bf16scope_hlo::ops::grad::{Cotangent, Cotangents, Vjp, Why};
 use bf16scope_hlo::{CompId, Computation, DType, Emitter, InstrId, Instruction, Module, Op, Shape};
+use loop_pair::LoopPair;
 use std::collections::BTreeMap;
 
 /// How the cotangent of an element of the state goes from trip to trip.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 #[serde(deny_unknown_fields)]
 pub struct OptimizerGroup {
     /// The patterns: `*` is any text, `?` any character. A variable belongs to the first group that matches.
-    #[serde(deserialize_with = "super::train::some_patterns")]
+    #[serde(deserialize_with = "super::some_patterns")]
     pub variables: Vec<String>,
     /// The rule. Default that of `train`.
     #[serde(default, deserialize_with = "optimizer")]

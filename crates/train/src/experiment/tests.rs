@@ -1,16 +1,11 @@
 //! Valid and invalid experiments.
 
 use super::*;
-use crate::StepsPerCall;
 use crate::experiment::Scale;
-use bf16scope_model::graph::Storage;
 use bf16scope_model::models::mlp;
-use bf16scope_model::optim::{
-    Average, LearningRate, LossScale, Momentum, Optimizer, RateDrop, SlotStorage, WeightDecay,
-};
+use bf16scope_model::optim::{Momentum, RateDrop};
 use bf16scope_passes::tuning::{Keys, Remat};
 use expect_test::{Expect, expect};
-use std::num::NonZeroU32;
 
 fn parse(text: &str) -> Result<Experiment, String> {
     document::from_str("e.yaml", text).map_err(|error: bf16scope_model::document::ConfigError| error.to_string())

@@ -1,6 +1,6 @@
 //! `train: {watch: …}`: how often the numbers of each layer are watched, and how many records the run's folder keeps.
 
-use super::train::{count, some_count};
+use super::{count, some_count};
 use crate::watch::Watch;
 use bf16scope_model::document::{Node, ReadError, Value};
 use serde::{Deserialize, Deserializer};

@@ -1,8 +1,8 @@
 //! Applies name rules in reverse: the arrays of another framework that hold our variables.
 
 use super::error::WeightNameError;
-use super::index::Index;
 use super::layout::{Layout, joined_parts};
+use super::mapping::Index;
 use super::rules::Rules;
 use super::variable::{Role, Wanted};
 use bf16scope_hlo::ArrayShape;

@@ -1,8 +1,9 @@
 //! Maps arrays of a file to our variables: names by rules, shapes compared, every decision recorded. No values are read
 //! here. A shape never selects an array; it only helps to describe a missing name.
 
+mod index;
+
 use super::error::{Misfit, WeightNameError};
-use super::index::Index;
 use super::layout::Layout;
 use super::numbering::Numbering;
 use super::rules::{Rules, SlotName};
@@ -10,6 +11,8 @@ use super::variable::{Given, Role, Scale, Wanted};
 use bf16scope_hlo::DType;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) use index::Index;
 
 /// The source of each of our variables, and the arrays that are left over.
 #[derive(Clone, Debug, PartialEq)]

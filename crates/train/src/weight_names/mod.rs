@@ -7,7 +7,6 @@
 
 mod backwards;
 mod error;
-mod index;
 mod layout;
 mod mapping;
 mod numbering;

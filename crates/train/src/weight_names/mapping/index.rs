@@ -1,16 +1,16 @@
 //! The tables in which rules look up names: what a rule finds for a variable in the arrays of a file.
 
-use super::error::Misfit;
-use super::layout::Layout;
-use super::mapping::{Cast, Found, Mapped};
-use super::numbering::Numbering;
-use super::pattern::{Standing, Template};
-use super::rules::{Beside, Rule, Rules, SlotName};
-use super::variable::{Given, Role, Scale, Wanted};
+use super::{Cast, Found, Mapped};
+use crate::weight_names::error::Misfit;
+use crate::weight_names::layout::Layout;
+use crate::weight_names::numbering::Numbering;
+use crate::weight_names::pattern::{Standing, Template};
+use crate::weight_names::rules::{Beside, Rule, Rules, SlotName};
+use crate::weight_names::variable::{Given, Role, Scale, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The tables in which rules look up names.
-pub(super) struct Index<'a> {
+pub(in crate::weight_names) struct Index<'a> {
     pub rules: &'a Rules,
     pub wanted: &'a [Wanted],
     pub by_name: BTreeMap<&'a str, &'a Given>,
@@ -29,7 +29,7 @@ fn is_shaped(dims: &[i64], rank: Option<usize>, last: Option<i64>) -> bool {
 }
 
 impl<'a> Index<'a> {
-    pub(super) fn new(rules: &'a Rules, wanted: &'a [Wanted], arrays: &'a [Given]) -> Index<'a> {
+    pub(in crate::weight_names) fn new(rules: &'a Rules, wanted: &'a [Wanted], arrays: &'a [Given]) -> Index<'a> {
         let mut aliases: BTreeMap<&str, Vec<&Given>> = BTreeMap::new();
         for array in arrays {
             array.aliases.iter().for_each(|alias| aliases.entry(alias).or_default().push(array));
@@ -57,7 +57,7 @@ impl<'a> Index<'a> {
     }
 
     /// The index of the first rule for a variable.
-    pub(super) fn rule_for(&self, variable: &Wanted) -> Option<usize> {
+    pub(in crate::weight_names) fn rule_for(&self, variable: &Wanted) -> Option<usize> {
         let is_for = |rule: &Rule| {
             is_shaped(&variable.shape.dims, rule.rank, rule.last)
                 && rule.ours.iter().any(|pattern| pattern.matches(&variable.name))
@@ -76,7 +76,7 @@ impl<'a> Index<'a> {
     }
 
     /// The layout of a variable by a rule.
-    pub(super) fn layout(&self, variable: &Wanted, rule: &Rule) -> Layout {
+    pub(in crate::weight_names) fn layout(&self, variable: &Wanted, rule: &Rule) -> Layout {
         // The shortest run of last axes with as many elements.
         let dims = rule.axes_of.as_deref().and_then(|other| {
             let is_it = |it: &&Wanted| in_layer(&it.name) == (in_layer(&variable.name).0, other);
@@ -101,14 +101,14 @@ impl<'a> Index<'a> {
     }
 
     /// The first name that a rule gives a variable.
-    pub(super) fn first_name(&self, variable: &Wanted, rule: &Rule, count: usize) -> Option<String> {
+    pub(in crate::weight_names) fn first_name(&self, variable: &Wanted, rule: &Rule, count: usize) -> Option<String> {
         let captures = rule.ours.iter().find_map(|pattern| pattern.captures(&variable.name))?;
         let name = rule.theirs.iter().find_map(|template| template.name(&captures, self.standing(variable, count)))?;
         Some(format!("{}{name}", self.prefixes(rule).first().map_or("", String::as_str)))
     }
 
     /// The first name of a variable's slot, or of its average if no slot is given.
-    pub(super) fn first_about(
+    pub(in crate::weight_names) fn first_about(
         &self,
         of: Option<&(String, Layout, bool)>,
         slot: Option<&str>,
@@ -124,7 +124,7 @@ impl<'a> Index<'a> {
     }
 
     /// Looks up a variable of the network by a rule, `count` variables after the rule's first.
-    pub(super) fn weight(&self, variable: &Wanted, rule: &Rule, count: usize) -> Found {
+    pub(in crate::weight_names) fn weight(&self, variable: &Wanted, rule: &Rule, count: usize) -> Found {
         let layout = self.layout(variable, rule);
         let expected = layout.their_dims(&variable.shape.dims);
         let standing = self.standing(variable, count);
@@ -158,7 +158,7 @@ impl<'a> Index<'a> {
     }
 
     /// The numbering of the variables that have slots, and of the slots.
-    pub(super) fn numbering(&self, sources: &BTreeMap<&str, (String, Layout)>) -> Numbering<'a> {
+    pub(in crate::weight_names) fn numbering(&self, sources: &BTreeMap<&str, (String, Layout)>) -> Numbering<'a> {
         let (mut trained, mut slots) = (Vec::new(), BTreeSet::new());
         for variable in self.wanted {
             let Role::Slot { of, slot } = &variable.role else { continue };
@@ -176,7 +176,7 @@ impl<'a> Index<'a> {
     }
 
     /// Finds a slot, by name or by number.
-    pub(super) fn slot(
+    pub(in crate::weight_names) fn slot(
         &self,
         variable: &Wanted,
         source: Option<&(String, Layout)>,
@@ -197,7 +197,7 @@ impl<'a> Index<'a> {
     }
 
     /// A note about numbered slots. If one has another shape, the numbering does not fit: all start afresh.
-    pub(super) fn told_of_slots(
+    pub(in crate::weight_names) fn told_of_slots(
         &self,
         numbering: &Numbering<'_>,
         variables: &mut [Mapped],
@@ -234,7 +234,7 @@ impl<'a> Index<'a> {
 
     /// Finds a slot or an average of a variable whose source is known; it starts afresh if it is not in the file. Its
     /// name derives from any name of the variable.
-    pub(super) fn about(
+    pub(in crate::weight_names) fn about(
         &self,
         variable: &Wanted,
         source: Option<&(String, Layout)>,

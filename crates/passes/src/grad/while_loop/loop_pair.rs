@@ -4,10 +4,10 @@
 //! The backward loop's state is the loop invariants that it reads, the stacks, the cotangents, and the number of
 //! finished trips.
 
-use super::called::{lend, within};
-use super::residuals::{Partition, sum_dtype};
-use super::trips::{Trips, element};
-use super::while_loop::{Reversed, Role, direct_leaf};
+use super::super::called::{lend, within};
+use super::super::residuals::{Partition, sum_dtype};
+use super::super::trips::{Trips, element};
+use super::{Reversed, Role, direct_leaf};
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::grad::Why;
 use bf16scope_hlo::{CompId, Computation, DType, Emitter, InstrId, Instruction, Op, POISON, Shape};
