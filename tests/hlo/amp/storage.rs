@@ -99,11 +99,18 @@ fn a_lookup_with_readers_of_both_kinds_rounds_the_rows_once() {
   rows = f32[16,128] select(is_there, found, nans)
   y = f32[16,8] dot(rows, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   sizes = f32[16,128] exponential(rows)
-  ROOT out = (f32[16,8], f32[16,128]) tuple(y, sizes)
+  nothing = f32[] constant(0)
+  loss = f32[] reduce(y, nothing), dimensions={0,1}, to_apply=add
+  updated = f32[1000,128] negate(table)
+  ROOT out = (f32[], f32[16,128], f32[1000,128]) tuple(loss, sizes, updated)
 }
 ";
     // The lookup reads the table in its own dtype; its result is rounded.
     assert_eq!(dtypes(source, &moved(Boundary::Lower), ["found", "found.bf16", "rows"]), ["f32", "bf16", "bf16"]);
+    // A table that nothing updates may hold prices or numbers: what reads its rows in f32 reads all digits.
+    let given = source.replace("f32[1000,128] negate(table)", "f32[1000,256] broadcast(nothing), dimensions={}");
+    let given = given.replace("f32[16,128], f32[1000,128])", "f32[16,128], f32[1000,256])");
+    assert_eq!(dtypes(&given, &moved(Boundary::Lower), ["found", "rows"]), ["f32", "f32"]);
     assert_eq!(dtypes(source, &moved(Boundary::Keep), ["found", "rows"]), ["f32", "f32"]);
 }
 
@@ -571,7 +578,8 @@ fn sines_between_products_are_narrow_and_those_of_positions_are_not() {
             "ENTRY main {{
   x = f32[64,8] parameter(0)
   w = f32[8,8] parameter(1)
-  product = f32[64,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  first = f32[64,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  product = f32[64,8] dot(first, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
   wave = f32[64,8] sine({angle})
   ROOT y = f32[64,8] dot(wave, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
 }}

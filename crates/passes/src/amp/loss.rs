@@ -47,6 +47,11 @@ pub(super) fn losses(graph: &Dataflow<'_>) -> Vec<ValueId> {
     }
 }
 
+/// Whether the program trains: it returns a loss, or has results in the place of parameters.
+pub(super) fn trains(graph: &Dataflow<'_>) -> bool {
+    !graph.module.input_output_alias.is_empty() || !losses(graph).is_empty()
+}
+
 /// Infers the losses from the form of the program.
 fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;

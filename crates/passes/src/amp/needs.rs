@@ -16,6 +16,7 @@ use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::discrete_choices::RegionContext;
 use super::loops::Loop;
+use super::loss;
 use super::need::Need;
 use super::powers::powers;
 use super::recurrences::{recurrences, scans, until_squashed};
@@ -255,19 +256,21 @@ enum F32Origin {
     ByLoop,
 }
 
-/// For each value whether it is computed from a product, or from a weight that the program updates: a parameter of
-/// several axes that a result has, too. (Positions have one axis, and a product never multiplies those alone.)
-/// `taken` says of the region's parameters whether they are computed from products.
+/// For each value whether it is computed from a product, or from a weight that the program updates: in one that trains,
+/// a parameter of several axes that a result has, too. (Positions have one axis, and a product never multiplies those
+/// alone.) `taken` says of the region's parameters whether they are computed from products.
 fn weighted(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
     let mut weighted = vec![false; graph.values.len()];
     let result = |&value: &ValueId| graph.instr(graph.node(graph.producer(value))).shape.as_array();
     let updated: BTreeSet<_> = graph.results.iter().filter_map(result).map(|array| &array.dims).collect();
-    let is_weight = |dims: &Vec<i64>| dims.len() > 1 && updated.contains(dims);
+    let trains = graph.frames[0].comp != graph.module.entry || loss::trains(graph);
+    let is_weight = |dims: &Vec<i64>| trains && dims.len() > 1 && updated.contains(dims);
     graph.parameters().zip(taken).for_each(|(value, &is_learned)| weighted[value as usize] = is_learned);
     for node in &graph.nodes {
         if node.kind == NodeKind::Parameter {
             for (value, leaf) in node.results().zip(graph.instr(node).shape.leaves()) {
-                weighted[value as usize] |= leaf.as_array().is_some_and(|array| is_weight(&array.dims));
+                let is_float = graph.value(value).is_f32();
+                weighted[value as usize] |= is_float && leaf.as_array().is_some_and(|array| is_weight(&array.dims));
             }
             continue;
         }
