@@ -141,6 +141,30 @@ fn a_function_says_so_and_comes_out_of_another_lowering_as_it_went_in() {
     }
 }
 
+/// A mask of given data by themselves: a product reads it rounded, and what reads it in f32 reads all digits.
+#[test]
+fn an_end_that_is_made_of_given_data_is_not_rounded_for_its_readers_in_f32() {
+    let source = "ENTRY main {
+  x = f32[8,8] parameter(0)
+  w = f32[8,4] parameter(1)
+  zero = f32[] constant(0)
+  zeros = f32[8,8] broadcast(zero), dimensions={}
+  is_there = pred[8,8] compare(x, zeros), direction=GT
+  prices = f32[8,8] select(is_there, x, zeros)
+  ROOT out = (f32[8,4], s32[8,8]) tuple(by_prices, whole)
+}
+";
+    let readers = "  by_prices = f32[8,4] dot(prices, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  whole = s32[8,8] convert(prices)
+  ROOT";
+    let source = source.replace("  ROOT", readers);
+    assert_eq!(dtypes(&source, &Policy::default(), ["prices", "prices.bf16"]), ["f32", "bf16"]);
+    let by_prices = "dot(prices.bf16, w.bf16)";
+    let (lowered, _) = amp::run(&parsed(&format!("{HEAD}{source}")), &Policy::default()).unwrap();
+    let text = text::print(&lowered, &Default::default());
+    assert!(text.contains(by_prices) && text.contains("convert(prices)"), "{text}");
+}
+
 /// Quantization with a learned step, as LSQ writes it: what is rounded to integers is not rounded to bf16 before.
 #[test]
 fn steps_of_a_quantization_are_counted_in_f32() {

@@ -309,7 +309,7 @@ impl Assigner<'_> {
         let graph = self.graph;
         let stored = fused(graph, &self.out, &|node, value| self.adds_rows(node, value));
         self.store(facts, stored);
-        let stored = elementwise(graph, &self.out);
+        let stored = elementwise(graph, &self.out, &self.needs.is_input);
         self.store(facts, stored);
         let stored = materialised(graph, &self.out, self.kind);
         let once = |node| Fused { node, from: None, rule: Rule::RoundedOnce };

@@ -24,8 +24,10 @@ enum Source {
     One(ValueId),
 }
 
-/// Finds the nodes of elementwise functions of one array: they compute in f32.
-pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<Fused> {
+/// Finds the nodes of elementwise functions of one array: they compute in f32. `is_input` says which values are data
+/// that the program was given, or are computed from those alone: an end of such a function is not rounded for all that
+/// read it.
+pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_input: &[bool]) -> Vec<Fused> {
     let sources = sources(graph);
     let nodes = || 0..graph.nodes.len() as NodeId;
     let users = |node: NodeId| graph.node(node).results().flat_map(|value| graph.users[value as usize].iter().copied());
@@ -61,7 +63,8 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<
         // A gradient finds the maximum's operand by equality; if only one side were rounded, neither would be equal.
         let is_compared = users(node)
             .any(|user| matches!(graph.instr(graph.node(user)).op, Op::Compare { .. }) && source(user) == source(node));
-        let is_stored = is_read_narrow[node as usize] && users(node).count() > 1 && !is_compared;
+        let is_given = is_input[graph.node(node).first_result as usize];
+        let is_stored = is_read_narrow[node as usize] && users(node).count() > 1 && !is_compared && !is_given;
         Fused { node, from: None, rule: if is_stored { Rule::RoundedOnce } else { Rule::Fused } }
     };
     nodes().filter(is_open).map(unstored).collect()
