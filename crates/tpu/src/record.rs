@@ -147,13 +147,13 @@ mod tests {
 
     #[test]
     fn a_damaged_record_says_why() {
-        let said = [
+        let messages = [
             (Damage::Format, "this is not a record of this version"),
             (Damage::Figures, "its figures are damaged"),
             (Damage::Key, "it is another program's: its name was changed"),
             (Damage::Length { measured: 3, expected: 4 }, "it holds 3 bytes of program, expected 4"),
         ];
-        for (damage, expected) in said {
+        for (damage, expected) in messages {
             assert_eq!(damage.to_string(), expected);
         }
     }

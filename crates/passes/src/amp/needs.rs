@@ -84,7 +84,7 @@ pub(super) fn needs(
     let is_weighted = weighted(graph, &around.learned);
     finder.reads(&MadeInF32::new(graph, loops, &is_weighted), loops);
     finder.coordinates(&is_weighted);
-    // What a loop or a branch takes may be a weight.
+    // An operand of a loop or a branch may be a weight.
     if graph.frames[0].comp == graph.module.entry {
         finder.needs.is_input = is_weighted.into_iter().map(|is_weighted| !is_weighted).collect();
     }

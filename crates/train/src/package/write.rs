@@ -263,7 +263,7 @@ mod tests {
         let add = |name: &str| fs::write(folder.path().join(name), "x").unwrap();
         assert!(is_free());
         add(VARIABLES);
-        assert!(!is_free(), "somebody's own archive");
+        assert!(!is_free(), "an archive of another program");
         for name in [UNFINISHED, PROGRAM, EXECUTABLE, ".variables.npz.writing-abcdef"] {
             add(name);
             assert!(is_free(), "{name}");

@@ -1,4 +1,4 @@
-//! What a run tells its caller: events on the way, and a summary at its end.
+//! Events that a run reports to its caller, and the summary at its end.
 
 use crate::checkpoint::Checkpoint;
 use crate::epoch_report::{EpochReport, entries, value_of};

@@ -129,7 +129,7 @@ struct Rows<'a> {
     words: Vec<InstrId>,
 }
 
-/// What is counted of an update beside its statistics.
+/// The counts of an update, beside its statistics.
 #[derive(Default)]
 struct Beside {
     /// Elements that are lost, in f32 and in the compute dtype.

@@ -62,7 +62,7 @@ impl Expander<'_> {
         )
     }
 
-    /// What a block reads from outside, with what it reads where it is applied again; `None` for a layer.
+    /// The outside inputs of a block, each with its replacement where the block is applied again; `None` for a layer.
     fn external(
         &self,
         shared: &str,
@@ -88,9 +88,9 @@ struct Again<'a> {
     /// Its name where it is applied again.
     name: &'a str,
     mark: Mark,
-    /// What a block reads from outside, with what it reads now; `None` for a layer.
+    /// The outside inputs of a block, each with its replacement; `None` for a layer.
     external: Option<Vec<(String, Node)>>,
-    /// What a layer reads now, if that is said.
+    /// The inputs that replace a layer's, if the sharing layer names them.
     reads: Option<Vec<Node>>,
 }
 
@@ -101,7 +101,7 @@ impl Again<'_> {
         (inside.is_empty() || inside.starts_with('/')).then(|| format!("{}{inside}", self.name))
     }
 
-    /// What a block reads now, in the place of `old`.
+    /// The inputs that replace the block's inputs `old`.
     fn external_read(&self, old: &str) -> Option<&Node> {
         self.external.as_ref()?.iter().find(|(name, _)| name == old).map(|(_, new)| new)
     }
