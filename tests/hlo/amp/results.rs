@@ -43,6 +43,53 @@ fn a_gradient_of_the_loss_is_rounded_where_it_meets_one_of_a_layer() {
     assert_eq!(met("add", row), "f32");
 }
 
+/// What weights the loss and scales a layer too, as a mask of padding or the gate of an expert does.
+#[test]
+fn what_layers_compute_from_a_weight_of_the_loss_is_narrow() {
+    let layer = |weight: &str| {
+        let source = format!(
+            "ENTRY main {{
+  x = f32[16,8] parameter(0)
+  w = f32[8,32] parameter(1)
+  v = f32[32,4] parameter(2)
+  pad = f32[16] parameter(3)
+  u = f32[8] parameter(4)
+  w2 = f32[8,32] parameter(5)
+  {weight}
+  y = f32[16,32] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  of_rows = f32[16,32] broadcast(weight), dimensions={{0}}
+  weighted_rows = f32[16,32] multiply(y, of_rows)
+  other = f32[16,32] dot(x, w2), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  layer = f32[16,32] multiply(weighted_rows, other)
+  z = f32[16,4] dot(layer, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  of_squares = f32[16,4] broadcast(weight), dimensions={{0}}
+  squares = f32[16,4] multiply(z, z)
+  weighted = f32[16,4] multiply(squares, of_squares)
+  loss = f32[] reduce(weighted, zero), dimensions={{0,1}}, to_apply=add
+  scaled = f32[16,4] multiply(z, of_squares)
+  back = f32[16,32] dot(scaled, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  of_rows_too = f32[16,32] multiply(back, of_rows)
+  of_layer = f32[16,32] multiply(of_rows_too, other)
+  of_w = f32[8,32] dot(x, of_layer), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  of_v = f32[32,4] dot(layer, scaled), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  ROOT results = (f32[], f32[8,32], f32[32,4]) tuple(loss, of_w, of_v)
+}}
+"
+        );
+        dtypes(&source, &Policy::default(), ["layer", "of_layer", "weighted"])
+    };
+    let expected = ["bf16", "bf16", "f32"];
+    assert_eq!(layer("weight = f32[16] copy(pad)"), expected);
+    let mask = "one = f32[] constant(1)
+  ones = f32[16] broadcast(one), dimensions={}
+  weight = f32[16] subtract(ones, pad)";
+    assert_eq!(layer(mask), expected);
+    let gate = "score = f32[16] dot(x, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  weight = f32[16] exponential(score)";
+    assert_eq!(layer(gate), expected);
+}
+
 /// A layer's result that the loss reads, too.
 #[test]
 fn the_loss_reads_of_a_layer_what_the_next_one_reads() {

@@ -311,7 +311,7 @@ impl Assigner<'_> {
         self.store(facts, stored);
         let stored = elementwise(graph, &self.out, &self.needs.is_input);
         self.store(facts, stored);
-        let stored = materialised(graph, &self.out, self.kind);
+        let stored = materialised(graph, &self.out, self.kind, &self.ends.leads_to_loss_by_product);
         let once = |node| Fused { node, from: None, rule: Rule::RoundedOnce };
         self.store(facts, stored.into_iter().map(once).collect());
     }

@@ -214,7 +214,7 @@ impl Rule {
             Rule::ReadNarrow => "it commutes with rounding, and all its consumers read the narrow dtype",
             Rule::OfNarrow => "it commutes with rounding, and its operands are narrow already",
             Rule::WouldRound => {
-                "it commutes with rounding, and a narrow result would be rounded for a consumer that reads f32"
+                "it commutes with rounding, and a narrow result would round for a consumer that reads f32, or make a cast larger"
             }
             Rule::Held => {
                 "it holds a parameter back, and the cast stands behind it, so that no cast is kept beside the parameter"

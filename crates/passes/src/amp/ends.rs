@@ -7,7 +7,8 @@
 //!   parameters and of optimizers' state are f32, even where several steps were unrolled into one module.
 //! - *The way back*: ops of class infer and clear on values that come from the loss are f32 up to the next product.
 //!   This ends at an addition to a value that came through a product, as where a gradient of the loss meets one that
-//!   comes through layers. Denied ops of a policy spread in the same way.
+//!   comes through layers. A value of the layers that a loss reads too, such as a mask or a gate, is not on this way.
+//!   Denied ops of a policy spread in the same way.
 
 use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, NodeId, ValueId};
@@ -26,6 +27,8 @@ pub(super) struct Ends {
     pub is_result: Vec<bool>,
     /// For each node whether a loss is computed from it without an allowed op between.
     pub leads_to_loss: Vec<bool>,
+    /// For each node whether a loss is computed from it through a product, as from the values of layers.
+    pub leads_to_loss_by_product: Vec<bool>,
     /// For each node whether a result is computed from it by ops of class infer and clear.
     pub leads_to_result: Vec<bool>,
     /// For each node of class allow or infer why it is f32 (a need or an end), and the node that this comes from.
@@ -54,6 +57,7 @@ impl Ends {
         let mut ends = Ends {
             is_result,
             leads_to_loss: vec![false; n],
+            leads_to_loss_by_product: vec![false; n],
             leads_to_result: vec![false; n],
             wide: vec![None; n],
             blocked: spreads.clone(),
@@ -61,6 +65,7 @@ impl Ends {
         };
         if policy.loss == Boundary::Keep {
             let losses = if kind == RegionKind::Entry { loss::losses(graph) } else { Vec::new() };
+            ends.leads_to_loss_by_product = loss::leads_by_product(graph, &losses);
             let is_wide = |value: &ValueId| graph.value(*value).is_f32() && ends.is_result[*value as usize];
             let results: Vec<ValueId> = graph.results.iter().copied().filter(is_wide).collect();
             let to_loss = leads_to(graph, &losses, |user| class(user) != Some(Class::Allow));
@@ -75,7 +80,8 @@ impl Ends {
                     _ => {}
                 }
                 if to_loss[idx].is_some() && matches!(class(node), Some(Class::Infer | Class::Deny { .. })) {
-                    (spreads[idx], ends.blocked[idx]) = (true, true);
+                    spreads[idx] |= !ends.leads_to_loss_by_product[idx];
+                    ends.blocked[idx] = true;
                 }
             }
             ends.differentiates = differentiates(graph, &ends.leads_to_loss, &spreads);

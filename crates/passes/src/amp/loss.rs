@@ -218,10 +218,9 @@ fn ways(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
     Ways { within, by_product }
 }
 
-/// For each node whether a loss of the entry is computed from its result through a product.
-pub(super) fn leads_to_loss_by_product(graph: &Dataflow<'_>) -> Vec<bool> {
-    let losses = losses(graph);
-    if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, &losses, &updates(graph)).by_product }
+/// For each node whether one of `losses` is computed from its result through a product.
+pub(super) fn leads_by_product(graph: &Dataflow<'_>, losses: &[ValueId]) -> Vec<bool> {
+    if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, losses, &updates(graph)).by_product }
 }
 
 /// For each node whether a gradient starts from a value that it is computed from since the last product: from a value

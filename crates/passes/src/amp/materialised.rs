@@ -17,26 +17,28 @@
 use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
-use super::loss::{leads_to_loss_by_product, of_parameters};
+use super::loss::of_parameters;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 
 /// Finds the nodes that compute in f32 for a loss or a result, and whose value is rounded once for all consumers.
-pub(super) fn materialised(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
+/// `leads_by_product` marks the nodes from which a loss is computed through a product.
+pub(super) fn materialised(
+    graph: &Dataflow<'_>,
+    assignment: &Assignment,
+    kind: RegionKind,
+    leads_by_product: &[bool],
+) -> Vec<NodeId> {
     let is_of_function = of_functions(graph);
     let is_of_product = computed_from(graph, |class| class == Class::Allow);
     let is_read_narrow = read_by(graph, |reader| assignment.low[reader as usize]);
     let is_added_up = added_up(graph);
-    let by_product = match kind {
-        RegionKind::Entry => leads_to_loss_by_product(graph),
-        _ => vec![false; graph.nodes.len()],
-    };
     // Whether several ops of a layer read the value, as those of a norm.
     let feeds_layer = |value: ValueId| {
         let is_layer =
-            |&&reader: &&NodeId| by_product[reader as usize] && assignment.rule[reader as usize] != Rule::Loss;
+            |&&reader: &&NodeId| leads_by_product[reader as usize] && assignment.rule[reader as usize] != Rule::Loss;
         let is_soft = |&&reader: &&NodeId| matches!(graph.node(reader).class(), Some(Class::Infer | Class::Clear));
         let readers = || graph.users[value as usize].iter().filter(is_layer);
         readers().count() > 1 && readers().any(|reader| is_soft(&reader))
