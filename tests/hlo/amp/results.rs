@@ -90,6 +90,60 @@ fn what_layers_compute_from_a_weight_of_the_loss_is_narrow() {
     assert_eq!(layer(gate), expected);
 }
 
+/// Gradients that meet one after another, as a residual stream's do: the last sum is stored, and rounded once.
+#[test]
+fn a_chain_of_sums_is_rounded_once() {
+    let source = "ENTRY main {
+  x = f32[16,32] parameter(0)
+  w = f32[32,32] parameter(1)
+  a = f32[16,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  b = f32[16,32] dot(a, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[16,32] dot(b, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  scaled = f32[16,32] multiply(b, c)
+  inner = f32[16,32] add(a, scaled)
+  last = f32[16,32] add(inner, c)
+  y = f32[16,32] dot(last, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT results = (f32[16,32]) tuple(y)
+}
+";
+    let names = ["scaled", "inner", "last", "last.bf16"];
+    assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "f32", "f32", "bf16"]);
+    // A partitioner sums and gathers over devices what is f32 in f32.
+    let parted = format!("{HEAD}{source}").replacen("HloModule storage", "HloModule storage, num_partitions=2", 1);
+    let (lowered, _) = amp::run(&parsed(&parted), &Policy::default()).unwrap();
+    let inner = lowered.entry().instructions.iter().find(|instr| instr.name == "inner").unwrap();
+    assert_eq!(inner.shape.dtype().map(|dtype| dtype.to_string()).as_deref(), Some("bf16"));
+}
+
+/// More edges than nodes: the sums of a node's edges are no statistic, which a compiler would compute again.
+#[test]
+fn sums_of_many_scattered_rows_leave_a_stream_narrow() {
+    let stream = |n_edges: usize| {
+        let source = format!(
+            "ENTRY main {{
+  x = f32[64,32] parameter(0)
+  w = f32[32,32] parameter(1)
+  ends = s32[{n_edges},1] parameter(2)
+  edges = f32[{n_edges},32] parameter(3)
+  node = f32[64,32] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  messages = f32[{n_edges},32] dot(edges, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  zeros = f32[64,32] broadcast(zero), dimensions={{}}
+  sums = f32[64,32] scatter(zeros, ends, messages), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+  stream = f32[64,32] add(node, sums)
+  y = f32[64,32] dot(stream, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  other = f32[64,32] multiply(stream, y)
+  z = f32[64,32] dot(other, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT results = (f32[64,32]) tuple(z)
+}}
+"
+        );
+        dtypes(&source, &Policy::default(), ["stream", "other"])
+    };
+    assert_eq!(stream(64), ["bf16", "bf16"]);
+    assert_eq!(stream(65), ["bf16", "bf16"]);
+}
+
 /// A layer's result that the loss reads, too.
 #[test]
 fn the_loss_reads_of_a_layer_what_the_next_one_reads() {

@@ -307,7 +307,8 @@ impl Assigner<'_> {
     /// Finds where lowered values, and those that are f32 for the loss, are stored, and decides again for these.
     fn find_storage(&mut self, facts: &mut [Facts]) {
         let graph = self.graph;
-        let stored = fused(graph, &self.out, &|node, value| self.adds_rows(node, value));
+        let is_partitioned = self.classes.is_partitioned;
+        let stored = fused(graph, &self.out, is_partitioned, &|node, value| self.adds_rows(node, value));
         self.store(facts, stored);
         let stored = elementwise(graph, &self.out, &self.needs.is_input);
         self.store(facts, stored);

@@ -18,7 +18,9 @@
 //! 4. it scales or adds streams, all its consumers compute in f32, and one of them computes an exponential of it, as a
 //!    softmax reads its scores, for their maximum too. Only the streams are materialised, and each consumer recomputes
 //!    it. A rounding error of an exponent makes an error of the exponential proportional to the exponent's size, which is
-//!    that of the largest term: a mask's or a bias's.
+//!    that of the largest term: a mask's or a bias's; or
+//! 5. it adds, and all that reads it adds on, as gradients of a residual stream are summed. The last of such a chain is
+//!    rounded once. Not in a program for several devices: a partitioner sums and gathers what is f32 in f32.
 //!
 //! So an f32 value ends where it meets another stream, as where a residual is added, and where two ops read it.
 //!
@@ -65,16 +67,21 @@ pub(super) struct Fused {
 pub(super) fn fused(
     graph: &Dataflow<'_>,
     assignment: &Assignment,
+    is_partitioned: bool,
     stores_row: &dyn Fn(NodeId, ValueId) -> bool,
 ) -> Vec<Fused> {
     let facts = vec![Facts::default(); graph.values.len()];
     let feeds_product = vec![false; graph.values.len()];
-    let mut finder = Finder { graph, assignment, facts, from: vec![None; graph.nodes.len()], feeds_product };
+    let n = graph.nodes.len();
+    let mut finder = Finder { graph, assignment, facts, from: vec![None; n], adds: vec![None; n], feeds_product };
     for node in 0..graph.nodes.len() as NodeId {
         finder.go_on(node);
     }
     for node in (0..graph.nodes.len() as NodeId).rev() {
         finder.mark_fed(node);
+    }
+    if !is_partitioned {
+        finder.add_up();
     }
     for node in (0..graph.nodes.len() as NodeId).rev() {
         finder.look_back(node);
@@ -106,12 +113,21 @@ impl Readers {
     }
 }
 
+/// The place of a node in a chain of sums.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sum {
+    Inner,
+    Last,
+}
+
 struct Finder<'g> {
     graph: &'g Dataflow<'g>,
     assignment: &'g Assignment,
     facts: Vec<Facts>,
     /// For each node that stays in f32 the node that this comes from.
     from: Vec<Option<NodeId>>,
+    /// For each node of a chain of sums its place there.
+    adds: Vec<Option<Sum>>,
     /// For each value whether a product reads it, directly or through ops that move it or are lowered for the product.
     feeds_product: Vec<bool>,
 }
@@ -172,9 +188,10 @@ impl Finder<'_> {
             NodeKind::Op(Class::Allow) | NodeKind::Parameter | NodeKind::Fixed(_) => facts(true, false, false),
             // A sum or data movement that is lowered between products: its result is materialised.
             NodeKind::Op(Class::Deny { .. } | Class::Clear) if is_low => facts(true, false, false),
-            // A sum over windows is not recomputed by its consumers, as each of its elements reads many.
+            // A sum over windows or of scattered rows is not recomputed by its consumers, as each of its elements reads many.
             NodeKind::Op(Class::Deny { .. }) => {
-                let is_reduced = !matches!(op, Op::ReduceWindow { .. }) && (after < before || reads_reduced);
+                let is_stored = matches!(op, Op::ReduceWindow { .. } | Op::Scatter { .. });
+                let is_reduced = !is_stored && (after < before || reads_reduced);
                 facts(reads_stream, true, is_reduced)
             }
             NodeKind::Op(Class::Infer) => facts(reads_stream, reads_denied && !is_low, reads_reduced && !is_low),
@@ -203,7 +220,10 @@ impl Finder<'_> {
             let result_readers =
                 record.results().map(|value| readers[value as usize]).fold(Readers::default(), Readers::or);
             let is_stream = record.results().all(|value| self.facts[value as usize].is_stream);
-            ends[node as usize] = is_kept
+            let adds = self.adds[node as usize];
+            ends[node as usize] = adds == Some(Sum::Last);
+            ends[node as usize] |= is_kept
+                && adds.is_none()
                 && record.n_results == 1
                 && is_stream
                 && self.only_reader(node).is_none()
@@ -211,9 +231,11 @@ impl Finder<'_> {
                 && !result_readers.is_gone_on_with;
             let reads = match record.kind {
                 NodeKind::Op(Class::Clear) if !self.assignment.low[node as usize] => result_readers,
+                // A chain of sums reads what is stored.
                 _ => Readers {
-                    is_read_narrow: record.kind == NodeKind::ToLow || (self.assignment.low[node as usize] && !is_kept),
-                    is_gone_on_with: is_kept,
+                    is_read_narrow: record.kind == NodeKind::ToLow
+                        || (self.assignment.low[node as usize] && (!is_kept || adds.is_some())),
+                    is_gone_on_with: is_kept && adds.is_none(),
                 },
             };
             for &value in &record.operands {
@@ -233,6 +255,22 @@ impl Finder<'_> {
         let feeds = goes_on && record.results().any(|value| self.feeds_product[value as usize]);
         if feeds || record.class() == Some(Class::Allow) {
             record.operands.iter().for_each(|&value| self.feeds_product[value as usize] = true);
+        }
+    }
+
+    /// Rule 5.
+    fn add_up(&mut self) {
+        let is_sum = |node: NodeId| {
+            let op = &self.graph.instr(self.graph.node(node)).op;
+            let adds = matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
+            adds && self.is_open(node) && self.from[node as usize].is_none()
+        };
+        let nodes = 0..self.graph.nodes.len() as NodeId;
+        let reader = |node: NodeId| self.only_reader(node).filter(|&reader| is_sum(node) && is_sum(reader));
+        let links: Vec<(NodeId, NodeId)> = nodes.filter_map(|node| Some((node, reader(node)?))).collect();
+        for (node, reader) in links {
+            (self.adds[node as usize], self.from[node as usize]) = (Some(Sum::Inner), Some(reader));
+            (self.adds[reader as usize], self.from[reader as usize]) = (Some(Sum::Last), Some(reader));
         }
     }
 

@@ -354,7 +354,7 @@ pub(super) struct Classes<'p> {
     listed: BTreeMap<&'p str, Class>,
     decided: BTreeMap<&'p str, &'p Decided>,
     /// Whether a partitioner may split the module's values.
-    is_partitioned: bool,
+    pub(super) is_partitioned: bool,
     /// For each computation of the module whether it has side effects.
     effects: Vec<bool>,
 }
