@@ -32,7 +32,11 @@ fn a_run_ends_early_and_its_folder_has_its_checkpoints() {
     );
     assert_eq!(lines[8], "checkpoint mine/checkpoint.safetensors");
     assert!(
-        lines[9].starts_with("next: `bf16scope eval mine`, or train on with `bf16scope train mlp.yaml --precision f32")
+        lines[9].starts_with(
+            "next: `bf16scope eval mine`, or with a larger `patience` in `early_stopping`, or without it, train on with \
+             `bf16scope train mlp.yaml --precision f32"
+        ),
+        "{out}"
     );
     // The evaluation uses the run's final state and precision, and its own copy of the experiment.
     std::fs::remove_file(folder.path("mlp.yaml")).unwrap();
@@ -55,6 +59,31 @@ fn a_run_ends_early_and_its_folder_has_its_checkpoints() {
     // A moved run keeps its checkpoints.
     std::fs::rename(folder.path("mine"), folder.path("moved")).unwrap();
     assert!(folder.stdout(&["eval", "moved"]).starts_with("moved/checkpoint.safetensors in f32: test accuracy "));
+}
+
+#[test]
+fn a_run_that_ended_early_says_when_it_is_resumed_what_lets_it_go_on() {
+    let folder = Folder::new();
+    digits(&folder, "early_stopping: {patience: 1, min_delta: 9}, ");
+    let out = folder.stdout(&["train", "mlp.yaml", "--epochs", "4", "--run", "mine"]);
+    assert!(out.contains("stopped early after epoch 2: "), "{out}");
+    assert!(out.contains(" or without it, train on with `bf16scope train mlp.yaml"), "{out}");
+    assert!(out.contains(" --resume --epochs 4`\n"), "{out}");
+    let resume = ["train", "mlp.yaml", "--epochs", "4", "--run", "mine", "--resume"];
+    let again = folder.run(&resume);
+    assert!(again.status.success());
+    assert_eq!(
+        text(&again.stderr),
+        "bf16scope: early stopping ended the run of mine/checkpoint.safetensors after epoch 2: it trains no further\n\
+         help: to train on, write a `patience` above 1 under `early_stopping` in mlp.yaml, or leave `early_stopping` out\n"
+    );
+    // As it says.
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    std::fs::write(folder.path("mlp.yaml"), yaml.replace("patience: 1", "patience: 2")).unwrap();
+    let further = folder.run(&resume);
+    let going_on = "bf16scope: going on from mine/checkpoint.safetensors after step 88\n";
+    assert!(text(&further.stderr).contains(going_on), "{}", text(&further.stderr));
+    assert!(text(&further.stdout).contains("epoch 3/4  loss "), "{}", text(&further.stdout));
 }
 
 #[test]

@@ -101,6 +101,27 @@ fn what_cannot_be_watched_is_refused_where_it_is_written() {
     .assert_eq(&folder.stderr(&["train", "mlp.yaml", "--watch"]));
 }
 
+/// Labels that are out of reach show beside the run's first look, which is not the look before.
+#[test]
+fn a_run_that_trains_says_what_watch_says_of_it_later() {
+    let folder = Folder::new();
+    let layers = "[{dense: 8, activation: relu, name: first}, {dense: 1, name: head}]";
+    let model = format!("model: {{kind: layers, inputs: {{x: [4]}}, layers: {layers}, loss: mean_absolute_error}}");
+    let train = "train: {batch: 16, epochs: 12, watch: 4, optimizer: adam, learning_rate: 0.001}";
+    std::fs::write(folder.path("e.yaml"), format!("{model}\ndata: {{csv: e.csv, n_test: 16}}\n{train}\n")).unwrap();
+    let row = |at: u32| {
+        let value = |column: u32| f64::from((at * 7919 + column * 1237) % 1009) / 504.5 - 1.0;
+        format!("{},{},{},{},{}\n", value(0), value(1), value(2), value(3), 400_000 + 10_000 * (at % 7))
+    };
+    std::fs::write(folder.path("e.csv"), (0..80).map(row).collect::<String>()).unwrap();
+    let trained = folder.run(&["train", "e.yaml"]);
+    let live = text(&trained.stderr);
+    assert!(live.contains("watch: step 33: label_scale: activation of labels: "), "{live}");
+    let report: Value = serde_json::from_slice(&folder.run(&["watch", "runs/e-bf16", "--json"]).stdout).unwrap();
+    let first = &report["anomalies"][0];
+    assert_eq!((&first["rule"], &first["step"]), (&"label_scale".into(), &33.into()), "{report}");
+}
+
 /// A run with looks that do not depend on the machine: of a network whose weights stall from step 11 on.
 fn record(folder: &Path) {
     let mut run = RunFolder::create(folder, About::default(), None).unwrap();

@@ -255,7 +255,7 @@ fn features_that_are_not_scaled_are_named() {
     let (_, records, _) = watched(spec, &dataset(1e4), true);
     let anomaly = first(&records);
     assert_eq!((anomaly.rule, anomaly.step, anomaly.layer.as_str()), ("unscaled_input", 1, "images"), "{anomaly:?}");
-    assert!(anomaly.remedy.starts_with("scale the feature"), "{anomaly:?}");
+    assert!(anomaly.remedy.starts_with("scale the feature to an rms of about 1: `data: {scale: 2e-4}`"), "{anomaly:?}");
 }
 
 /// Steps of 10^4 go beyond 65,504, the largest finite number of f16, in a step or two.

@@ -412,6 +412,20 @@ fn healthy() -> Vec<Plan> {
             )
         },
         Plan {
+            is_short: true,
+            scale: [1e4, 1e4],
+            ..of_layers(
+                "ten thousands that a layer rescales",
+                "{rescaling: 0.0001, name: scaled}, {dense: 32, activation: relu, name: a}, {dense: 2, name: head}",
+            )
+        },
+        Plan {
+            is_short: true,
+            layers: "{dense: 32, activation: relu, name: first}, {dense: 1, name: head}, {rescaling: 100000, offset: 270000, name: price, dtype: float32}",
+            n_epochs: 6,
+            ..of_numbers("prices that a layer makes", "mean_squared_error", [270_000.0, 100_000.0])
+        },
+        Plan {
             scale: [1000.0, 1e5],
             ..of_layers(
                 "columns that a batch norm scales",

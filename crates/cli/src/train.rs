@@ -253,7 +253,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     show.start(args, (&experiment, &platform), &session, &examples, rounded.as_deref());
     start.iter().for_each(|line| show.say(line));
     match &resumed {
-        Some((from, checkpoint)) => show.resumed(from, checkpoint, session.step()),
+        Some((from, checkpoint)) => show.resumed(args, &experiment.train, from, checkpoint, session.step()),
         None if existed && is_first => show.replaced(&wanted.path, &experiment.train),
         None => {}
     }

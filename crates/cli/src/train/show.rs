@@ -17,7 +17,7 @@ use bf16scope_pjrt::Platform;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::experiment::{Examples, Experiment, TrainConfig, default_checkpoint};
 use bf16scope_train::run_folder::CHECKPOINT;
-use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies, explains, telling_steps};
+use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies, anomalies_of_last, telling_steps};
 use bf16scope_train::{EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
 
 /// Progress: a bar on a terminal, a line for each epoch everywhere.
@@ -34,7 +34,7 @@ pub(super) struct Show<'a> {
     pub(super) record: Option<Recorder>,
     /// The error that ended recording.
     pub(super) unrecorded: Option<anyhow::Error>,
-    /// The last two looks at a watched run, and the anomalies reported so far.
+    /// The first look at a watched run and the last two, and the anomalies reported so far.
     watched: Option<Vec<WatchRecord>>,
     alarms: BTreeSet<(&'static str, String)>,
     /// While steps are repeated: the bar, the time since when, and the time of the last line.
@@ -89,7 +89,17 @@ impl<'a> Show<'a> {
     }
 
     /// Where it resumes, and what has changed since.
-    pub(super) fn resumed(&self, from: &Path, checkpoint: &Checkpoint, step: u64) {
+    pub(super) fn resumed(&self, args: &Args, config: &TrainConfig, from: &Path, checkpoint: &Checkpoint, step: u64) {
+        let before = checkpoint.callbacks.as_ref();
+        if let Some((epoch, waited)) = before.and_then(|before| config.callbacks().ended(before)) {
+            self.say(&format!(
+                "early stopping ended the run of {} after epoch {epoch}: it trains no further\nhelp: to train on, write a \
+                 `patience` above {waited} under `early_stopping` in {}, or leave `early_stopping` out",
+                from.display(),
+                args.experiment.display()
+            ));
+            return;
+        }
         let (n_done, n_epochs) = (step / checkpoint.position.steps_per_epoch, self.n_epochs);
         self.say(&match n_done < n_epochs {
             true => format!("going on from {} after step {step}", from.display()),
@@ -194,7 +204,9 @@ impl<'a> Show<'a> {
         if let Some(record) = &mut self.record {
             telling_steps(&looks).into_iter().for_each(|step| record.mark(step));
         }
-        self.watched = Some(looks.into_iter().next_back().into_iter().collect());
+        let n_looks = looks.len();
+        let ends = looks.into_iter().enumerate().filter(|(at, _)| *at == 0 || at + 1 == n_looks);
+        self.watched = Some(ends.map(|(_, look)| look).collect());
     }
 
     /// Reports new anomalies of a watched run, and keeps the looks that show them.
@@ -204,17 +216,15 @@ impl<'a> Show<'a> {
         if watched.last().is_some_and(|last| last.step >= record.step) {
             return;
         }
-        // A rule compares a record with the previous one.
-        if watched.len() == 2 {
-            watched.remove(0);
+        // A rule compares a record with the previous one and with the first.
+        if watched.len() == 3 {
+            watched.remove(1);
         }
         watched.push(record.clone());
-        let looks: Vec<u64> = watched.iter().map(|look| look.step).collect();
-        for anomaly in anomalies(watched) {
-            // An anomaly in an earlier look may be the cause.
-            if self.alarms.iter().any(|(cause, _)| explains(cause, anomaly.rule)) {
-                continue;
-            }
+        let looks: Vec<u64> = watched.iter().rev().take(2).map(|look| look.step).collect();
+        // An anomaly in an earlier look may be the cause.
+        let causes = self.alarms.iter().map(|(rule, _)| *rule).collect();
+        for anomaly in anomalies_of_last(watched, causes) {
             if !self.alarms.insert((anomaly.rule, anomaly.layer.clone())) {
                 continue;
             }
@@ -376,11 +386,12 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         let place = again::option("--checkpoint", (!is_default).then_some(path));
         let (name, tune) = (again::word(&args.experiment), args.tune.again());
         let run = again::option("--run", args.record.run());
+        let n_epochs = u64::from(experiment.train.epochs);
         // Only epochs beyond the file's need an argument.
-        let more = match experiment.train.epochs {
-            0 if args.epochs.is_some() => String::new(),
-            0 => " --epochs 1".to_string(),
-            n => format!(" --epochs {}", 2 * u64::from(n)),
+        let more = match summary.stopped {
+            Some(epoch) if epoch < n_epochs => args.epochs.map_or(String::new(), |n| format!(" --epochs {n}")),
+            None if n_epochs == 0 && args.epochs.is_some() => String::new(),
+            _ => format!(" --epochs {}", (2 * n_epochs).max(1)),
         };
         let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
         let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
@@ -395,8 +406,12 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
             (Some(run), true) => format!("{}{of_one}{tune}", again::word(run)),
             _ => format!("{name}{precision}{of_one}{tune}{place}"),
         };
+        let train_on = match summary.stopped {
+            Some(_) => "with a larger `patience` in `early_stopping`, or without it, train on with",
+            None => "train on with",
+        };
         text += &format!(
-            "checkpoint {}\nnext: `bf16scope eval {evaluated}`, or train on with \
+            "checkpoint {}\nnext: `bf16scope eval {evaluated}`, or {train_on} \
              `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{variables}{watch}{place}{run} --resume{more}`\n",
             path.display()
         );

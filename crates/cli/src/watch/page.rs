@@ -239,7 +239,7 @@ fn wrong(outcome: &Outcome<'_>) -> Table {
             Cell::Text(anomaly.quantity.to_string()),
             Cell::Text(anomaly.direction.to_string()),
             Cell::Text(anomaly.found.clone()),
-            Cell::Text(anomaly.remedy.to_string()),
+            Cell::Text(anomaly.remedy.clone()),
         ]
     });
     let columns = [

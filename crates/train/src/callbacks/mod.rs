@@ -129,6 +129,13 @@ impl Callbacks {
         *self == Callbacks::default()
     }
 
+    /// If a run with these counters was ended by early stopping and is not resumed by these callbacks: the epoch after
+    /// which it ended, counted from 1, and the epochs that it had waited.
+    pub fn ended(&self, before: &CallbackState) -> Option<(u64, u32)> {
+        let state = CallbackState::begin(self, Some(before), before.n_epochs);
+        Some((state.stopped?, state.early_stopping?.wait))
+    }
+
     fn monitored(&self) -> Vec<Monitored<'_>> {
         let Callbacks { early_stopping, reduce_on_plateau, keep_best } = self;
         let stopping = early_stopping.as_ref().map(|it| (STOPPING, it.monitor.as_str(), it.mode));

@@ -27,7 +27,7 @@ pub struct Anomaly {
     /// The measurement, as a phrase.
     pub found: String,
     /// The remedy.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 /// A rule.
@@ -83,16 +83,18 @@ pub const RULES: [Rule; 23] = [
         why: "a feature has an rms of 32 or more, or none of its numbers is above 2^-10, and a layer multiplies it by its kernel as \
               it is, not normalised before: initial values are for an rms of 1, and 32 of them are half of the range of a byte's \
               pixels",
-        remedy: "scale the feature to an rms of about 1, such as `data: {scale: 0.01}`, or let a `batch_norm` be the first layer \
-                 where its columns differ",
+        remedy: "scale the feature to an rms of about 1, such as `data: {scale: 1e-2}` for an rms of 100, or let a `batch_norm` be \
+                 the first layer where its columns differ",
         explains: BY_SIZE,
         judge: scale::unscaled_input,
     },
     Rule {
         name: "label_scale",
         why: "labels have an rms of 64 or more, and the loss or its gradients are infinite, or the loss grows fourfold between two \
-              looks: gradients of squares grow with the labels. Or 32 steps after the first look the loss has not halved, and the \
-              head's updates are so small that 2^20 more like them do not make a label",
+              looks, and the loss's derivative by the result is a sixteenth of the labels or more, as that of squares is: that of \
+              absolute errors is 1, and that of percentages less. Or 32 steps after the first look the loss has not halved, and \
+              the head's updates are so small that 2^20 more like them, times what layers after the head multiply by, do not make \
+              a label",
         remedy: "train on labels divided by their standard deviation (in the data, for `scale` is for features), or use `{huber: , \
                  delta: 1}` or `mean_absolute_error` and `clip: {kind: global_norm, value: 1}`",
         explains: &["exploding", "not_finite"],
@@ -133,7 +135,8 @@ pub const RULES: [Rule; 23] = [
     Rule {
         name: "rescaled",
         why: "a layer without variables, and which no dropout turned off, gives 2^13 times what it takes, or 2^-13 of it, or \
-              an rms of 64 or more that is 64 times its: no activation, pool or softmax of a usual network does",
+              an rms of 64 or more that is 64 times its: no activation, pool or softmax of a usual network does. It may where what \
+              it gives is within 32 times of 1, or is the network's result and within 32 times of a label",
         remedy: "look at what this layer multiplies by and adds: `{rescaling: 1.0}`",
         explains: BY_SIZE,
         judge: scale::rescaled,
@@ -177,8 +180,8 @@ pub const RULES: [Rule; 23] = [
         name: "saturated_activation",
         why: "a sigmoid or a tanh passes 2^-14 of its cotangent on at two looks in a row, or less: what it takes is 10 or more away \
               from 0 nearly everywhere, where its slope is e^-10. Or what it takes has an rms of 64 or more at both",
-        remedy: "normalise what goes into it (`batch_norm`), give the layer smaller initial values (`bias_initializer: zeros`), or \
-                 use `activation: relu`",
+        remedy: "normalise what goes into it (`batch_norm`), give the layer smaller initial values (`kernel_initializer: \
+                 glorot_uniform`), or use `activation: relu`",
         explains: BY_ZEROS,
         judge: gradients::saturated_activation,
     },
@@ -261,39 +264,50 @@ pub fn explains(cause: &str, follows: &str) -> bool {
 /// without those that follow from a cause at the same step or before.
 pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
     let mut seen = BTreeSet::new();
-    let mut causes: BTreeSet<&str> = BTreeSet::new();
+    let mut causes = BTreeSet::new();
     let mut all = Vec::new();
-    for (number, now) in records.iter().enumerate() {
-        let before = number.checked_sub(1).map(|before| &records[before]);
-        let look = Look { now, before, first: before.and(records.first()) };
-        let judged = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
-        let mut matches: Vec<(&Rule, Found)> = judged.collect();
-        // In the order of the table: a consequence explains nothing else.
-        matches.retain(|(rule, _)| {
-            let is_cause = !causes.iter().any(|cause| *cause != rule.name && explains(cause, rule.name));
-            if is_cause {
-                causes.insert(rule.name);
-            }
-            is_cause
-        });
-        matches.sort_by_key(|(_, found)| found.row);
-        for (rule, Found { row, what, remedy, layer, step }) in matches {
-            let WatchRow { layer: of_row, quantity, .. } = &now.rows[row];
-            let layer = layer.unwrap_or_else(|| of_row.clone());
-            if seen.insert((rule.name, layer.clone(), *quantity)) {
-                all.push(Anomaly {
-                    step: step.unwrap_or(now.step),
-                    rule: rule.name,
-                    layer,
-                    quantity: *quantity,
-                    direction: quantity.direction(),
-                    found: what,
-                    remedy: remedy.unwrap_or(rule.remedy),
-                });
-            }
-        }
+    for last in 1..=records.len() {
+        let mut new = judged(&records[..last], &mut causes);
+        new.retain(|anomaly| seen.insert((anomaly.rule, anomaly.layer.clone(), anomaly.quantity)));
+        all.extend(new);
     }
     all
+}
+
+/// The anomalies of the last record alone, without those that follow from one of `causes`, rules of anomalies before
+/// it, or from each other. Of the records before it, only the one before and the first are read.
+pub fn anomalies_of_last(records: &[WatchRecord], mut causes: BTreeSet<&'static str>) -> Vec<Anomaly> {
+    judged(records, &mut causes)
+}
+
+/// The anomalies of the last record that follow from no cause; their rules are added to the causes.
+fn judged(records: &[WatchRecord], causes: &mut BTreeSet<&'static str>) -> Vec<Anomaly> {
+    let Some((now, earlier)) = records.split_last() else { return Vec::new() };
+    let look = Look { now, before: earlier.last(), first: earlier.first() };
+    let matches = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
+    let mut matches: Vec<(&Rule, Found)> = matches.collect();
+    // In the order of the table: a consequence explains nothing else.
+    matches.retain(|(rule, _)| {
+        let is_cause = !causes.iter().any(|cause| *cause != rule.name && explains(cause, rule.name));
+        if is_cause {
+            causes.insert(rule.name);
+        }
+        is_cause
+    });
+    matches.sort_by_key(|(_, found)| found.row);
+    let anomaly = |(rule, Found { row, what, remedy, layer, step }): (&Rule, Found)| {
+        let WatchRow { layer: of_row, quantity, .. } = &now.rows[row];
+        Anomaly {
+            step: step.unwrap_or(now.step),
+            rule: rule.name,
+            layer: layer.unwrap_or_else(|| of_row.clone()),
+            quantity: *quantity,
+            direction: quantity.direction(),
+            found: what,
+            remedy: remedy.unwrap_or_else(|| rule.remedy.to_string()),
+        }
+    };
+    matches.into_iter().map(anomaly).collect()
 }
 
 /// The steps of the records that show anomalies: each anomaly's, and the one before.

@@ -1,6 +1,7 @@
 //! A record with the one before it, as rules read them: rows by quantity, a layer's inputs, a scope's variables.
 
 use super::row::{Quantity, Role, WatchRecord, WatchRow};
+use std::collections::BTreeSet;
 
 /// Two records, and the first one of the run.
 pub(super) struct Look<'a> {
@@ -20,7 +21,7 @@ impl<'a> Look<'a> {
 pub(super) struct Found {
     pub row: usize,
     pub what: String,
-    pub remedy: Option<&'static str>,
+    pub remedy: Option<String>,
     /// Another layer than the row's.
     pub layer: Option<String>,
     /// The step of the cause, if it is known and not this record's.
@@ -32,8 +33,8 @@ impl Found {
         Found { row, what, remedy: None, layer: None, step: None }
     }
 
-    pub(super) fn with_remedy(self, remedy: &'static str) -> Found {
-        Found { remedy: Some(remedy), ..self }
+    pub(super) fn with_remedy(self, remedy: impl Into<String>) -> Found {
+        Found { remedy: Some(remedy.into()), ..self }
     }
 }
 
@@ -96,6 +97,19 @@ impl Look<'_> {
         }
         let at = |place: &u32| Some((*place as usize, self.now.rows.get(*place as usize)?));
         row.takes.iter().filter_map(at).collect()
+    }
+
+    /// The layers that depend on an activation.
+    pub(super) fn after(&self, number: usize) -> Vec<(usize, &WatchRow)> {
+        let mut handed = BTreeSet::from([number]);
+        let mut after = Vec::new();
+        for (at, row) in self.layers().filter(|(at, _)| *at > number) {
+            if self.taken(at, row).iter().any(|(taken, _)| handed.contains(taken)) {
+                handed.insert(at);
+                after.push((at, row));
+            }
+        }
+        after
     }
 
     /// A scope's own variables by their last names, with their largest magnitudes.

@@ -17,7 +17,7 @@ mod program;
 mod row;
 mod statistics;
 
-pub use anomaly::{Anomaly, RULES, Rule, anomalies, explains, telling_steps};
+pub use anomaly::{Anomaly, RULES, Rule, anomalies, anomalies_of_last, explains, telling_steps};
 pub(super) use program::{Observing, observing, words_of};
 pub use row::{Bins, Function, Quantity, RateJump, Role, WatchRecord, WatchRow};
 pub(super) use statistics::{RowOf, read_row};

@@ -3,6 +3,9 @@
 use crate::watch::look::{Found, Look, percent};
 use crate::watch::row::{Quantity, Role, WatchRow};
 
+const DIVIDED: &str =
+    "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate";
+
 pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
     let is_retried = |row: &WatchRow| look.now.n_skipped.is_some() && row.quantity != Quantity::Activation;
     let is_bad = |row: &WatchRow| row.not_finite > 0.0 && row.role != Some(Role::Softmax) && !is_retried(row);
@@ -14,10 +17,8 @@ pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
         percent(row.not_finite),
         row.n
     );
-    let other = (row.quantity == Quantity::Update).then_some(
-        "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate",
-    );
-    vec![Found { remedy: other, ..Found::new(number, what) }]
+    let not_finite = Found::new(number, what);
+    vec![if row.quantity == Quantity::Update { not_finite.with_remedy(DIVIDED) } else { not_finite }]
 }
 
 pub(in crate::watch) fn loss_scale(look: &Look<'_>) -> Vec<Found> {

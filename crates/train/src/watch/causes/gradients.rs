@@ -88,10 +88,30 @@ pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
         format!("its function passes {} of its cotangent on{taken}", of_cotangent(block.share))
     };
     if let Some(block) = block {
-        return vec![Found::new(block.number, what(block))];
+        let remedy = smaller(look, block.number, block.row);
+        return vec![Found { remedy, ..Found::new(block.number, what(block)) }];
     }
     let far = look.layers().find_map(|(number, row)| far_from_slope(look, number, row));
     far.into_iter().collect()
+}
+
+const BIASES: &str = "give its biases smaller initial values (`bias_initializer: zeros`), or, if they were small at first, lower the \
+                      learning rate";
+const KERNEL: &str = "give its kernel smaller initial values (`kernel_initializer: glorot_uniform`), or, if it was small at first, \
+                      lower the learning rate; or normalise what the function takes (`batch_norm`)";
+
+/// The remedy for a sigmoid or a tanh, by the variable that makes large the numbers that it takes, if one does.
+fn smaller(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<String> {
+    /// A kernel of usual initial values gives an rms of less than this many times that of what it multiplies.
+    const USUAL: f32 = 8.0;
+    let [(layer, of_layer)] = look.taken(number, row)[..] else { return None };
+    let biases = look.variables(&of_layer.layer).into_iter().filter(|(name, _)| *name == "bias");
+    let bias = biases.filter_map(|(_, stored)| stored).fold(0.0, f32::max);
+    let multiplied = look.taken(layer, of_layer).iter().map(|(_, row)| row.rms).fold(0.0, f32::max);
+    if bias >= 0.5 * of_layer.rms {
+        return Some(BIASES.to_string());
+    }
+    (look.has_kernel(&of_layer.layer) && of_layer.rms >= USUAL * multiplied).then(|| KERNEL.to_string())
 }
 
 /// Numbers of this rms are nearly all where a sigmoid or a tanh is flat: of a normal distribution, 6 % are between -5
@@ -105,12 +125,9 @@ fn far_from_slope(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<Foun
     let [(_, taken)] = look.taken(number, row)[..] else { return None };
     let is_far = |taken: &WatchRow| taken.rms >= FLAT && taken.not_finite == 0.0 && taken.role != Some(Role::Input);
     let was_far = look.before(taken).is_some_and(is_far);
-    (is_flat && is_far(taken) && was_far && is_read()).then(|| {
-        Found::new(
-            number,
-            format!("it takes numbers of an rms of {:.1}, at which its slope is 0 nearly everywhere", taken.rms),
-        )
-    })
+    let what = || format!("it takes numbers of an rms of {:.1}, at which its slope is 0 nearly everywhere", taken.rms);
+    let remedy = || smaller(look, number, row);
+    (is_flat && is_far(taken) && was_far && is_read()).then(|| Found { remedy: remedy(), ..Found::new(number, what()) })
 }
 
 const SHUT: &str = "lower the learning rate, or use another activation (`activation: gelu`, `leaky_relu`) or another initial bias \

@@ -5,3 +5,6 @@ pub(super) mod finite;
 pub(super) mod gradients;
 pub(super) mod scale;
 pub(super) mod updates;
+
+#[cfg(test)]
+mod tests;

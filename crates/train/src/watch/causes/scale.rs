@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::watch::look::{Found, Look, percent};
+use crate::watch::look::{Found, Look, norm, percent};
 use crate::watch::row::{Function, Quantity, Role, WatchRow};
 
 /// A feature counts as scaled below this rms.
@@ -32,12 +32,27 @@ pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
                          it is",
                         of_input.rms, of_input.max, row.layer
                     );
-                    return vec![Found::new(input, what)];
+                    return vec![Found::new(input, what).with_remedy(scaling(look, of_input))];
                 }
             }
         }
     }
     Vec::new()
+}
+
+/// The remedy of a feature's scale, with the factor for an rms of 1.
+fn scaling(look: &Look<'_>, feature: &WatchRow) -> String {
+    // A factor is a normal number of f32.
+    let factor = (1.0 / f64::from(feature.rms.max(f32::MIN_POSITIVE))).max(2e-38);
+    let n_features = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input)).count();
+    let scale = match n_features {
+        1 => format!("{factor:.0e}"),
+        _ => format!("{{{}: {factor:.0e}}}", feature.layer),
+    };
+    format!(
+        "scale the feature to an rms of about 1: `data: {{scale: {scale}}}`, times the `scale` that it already has; or let a \
+         `batch_norm` be the first layer where its columns differ"
+    )
 }
 
 const OUT_OF_REACH: &str = "train on labels less their mean, divided by their standard deviation (in the data, for `scale` is for \
@@ -53,12 +68,31 @@ pub(in crate::watch) fn label_scale(look: &Look<'_>) -> Vec<Found> {
     let is_finite = look.now.loss().is_some() && look.are_gradients_finite();
     let has_grown = look.now.loss().zip(look.before.and_then(|before| before.loss()));
     let has_grown = has_grown.is_some_and(|(now, before)| now >= 4.0 * before && before > 0.0);
-    if !is_finite || has_grown {
+    if (!is_finite || has_grown) && grows_with(look, row) {
         let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
         return vec![Found::new(number, format!("the rms of this label is {:.3e}, and the loss is {loss}", row.rms))];
     }
     let out_of_reach = out_of_reach(look, row).map(|what| Found::new(number, what).with_remedy(OUT_OF_REACH));
     out_of_reach.into_iter().collect()
+}
+
+/// Whether the loss's derivative by the network's result grows with these labels: that of squares does, that of
+/// absolute errors is 1, and that of percentages decreases. Where no derivative is known, it is assumed.
+fn grows_with(look: &Look<'_>, label: &WatchRow) -> bool {
+    const SHARE: f32 = 1.0 / 16.0;
+    let before = look.before.map(Look::alone);
+    let derivative = derivative(look).or_else(|| derivative(before.as_ref()?));
+    derivative.is_none_or(|derivative| derivative >= SHARE * label.rms)
+}
+
+/// The rms of the derivatives of single errors by the network's result, if they are finite; a loss is a mean of errors.
+fn derivative(look: &Look<'_>) -> Option<f32> {
+    let loss = look.rows(Quantity::Activation).map(|(_, row)| row).find(|row| row.role == Some(Role::Loss))?;
+    let results = loss.takes.iter().filter_map(|taken| look.cotangent(look.now.rows.get(*taken as usize)?));
+    let results: Vec<&WatchRow> = results.collect();
+    let loss_scale = look.now.loss_scale.unwrap_or(1.0) as f32;
+    let is_finite = results.iter().all(|row| row.not_finite == 0.0);
+    results.iter().map(|row| row.rms * row.n as f32 / loss_scale).reduce(f32::max).filter(|_| is_finite)
 }
 
 /// Steps after which a loss that has not decreased is significant.
@@ -75,22 +109,39 @@ fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
     if !look.has_moved() || look.now.learning_rate <= 0.0 || now < 0.5 * then {
         return None;
     }
-    let (head, given) = look.layers().filter(|(_, row)| look.has_kernel(&row.layer)).last()?;
-    let takes = look.taken(head, given).iter().map(|(_, row)| row.rms).fold(0.0, f32::max);
-    let updates = look.rows(Quantity::Update).filter(|(_, update)| update.scope() == given.layer);
+    let (head, of_head) = look.layers().filter(|(_, row)| look.has_kernel(&row.layer)).last()?;
+    let takes = look.taken(head, of_head).iter().map(|(_, row)| row.rms).fold(0.0, f32::max);
+    let updates = look.rows(Quantity::Update).filter(|(_, update)| update.scope() == of_head.layer);
     // As if all updates added up, and no two of them moved different outputs.
     let moves = |update: &WatchRow| match update.layer.ends_with("/bias") {
         true => update.max,
         false => update.rms * update.n as f32 * takes,
     };
-    let moved: f32 = updates.map(|(_, update)| moves(update)).sum();
+    let moved = gain(look, head, of_head) * updates.map(|(_, update)| moves(update)).sum::<f32>();
     (moved > 0.0 && label.rms >= MANY_UPDATES * moved).then(|| {
         format!(
-            "the rms of this label is {:.3e}, an update of {} moves what it gives by {moved:.1e} at most, and the loss was \
+            "the rms of this label is {:.3e}, an update of {} moves the result by {moved:.1e} at most, and the loss was \
              {then:.3e} {n_steps} steps ago and is {now:.3e}",
-            label.rms, given.layer
+            label.rms, of_head.layer
         )
     })
+}
+
+/// How many times a change of the head is larger in the network's result, because of the layers after the head: the
+/// quotient of their cotangents; 1 where they are not known.
+fn gain(look: &Look<'_>, head: usize, of_head: &WatchRow) -> f32 {
+    let after = look.after(head);
+    let result = after.iter().rev().find_map(|(_, row)| look.cotangent(row));
+    let quotient = look.cotangent(of_head).zip(result).map(|(of_head, of_result)| norm(of_head) / norm(of_result));
+    quotient.filter(|quotient| quotient.is_finite() && *quotient > 0.0).map_or(1.0, |quotient| quotient as f32)
+}
+
+/// Whether an rms is about 1, as the next layer expects, or, if it is the network's result's, about that of a label.
+fn is_expected(look: &Look<'_>, number: usize, row: &WatchRow) -> bool {
+    let is_about = |size: f32| row.rms * SCALED >= size && row.rms <= SCALED * size;
+    let is_result = || look.after(number).iter().all(|(_, row)| look.variables(&row.layer).is_empty());
+    let is_a_labels = |(_, label): (usize, &WatchRow)| label.role == Some(Role::Label) && is_about(label.rms);
+    is_about(1.0) || row.rms > 0.0 && is_result() && look.rows(Quantity::Activation).any(is_a_labels)
 }
 
 /// A layer without variables that changes the size of its numbers.
@@ -103,6 +154,9 @@ pub(in crate::watch) fn rescaled(look: &Look<'_>) -> Vec<Found> {
         let is_large = row.rms >= LARGE && row.rms >= LARGE * taken.rms && taken.role != Some(Role::Input);
         let is_other = is_large || row.rms >= FACTOR * taken.rms || row.rms <= taken.rms / FACTOR;
         if !is_of_it || !is_other || !look.variables(&row.layer).is_empty() || row.layer.starts_with('(') {
+            return None;
+        }
+        if is_expected(look, number, row) {
             return None;
         }
         Some(Found::new(
@@ -152,6 +206,9 @@ pub(in crate::watch) fn unscaled_residual(look: &Look<'_>) -> Vec<Found> {
 /// An rms counts as large from here on.
 const LARGE: f32 = 64.0;
 
+const GROWN: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`): it was small at the look \
+                     before. If that does not help, look at this layer's initial values (`kernel_initializer: glorot_uniform`)";
+
 pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
     let is_layer = |row: &WatchRow| matches!(row.role, None | Some(Role::Residual));
     let mut all: Vec<f32> = look.layers().filter(|(_, row)| is_layer(row)).map(|(_, row)| row.rms).collect();
@@ -173,10 +230,14 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
         if row.rms < large || !is_layer(row) || is_bounded(number) {
             return None;
         }
-        let before = look.before(row).map(|before| before.rms).filter(|before| *before > 0.0);
-        if let Some(before) = before.filter(|before| row.rms >= 16.0 * before) {
+        let before = look.before(row).map(|before| before.rms);
+        let remedied = |what: String| match before.is_some_and(|before| before < large) {
+            true => Found::new(number, what).with_remedy(GROWN),
+            false => Found::new(number, what),
+        };
+        if let Some(before) = before.filter(|before| *before > 0.0 && row.rms >= 16.0 * before) {
             let what = format!("the rms is {:.3e}, and was {before:.3e} at the look before", row.rms);
-            return Some(Found::new(number, what));
+            return Some(remedied(what));
         }
         if row.quantity != Quantity::Activation {
             return None;
@@ -186,10 +247,10 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
         if let Some(taken) = largest.filter(|taken| taken.rms > 0.0 && row.rms >= LARGE * taken.rms) {
             let what =
                 format!("the rms is {:.3e}, that of {}, which it takes, {:.3e}", row.rms, taken.name(), taken.rms);
-            return Some(Found::new(number, what));
+            return Some(remedied(what));
         }
         (median > 0.0 && row.rms >= LARGE * median * label)
-            .then(|| Found::new(number, format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)))
+            .then(|| remedied(format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)))
     };
     look.layers().chain(look.rows(Quantity::Gradient)).filter_map(judged).take(1).collect()
 }

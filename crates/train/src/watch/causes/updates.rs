@@ -79,6 +79,8 @@ pub(in crate::watch) fn weight_decay(look: &Look<'_>) -> Vec<Found> {
         .collect()
 }
 
+const LOST_IN_F32: &str = "raise the learning rate, or the norm that gradients are clipped to";
+
 pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
     if !look.has_moved() || look.now.learning_rate <= 0.0 || look.now.variables == "bf16_stochastic" {
         return Vec::new();
@@ -95,9 +97,8 @@ pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
         let before = look.before(row)?.lost?;
         let is_stalled = now > 0.5 && before > 0.25;
         let what = || format!("{} of the updates are below half an ulp of {}, and lost", percent(now), row.dtype);
-        let remedy =
-            (row.dtype == "f32").then_some("raise the learning rate, or the norm that gradients are clipped to");
-        is_stalled.then(|| Found { remedy, ..Found::new(number, what()) })
+        let remedied = |stalled: Found| if row.dtype == "f32" { stalled.with_remedy(LOST_IN_F32) } else { stalled };
+        is_stalled.then(|| remedied(Found::new(number, what())))
     };
     look.rows(Quantity::Update).filter_map(judge).collect()
 }
