@@ -494,6 +494,27 @@ fn what_a_folder_leaves_out_is_told() {
     assert!(stderr.contains("2 are in the part for testing and 2 in the rest\n"), "{stderr}");
 }
 
+#[test]
+fn a_label_of_the_images_size_that_stays_as_it_is_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("t.csv"), "1,2,3,4,0,1,1,0\n5,6,7,8,1,0,0,1\n").unwrap();
+    let stderr_of = |augment: &str| {
+        let model = "model: {kind: layers, inputs: {x: [2, 2, 1]}, layers: [{conv: 2, kernel_size: 1}], \
+                     loss: sparse_softmax_cross_entropy}";
+        let data = format!("data: {{csv: t.csv, n_test: 1, augment: {augment}}}");
+        std::fs::write(folder.path().join("e.yaml"), format!("{model}\n{data}\ntrain: {{batch: 1, epochs: 1}}\n"))
+            .unwrap();
+        let output = binary::bf16scope(&["data", "e.yaml"]).current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let stderr = stderr_of("{flip: true}");
+    let message = "e.yaml:2:31: images are moved, and the label `labels` of their size, [2, 2], is not\n";
+    assert!(stderr.contains(message) && stderr.contains("write `masks: [labels]` in `augment`"), "{stderr}");
+    let stderr = stderr_of("{flip: true, masks: [labels]}");
+    assert!(!stderr.contains("images are moved"), "{stderr}");
+}
+
 /// Too long for `cargo test`: `ci/long` runs them.
 #[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {

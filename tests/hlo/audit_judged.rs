@@ -74,6 +74,24 @@ fn the_first_signs_of_an_optimizer_are_judged_by_its_gradient() {
     assert!(report.error() > 0.5);
 }
 
+/// RMSprop's update of a bias of two classes, whose gradients are `g` and `-g` at every step.
+#[test]
+fn later_updates_of_one_size_are_judged() {
+    let module = parse(
+        "\n\nENTRY m {\n  p = f32[2] parameter(0)\n  g = f32[2] parameter(1)\n  v = f32[2] parameter(2)\n  \
+         decay = f32[] constant(0.9)\n  d = f32[2] broadcast(decay), dimensions={}\n  \
+         kept = f32[2] multiply(v, d)\n  share = f32[] constant(0.1)\n  \
+         s = f32[2] broadcast(share), dimensions={}\n  square = f32[2] multiply(g, g)\n  \
+         part = f32[2] multiply(square, s)\n  mean = f32[2] add(kept, part)\n  root = f32[2] sqrt(mean)\n  \
+         q = f32[2] divide(g, root)\n  new = f32[2] subtract(p, q)\n  ROOT t = (f32[2], f32[2]) tuple(new, mean)\n}\n",
+    );
+    let judgement = |moment: f32| {
+        let inputs = [array(&[0.5, 0.25]), array(&[0.3, -0.3]), array(&[moment; 2])];
+        audit(&module, &inputs, &ResultChoice::default()).results[0].judgement
+    };
+    assert_eq!((judgement(0.0), judgement(0.4)), (Judgement::SignLike, Judgement::Judged));
+}
+
 #[test]
 fn results_are_chosen_by_every_name_that_they_have() {
     let module = parse(

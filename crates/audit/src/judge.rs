@@ -11,7 +11,8 @@
 //! and its sign the gradient's. A tiny gradient whose sign is uncertain in bf16 then moves a weight by twice that,
 //! which adds no information to the gradient's own result (the first moment). Such an update is recognised by its form
 //! and its values: a quotient whose denominator is a square root (plus a constant), with equal magnitudes in three
-//! quarters of its nonzero elements. Results that are sums and products of one are judged only if nothing else is.
+//! quarters of its nonzero elements, where the state under that root (a second moment) was zero: the update of a single
+//! bias is of one size at any step. Results that are sums and products of one are judged only if nothing else is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,8 +106,11 @@ impl Judge {
         if judge.exact.is_ok() && !sources.arrays.is_empty() {
             judge.noisy = sources.noisy(client, module, inputs, &exact_sources)?;
         }
-        let is_update =
-            |(_, values): &(&InstrId, Literal)| values_of(values).is_some_and(|values| is_sign_like(&values));
+        let is_update = |(id, values): &(&InstrId, Literal)| {
+            let state = state_under_root(module, **id).into_iter();
+            let state: Vec<Vec<f64>> = state.filter_map(|number| values_of(inputs.get(number)?)).collect();
+            values_of(values).is_some_and(|values| is_sign_like(&values, &state))
+        };
         let updates: BTreeSet<InstrId> = quotients.iter().zip(updates).filter(is_update).map(|(&id, _)| id).collect();
         let denominators = updates.iter().flat_map(|&id| module.entry().instr(id).operands.clone());
         let roots = denominators.flat_map(|id| root_path(module, id, FAR)).chain(updates.iter().copied());
@@ -371,11 +375,47 @@ fn root_path(module: &Module, id: InstrId, n_more: usize) -> Vec<InstrId> {
     path
 }
 
-/// Whether all nonzero elements have equal magnitudes.
-fn is_sign_like(values: &[f64]) -> bool {
+/// The numbers of the parameters that are summed under a quotient's root, whole or times a decay: state such as second
+/// moments. A gradient is squared there, and so is not part of it.
+fn state_under_root(module: &Module, quotient: InstrId) -> BTreeSet<usize> {
+    let entry = module.entry();
+    let instr = entry.instr(quotient);
+    let denominators = if matches!(instr.op, Op::Binary(BinaryOp::Divide)) { 1.. } else { 0.. };
+    let roots = instr.operands[denominators].iter().filter_map(|&id| root_path(module, id, FAR).first().copied());
+    let mut pending: Vec<InstrId> = roots.flat_map(|root| entry.instr(root).operands.clone()).collect();
+    let is_decay = |id: InstrId| matches!(entry.instr(id).op, Op::Broadcast { .. } | Op::Constant(_));
+    let (mut seen, mut state) = (BTreeSet::new(), BTreeSet::new());
+    while let Some(id) = pending.pop() {
+        let instr = entry.instr(id);
+        let is_array = instr.shape.as_array().is_some_and(|array| taps::is_floating(array.dtype));
+        if !is_array || seen.len() >= LONGEST_UPDATE || !seen.insert(id) {
+            continue;
+        }
+        match &instr.op {
+            Op::Parameter { number, .. } => state.extend(usize::try_from(*number).ok()),
+            Op::Binary(BinaryOp::Multiply) if instr.operands.iter().any(|&id| is_decay(id)) => {
+                pending.extend(&instr.operands);
+            }
+            Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum) => pending.extend(&instr.operands),
+            Op::Binary(BinaryOp::Divide) | Op::Convert | Op::Reshape => pending.push(instr.operands[0]),
+            Op::Select => pending.extend(&instr.operands[1..]),
+            _ => {}
+        }
+    }
+    state
+}
+
+/// Whether the nonzero elements have equal magnitudes, which they must have where all `state` of theirs is zero. One
+/// element alone always has; it is a first update only if there is state that says so.
+fn is_sign_like(values: &[f64], state: &[Vec<f64>]) -> bool {
+    let state: Vec<&Vec<f64>> = state.iter().filter(|state| state.len() == values.len()).collect();
+    let is_fresh = |at: usize| state.iter().all(|state| state[at] == 0.0);
     let greatest = values.iter().map(|v| v.abs()).fold(0.0, f64::max);
-    let count = |least: f64| values.iter().filter(|v| v.abs() >= least * greatest).count() as f64;
-    greatest > 0.0 && greatest.is_finite() && count(OF_ONE_SIZE) >= SHARE * count(ZERO)
+    let of_one_size = |&(at, v): &(usize, &f64)| v.abs() >= OF_ONE_SIZE * greatest && is_fresh(at);
+    let n_of_one_size = values.iter().enumerate().filter(of_one_size).count() as f64;
+    let n_nonzero = values.iter().filter(|v| v.abs() >= ZERO * greatest).count() as f64;
+    let is_comparable = values.len() > 1 || !state.is_empty();
+    greatest > 0.0 && greatest.is_finite() && is_comparable && n_of_one_size >= SHARE * n_nonzero
 }
 
 /// Names of values made of these by sums, products and moves alone.
@@ -411,8 +451,22 @@ mod tests {
 
     #[test]
     fn updates_of_one_size_are_sign_like() {
-        assert!(is_sign_like(&[1.0, -0.99, 1.0, 0.0, 0.0, 0.0, 1e-5]));
-        assert!(!is_sign_like(&[1.0, -0.5, 0.3, 0.8]));
-        assert!(!is_sign_like(&[0.0, 0.0]));
+        assert!(is_sign_like(&[1.0, -0.99, 1.0, 0.0, 0.0, 0.0, 1e-5], &[]));
+        assert!(!is_sign_like(&[1.0, -0.5, 0.3, 0.8], &[]));
+        assert!(!is_sign_like(&[0.0, 0.0], &[]));
+    }
+
+    /// The bias of two classes has gradients `g` and `-g`, and the bias of one output has one, at every step.
+    #[test]
+    fn updates_of_one_size_with_state_are_no_first_updates() {
+        assert!(is_sign_like(&[1.0, -1.0], &[vec![0.0, 0.0]]));
+        assert!(!is_sign_like(&[0.3, -0.3], &[vec![1e-9, 1e-9]]));
+        assert!(is_sign_like(&[1.0], &[vec![0.0]]));
+        assert!(!is_sign_like(&[0.3], &[vec![1e-9]]) && !is_sign_like(&[0.3], &[]));
+        // State of another size, such as a count, says nothing.
+        assert!(is_sign_like(&[1.0, -1.0], &[vec![7.0]]));
+        // Rows of a table: most were never looked up before, or most were.
+        assert!(is_sign_like(&[1.0, -1.0, 1.0, 1.0, 0.0], &[vec![0.0, 0.0, 0.0, 0.5, 0.5]]));
+        assert!(!is_sign_like(&[1.0, -1.0, 1.0, 1.0, 0.0], &[vec![0.0, 0.0, 0.5, 0.5, 0.5]]));
     }
 }

@@ -78,6 +78,16 @@ impl Augment {
         alpha.map(|(key, value)| (key, value, "a number from 0 to 100, such as 0.2"))
     }
 
+    /// The first label that has the height and width of the images, and stays as it is while they are moved: most
+    /// likely a mask that `masks` should name.
+    pub fn left_behind<'f>(&self, features: &'f [Feature]) -> Option<&'f Feature> {
+        let image = image_of(features).filter(|_| self.moves())?;
+        let has_its_size = |dims: &[i64]| dims.len() > 1 && dims.get(..2) == image.dims.get(..2);
+        features
+            .iter()
+            .find(|feature| feature.is_label && has_its_size(&feature.dims) && !self.masks.contains(&feature.name))
+    }
+
     fn moves(&self) -> bool {
         self.flip || self.flip_vertical || self.rotation > 0.0 || self.translation > 0.0 || self.zoom > 0.0
     }
@@ -126,9 +136,7 @@ impl Augmented {
         };
         let mut infos = source.arrays().to_vec();
         let roles: Vec<Role> = infos.iter().map(role).collect();
-        let image =
-            features.iter().find(|feature| !feature.is_label && feature.random.is_none() && is_image(&feature.dims));
-        let Some(image) = image.filter(|_| roles.contains(&Role::Image)) else {
+        let Some(image) = image_of(features).filter(|_| roles.contains(&Role::Image)) else {
             return wrong(
                 "`augment` changes images, and no feature is `[height, width, channels]`".to_string(),
                 "leave it out",
@@ -490,6 +498,11 @@ fn f32s(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f32> {
     numbers(dtype, bytes).into_iter().flatten().map(|number| number as f32)
 }
 
+/// The first feature that is an image.
+fn image_of(features: &[Feature]) -> Option<&Feature> {
+    features.iter().find(|feature| !feature.is_label && feature.random.is_none() && is_image(&feature.dims))
+}
+
 fn is_image(dims: &[i64]) -> bool {
     matches!(dims, [height, width, channels] if *height > 1 && *width > 1 && *channels <= 4)
 }
@@ -571,6 +584,16 @@ mod tests {
             assert_eq!(drawn[..2], expected);
         }
         assert!((8..=32).contains(&n_flipped), "{n_flipped}");
+    }
+
+    #[test]
+    fn a_label_of_the_images_size_that_no_mask_names_is_left_behind() {
+        let (_, features) = source();
+        let left = |augment: Augment| augment.left_behind(&features).map(|feature| feature.name.clone());
+        assert_eq!(left(Augment { rotation: 5.0, ..Augment::default() }).as_deref(), Some("mask"));
+        assert_eq!(left(Augment { flip: true, masks: vec!["mask".to_string()], ..Augment::default() }), None);
+        // Colours do not move.
+        assert_eq!(left(Augment { brightness: 0.1, ..Augment::default() }), None);
     }
 
     /// A quarter turn and half a turn by hand, of a square's middle: exact but for the sine of π in f32.

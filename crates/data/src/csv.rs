@@ -65,15 +65,30 @@ pub fn read(path: impl AsRef<Path>, features: &[Feature]) -> Result<Arrays, Data
 /// integers of 8 to 64 bits keep their dtype.
 ///
 /// # Errors
-/// A file that cannot be opened, unpacked or held in memory; a header; a row with more or fewer columns; a column that
-/// is not a number of its feature, with its line and place.
+/// A file that cannot be opened, unpacked or held in memory; text in UTF-16, or with carriage returns for line ends; a
+/// header; a row with more or fewer columns; a column that is not a number of its feature, with its line and place.
 pub fn read_scaled(path: impl AsRef<Path>, features: &[Feature], scale: f32) -> Result<Arrays, DataError> {
     let path = path.as_ref();
     let open_error = |source| DataError::open(path, source);
     let mut file = BufReader::new(files::open(path).map_err(open_error)?);
-    let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
+    let head = file.fill_buf().map_err(open_error)?;
+    let is_gzip = head.starts_with(&[0x1F, 0x8B]);
+    if let Some(error) = DataError::utf_16(path, head) {
+        return Err(error);
+    }
+    if !is_gzip && has_old_line_ends(head) {
+        let message = "its lines end in carriage returns alone, as on old Macs; expected line feeds";
+        let help = "write them: `tr '\\r' '\\n' < FILE > NEW`";
+        return Err(DataError::new(DataErrorKind::Format, (path, 1), message).help(help));
+    }
     let row = CsvRow::new(path, features, scale)?;
     if is_gzip { read_rows(MultiGzDecoder::new(file), row, LIMITS) } else { read_rows(file, row, LIMITS) }
+}
+
+/// Whether a text has carriage returns between its lines, and no line feeds.
+fn has_old_line_ends(head: &[u8]) -> bool {
+    let ends_line = |pair: &[u8]| pair[0] == b'\r' && !pair[1].is_ascii_whitespace();
+    memchr::memchr(b'\n', head).is_none() && head.windows(2).any(ends_line)
 }
 
 /// The layout of a row, and the values read so far.
@@ -206,11 +221,14 @@ impl Columns {
             (Cell::F32 { scale: Some(scale) }, Ok(value)) if value.is_finite() => {
                 let message =
                     format!("column {column} is {value}, which times the scale {scale} is not a finite number");
-                (message, "make `scale` smaller")
+                (message, "make `scale` smaller".to_string())
             }
             _ => {
                 let expected = self.cell.expected();
-                (format!("column {column}, of `{feature}`, is `{text}`; expected {expected}"), "")
+                let whole = self.cell.without_point(text);
+                let help = whole.map(|value| format!("write `{value}`, which pandas does after `astype(int)`"));
+                let message = format!("column {column}, of `{feature}`, is `{text}`; expected {expected}");
+                (message, help.unwrap_or_default())
             }
         };
         DataError::new(DataErrorKind::Value { feature, value }, place, message).help(help)
@@ -244,6 +262,13 @@ impl Columns {
 }
 
 impl Cell {
+    /// A whole number of this type that the text writes as a float, such as `1.0`.
+    fn without_point(self, text: &str) -> Option<i128> {
+        let Cell::Integer { least, greatest, .. } = self else { return None };
+        let value = text.parse::<f64>().ok().filter(|value| value.fract() == 0.0)? as i128;
+        (text.contains(['.', 'e', 'E']) && (least..=greatest).contains(&value)).then_some(value)
+    }
+
     fn expected(self) -> String {
         match self {
             Cell::F32 { .. } | Cell::F64 => "a finite number".to_string(),
@@ -521,12 +546,30 @@ mod tests {
         check("1,2,0\n\n\nnan,2,0\n", "rows.csv:4: column 1, of `x`, is `nan`; expected a finite number");
         check("1,2,0\n,2,0\n", "rows.csv:2: column 1, of `x`, is ``; expected a finite number");
         check("1,\"2,0\n", "rows.csv:1: column 2, of `x`, is `\"2`; expected a finite number");
-        for label in ["3", "-1", "1.0", ""] {
+        for label in ["3", "-1", "3.0", "1.5", ""] {
             check(
                 &format!("1,2,{label}\n"),
                 &format!("rows.csv:1: column 3, of `label`, is `{label}`; expected a whole number from 0 to 2"),
             );
         }
+        check(
+            "1,2,1.0\n",
+            "rows.csv:1: column 3, of `label`, is `1.0`; expected a whole number from 0 to 2\nhelp: write `1`, which \
+             pandas does after `astype(int)`",
+        );
+        let old_mac = "rows.csv:1: its lines end in carriage returns alone, as on old Macs; expected line feeds\nhelp: write \
+                       them: `tr '\\r' '\\n' < FILE > NEW`";
+        check("1,2,0\r3,4,1\r", old_mac);
+        check("1,2,0\r\r3,4,1", old_mac);
+        for text in [&b"\xFF\xFE1\0,\0"[..], b"\xFE\xFF\x001\0,"] {
+            assert_eq!(
+                message(text),
+                "rows.csv: text in UTF-16; expected UTF-8\nhelp: write it in UTF-8: `iconv -f UTF-16 -t UTF-8 FILE > NEW`, or \
+                 in a spreadsheet save as CSV UTF-8"
+            );
+        }
+        // One row with such an end is read.
+        assert_eq!(read_as(b"1,2,0\r", &features(), 0.5).unwrap().n_examples(), 1);
         for text in ["", "\n\n", "\u{FEFF}"] {
             let error = message(text.as_bytes());
             assert_eq!(error, "rows.csv: no rows; expected one example a line: 2 of `x`, 1 of `label`", "{text:?}");

@@ -164,6 +164,13 @@ impl DataError {
         DataError::new(DataErrorKind::Damaged, path, message)
     }
 
+    /// The error for a text that begins as UTF-16 does, with its byte order mark.
+    pub(super) fn utf_16(path: &Path, head: &[u8]) -> Option<DataError> {
+        let is_utf_16 = head.starts_with(&[0xFF, 0xFE]) || head.starts_with(&[0xFE, 0xFF]);
+        let help = "write it in UTF-8: `iconv -f UTF-16 -t UTF-8 FILE > NEW`, or in a spreadsheet save as CSV UTF-8";
+        is_utf_16.then(|| DataError::new(DataErrorKind::Format, path, "text in UTF-16; expected UTF-8").help(help))
+    }
+
     pub(super) fn empty(path: &Path, message: &str) -> DataError {
         DataError::new(DataErrorKind::Missing, path, message)
     }

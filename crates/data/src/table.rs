@@ -104,7 +104,11 @@ impl Table {
         let path = path.as_ref();
         let open_error = |source| DataError::open(path, source);
         let mut file = BufReader::new(files::open(path).map_err(open_error)?);
-        let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
+        let head = file.fill_buf().map_err(open_error)?;
+        let is_gzip = head.starts_with(&[0x1F, 0x8B]);
+        if let Some(error) = DataError::utf_16(path, head) {
+            return Err(error);
+        }
         let text: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
         let mut reader = ::csv::ReaderBuilder::new()
             .delimiter(delimiter)
@@ -520,7 +524,7 @@ mod tests {
     const PEOPLE: &str =
         "name,age,\"home town\",fare\n\"Doe, Jo\",30,Rome,1.5\nAnn,50,Bern,\nBob,40,Rome,2.5\nEve,20,Oslo,9\n";
 
-    fn table(text: &str) -> (tempfile::TempDir, Result<Table, DataError>) {
+    fn table(text: impl AsRef<[u8]>) -> (tempfile::TempDir, Result<Table, DataError>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.csv");
         std::fs::write(&path, text).unwrap();
@@ -603,6 +607,8 @@ mod tests {
         ] {
             assert!(error(text).contains(expected), "{text}: {}", error(text));
         }
+        let utf_16 = table(b"\xFF\xFEa\0,\0").1.unwrap_err().to_string();
+        assert!(utf_16.contains("t.csv: text in UTF-16; expected UTF-8\nhelp: write it in UTF-8: "), "{utf_16}");
         let (_folder, table) = table(PEOPLE);
         let table = table.unwrap();
         let error_for = |column: Column, dims: i64| {

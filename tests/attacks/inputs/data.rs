@@ -82,7 +82,7 @@ fn rows_that_are_none_are_named() {
         (b"\x1F\x8B\x09\x00\x00\x00\x00\x00\x00\x00", "rows.csv:1: cannot read on from here"),
         (b"PK\x03\x04 a zip archive", "rows.csv:1: 1 column;"),
         (b"<html><body>404, not found</body></html>\n", "rows.csv:1: 2 columns"),
-        (b"1,2,0\r1,2,0\r", "rows.csv:1: 5 columns"),
+        (b"1,2,0\r1,2,0\r", "rows.csv:1: its lines end in carriage returns alone"),
     ];
     let mut others = Vec::new();
     for (bytes, expected) in cases {
@@ -93,7 +93,7 @@ fn rows_that_are_none_are_named() {
     }
     assert!(others.is_empty(), "{}", others.join("\n"));
     let error = read(&utf16("1,2,0\n")).unwrap_err();
-    assert_eq!(error, "rows.csv:1: cannot read on from here: invalid utf-8 sequence of 1 bytes from index 0");
+    assert!(error.starts_with("rows.csv: text in UTF-16; expected UTF-8\nhelp: write it in UTF-8: "), "{error}");
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn judged(row: &ResultRow) -> String {
 }
 
 /// The results that are not judged, in lines.
-fn unjudged(audit: &Audit) -> Vec<String> {
+fn unjudged(audit: &Audit, inputs: InputsFrom) -> Vec<String> {
     let count = |judgement| audit.results.iter().filter(|row| row.judgement == judgement).count();
     let n_noise_of = |is_floating: bool| -> u64 {
         audit.results.iter().filter(|row| row.errors.is_some() == is_floating).map(|row| row.n_noise).sum()
@@ -222,8 +222,9 @@ fn unjudged(audit: &Audit) -> Vec<String> {
     if count(Judgement::SignLike) > 0 {
         lines.push(format!(
             "signs: {} results are an optimizer's first update, the gradient over its own size, of which only the sign says \
-             anything; the other results judge them (--steps N audits a later step)",
-            count(Judgement::SignLike)
+             anything; the other results judge them ({} audits a later step)",
+            count(Judgement::SignLike),
+            option_of_later_steps(inputs)
         ));
     }
     for row in audit.results.iter().filter(|row| row.judgement == Judgement::NoScale) {
@@ -259,7 +260,7 @@ fn summary(outcome: &Outcome) -> String {
             (false, _) => format!("; the results are within {} of f32", number(outcome.error)),
         }
     )];
-    lines.extend(unjudged(audit));
+    lines.extend(unjudged(audit, outcome.inputs));
     lines.extend(outcome.f32_as.as_ref().map(|f32_as| beyond(outcome.error, f32_as)));
     match (n_not_finite, n_elements) {
         (0, _) => {}
@@ -315,6 +316,14 @@ fn summary(outcome: &Outcome) -> String {
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// The option that audits a later step.
+fn option_of_later_steps(inputs: InputsFrom) -> &'static str {
+    match inputs {
+        InputsFrom::Run => "--at STEP",
+        InputsFrom::File | InputsFrom::Drawn => "--steps N",
+    }
 }
 
 /// Advice on inputs for which f32's own results are not reliable.
@@ -508,5 +517,11 @@ mod tests {
         assert_eq!(remarks(&errors), "12.5 % overflowed, < 0.1 % became 0");
         assert_eq!(remarks(&Errors::default()), "");
         assert_eq!((number(0.0), number(f64::INFINITY), number(0.00123)), ("0".into(), "inf".into(), "1.23e-3".into()));
+    }
+
+    /// `--at` and `--steps` exclude each other.
+    #[test]
+    fn later_steps_are_audited_by_the_option_that_the_inputs_allow() {
+        assert_eq!([InputsFrom::Run, InputsFrom::File].map(option_of_later_steps), ["--at STEP", "--steps N"]);
     }
 }

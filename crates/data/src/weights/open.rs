@@ -52,9 +52,9 @@ pub(super) fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
         }
         [b'P', b'K', 3 | 5, 4 | 6, ..] => open_zip(path),
         _ if head.starts_with(&hdf5::MAGIC) => hdf5::open(region, Format::Hdf5),
-        [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
-        // Checked first, because the length of its header may begin with the byte of JSON's brace.
+        // Checked first, because the length of its header may begin with a pickle's bytes, or with JSON's brace.
         _ if safetensors::is_head(&head) => safetensors::open(region),
+        [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
         [b'{', ..] => safetensors::open_sharded(path),
         _ if bundle::is_table(&region)? || path.extension().is_some_and(|extension| extension == "index") => {
             bundle::open(&region, Format::TensorFlow)

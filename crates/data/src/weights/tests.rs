@@ -406,6 +406,20 @@ fn a_pickle_that_would_run_something_is_refused_by_name() {
     assert!(!Path::new("/tmp/bf16scope-ran-a-pickle").exists());
 }
 
+/// Headers of 640 to 1408 bytes begin as pickles of the protocols 2 to 5 do.
+#[test]
+fn safetensors_are_no_pickles_however_long_their_header_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    for n_bytes in [0x0280, 0x0380, 0x0480, 0x0580] {
+        let mut header = br#"{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}"#.to_vec();
+        header.resize(n_bytes, b' ');
+        let file = [&(n_bytes as u64).to_le_bytes()[..], &header, &1.5f32.to_le_bytes()].concat();
+        fs::write(&path, file).unwrap();
+        assert_eq!(open(&path).unwrap().format(), Format::Safetensors, "a header of {n_bytes} bytes");
+    }
+}
+
 #[test]
 fn tuples_in_one_another_are_refused_before_they_fill_the_stack() {
     let folder = tempfile::tempdir().unwrap();

@@ -35,7 +35,7 @@ impl Chunk {
     }
 }
 
-/// The chunks of a dataset. All must exist: elements that were never written would be invented.
+/// The chunks of a dataset of which some were written. All must exist: a damaged index may have lost the others.
 pub(super) fn find(
     file: &Structure<'_>,
     at: u64,
@@ -68,7 +68,6 @@ pub(super) fn find(
     let mut chunks = Vec::new();
     match index {
         _ if expected == 0 => {}
-        ChunkIndex::Tree(NOWHERE) | ChunkIndex::Single(NOWHERE, _) | ChunkIndex::Implicit(NOWHERE) => {}
         ChunkIndex::Tree(root) => tree(file, root, dataset.dims.len(), MAX_LEVELS, expected, &mut chunks)?,
         ChunkIndex::Single(at, packed) => {
             chunks.push(Chunk { at, n_bytes: packed.unwrap_or(n_bytes), without: 0, start: start(0) });
@@ -86,7 +85,6 @@ pub(super) fn find(
                 start: start(nth),
             }));
         }
-        ChunkIndex::Array(NOWHERE) => {}
         ChunkIndex::Array(head) => {
             let places = array(file, head, expected, n_bytes)?;
             let chunk =
@@ -100,7 +98,8 @@ pub(super) fn find(
     chunks.sort_by(|left, right| left.start.cmp(&right.start));
     chunks.dedup_by(|left, right| left.start == right.start);
     if chunks.len() as u64 != expected || !chunks.iter().all(is_placed) {
-        return Err(wrong(format!("has {} of its {expected} blocks; expected all", chunks.len())));
+        let help = "write the dataset whole if some were never written; else the file is damaged: copy it again";
+        return Err(wrong(format!("has {} of its {expected} blocks; expected all", chunks.len())).help(help));
     }
     // Otherwise a small file could refer to the same bytes from many chunks, or claim that a few bytes are many.
     let stored = chunks.iter().fold(0u64, |n, chunk| n.saturating_add(chunk.n_bytes));
@@ -296,6 +295,7 @@ mod tests {
             dims: vec![n_bytes / 4],
             layout: Layout::Chunked { dims: vec![n_bytes / 4], index: ChunkIndex::Single(0, Some(6_000_000)) },
             filters: vec![Filter::Deflate],
+            fill: None,
         };
         let chunk = Chunk { at: 0, n_bytes: 6_000_000, without: 0, start: vec![0] };
         let region = Region::open(&path).unwrap();

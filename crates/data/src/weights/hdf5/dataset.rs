@@ -1,6 +1,6 @@
 //! Datasets: dtype, dims, where the elements are, and their compression.
 //!
-//! Source: the HDF5 File Format Specification, version 3.0, sections IV.A.2.b, d, i, l and III.A.1 and VII.
+//! Source: the HDF5 File Format Specification, version 3.0, sections IV.A.2.b, d, e, f, i, l and III.A.1 and VII.
 
 use super::attributes;
 use super::cursor::Cursor;
@@ -10,6 +10,8 @@ use bf16scope_hlo::DType;
 
 const DATASPACE: u16 = 0x01;
 const DATATYPE: u16 = 0x03;
+const OLD_FILL: u16 = 0x04;
+const FILL: u16 = 0x05;
 const LAYOUT: u16 = 0x08;
 const FILTERS: u16 = 0x0b;
 
@@ -26,6 +28,8 @@ pub(super) struct Dataset {
     pub dims: Vec<u64>,
     pub layout: Layout,
     pub filters: Vec<Filter>,
+    /// The bytes of an element that was never written, if it is a number and the file defines it.
+    pub fill: Option<Vec<u8>>,
 }
 
 /// Where elements are.
@@ -39,6 +43,17 @@ pub(super) enum Layout {
     Chunked { dims: Vec<u64>, index: ChunkIndex },
 }
 
+impl Layout {
+    /// Whether no element was ever written. A part of the chunks may be missing otherwise.
+    pub fn is_unwritten(&self) -> bool {
+        match self {
+            Layout::Compact(_) => false,
+            Layout::Contiguous(place) => place.is_none(),
+            Layout::Chunked { index, .. } => index.at() == NOWHERE,
+        }
+    }
+}
+
 /// The index of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ChunkIndex {
@@ -50,6 +65,14 @@ pub(super) enum ChunkIndex {
     Implicit(u64),
     /// A fixed array.
     Array(u64),
+}
+
+impl ChunkIndex {
+    fn at(self) -> u64 {
+        match self {
+            ChunkIndex::Tree(at) | ChunkIndex::Single(at, _) | ChunkIndex::Implicit(at) | ChunkIndex::Array(at) => at,
+        }
+    }
 }
 
 /// A filter of chunks.
@@ -95,7 +118,44 @@ pub(super) fn read(
         None => Vec::new(),
         Some(message) => filters(file, at, name, &message.bytes)?,
     };
-    Ok(Some(Dataset { dtype, width, is_big_endian, dims, layout, filters }))
+    let fill = dtype.array().and_then(|_| fill(messages, width));
+    Ok(Some(Dataset { dtype, width, is_big_endian, dims, layout, filters, fill }))
+}
+
+/// The bytes of an element that was never written: zeros if no value was chosen, `None` if it has none.
+fn fill(messages: &[Message], width: usize) -> Option<Vec<u8>> {
+    const NEVER: u8 = 1;
+    let zeros = || Some(vec![0; width]);
+    let value = |mut rest: Cursor<'_>| match rest.size(4)? {
+        0 => zeros(),
+        n => rest.take(n).filter(|value| value.len() == width).map(<[u8]>::to_vec),
+    };
+    let find = |kind: u16| messages.iter().find(|message| message.kind == kind);
+    let Some(message) = find(FILL).or_else(|| find(OLD_FILL)) else { return zeros() };
+    if message.is_shared {
+        return None;
+    }
+    let mut rest = Cursor(&message.bytes);
+    if message.kind == OLD_FILL {
+        return value(rest);
+    }
+    let version = rest.byte()?;
+    let (when, is_defined, has_value) = match version {
+        1 | 2 => {
+            let (_allocated, when, is_defined) = (rest.byte()?, rest.byte()?, rest.byte()? != 0);
+            (when, is_defined, version == 1 || is_defined)
+        }
+        3 => {
+            let flags = rest.byte()?;
+            ((flags >> 2) & 3, flags & 0x10 == 0, flags & 0x20 != 0)
+        }
+        _ => return None,
+    };
+    match (is_defined && when != NEVER, has_value) {
+        (false, _) => None,
+        (true, true) => value(rest),
+        (true, false) => zeros(),
+    }
 }
 
 fn dims(bytes: &[u8]) -> Option<Vec<u64>> {

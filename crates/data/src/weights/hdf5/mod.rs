@@ -2,7 +2,8 @@
 //!
 //! Supported: superblocks of versions 0 to 3 (`header`), old and new groups (`groups`), datasets of numbers, booleans
 //! and fixed-length texts in the header, contiguous, or chunked (`dataset`, `chunks`), with the filters gzip, shuffle
-//! and Fletcher32. Anything else is refused by its name. The name of an array is its path; if Keras recorded the names
+//! and Fletcher32. Anything else is refused by its name. A dataset that was never written is its fill value, or listed
+//! as one without values if it has none. The name of an array is its path; if Keras recorded the names
 //! of the layers on that path (`attributes`), an array is found by those names too: `layers/dense_1/vars/0` is the
 //! first variable of `logits`, and also `logits/vars/0`. Other attributes are ignored.
 //!
@@ -34,6 +35,8 @@ use bf16scope_hlo::DType;
 pub(super) const MAGIC: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 /// The weights of a `.keras` archive.
 pub(super) const KERAS_MEMBER: &str = "model.weights.h5";
+/// The type of a dataset that was never written and has no fill value.
+const WITHOUT_VALUES: &str = "elements that were never written";
 /// The largest nesting depth of groups.
 const MAX_DEPTH: usize = 64;
 /// The largest total size of all names: a long name is stored once and repeated in every path through it.
@@ -155,25 +158,29 @@ impl Found {
         }
     }
 
-    fn add(&mut self, file: &Structure<'_>, at: u64, place: &Place, dataset: Dataset) -> Result<(), WeightsError> {
+    fn add(&mut self, file: &Structure<'_>, at: u64, place: &Place, mut dataset: Dataset) -> Result<(), WeightsError> {
         let name = place.path.as_str();
         let wrong = |message: String| file.damaged(at, format!("dataset `{name}` {message}"));
         let too_much = || wrong(super::too_much(&dataset.dims));
         let n_elements = n_bytes(DType::U8, &dataset.dims).ok_or_else(too_much)?;
         let n_bytes = n_elements.checked_mul(dataset.width as u64).ok_or_else(too_much)?;
         let what = format!("dataset `{name}`");
+        let is_unwritten = dataset.layout.is_unwritten();
+        if is_unwritten && n_bytes > 0 && dataset.fill.is_none() {
+            dataset.dtype = WeightsDType::Other(WITHOUT_VALUES);
+        }
         let chunks = match &dataset.layout {
             // A type that is not numeric is not read, and needs no place.
             _ if matches!(dataset.dtype, WeightsDType::Other(_)) => Vec::new(),
             Layout::Compact(bytes) if bytes.len() as u64 >= n_bytes => Vec::new(),
-            Layout::Contiguous(None) if n_bytes == 0 => Vec::new(),
+            _ if is_unwritten => Vec::new(),
             Layout::Contiguous(Some((at, n))) if *n >= n_bytes => {
                 file.region.check(*at, n_bytes, &what)?;
                 Vec::new()
             }
             Layout::Chunked { dims, index } => chunks::find(file, at, name, &dataset, dims, *index)?,
             Layout::Compact(_) | Layout::Contiguous(_) => {
-                return Err(wrong("has elements that were never written".into()));
+                return Err(wrong(format!("has fewer than the {n_bytes} bytes of its elements")));
             }
         };
         let (dtype, dims) = (dataset.dtype, dataset.dims.clone());
@@ -208,6 +215,31 @@ impl Hdf5 {
         let error = WeightsError::new(WeightsErrorKind::TooLarge, self.region.path(), message);
         Err(error.help("if it is not, save it without compression"))
     }
+
+    /// Passes the fill value of a dataset that was never written, once for each element.
+    fn pass_fill(&self, entry: &Entry, fill: &[u8], sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        if files::is_bomb(self.region.n_bytes(), entry.n_bytes) {
+            let message = format!(
+                "dataset `{}` was never written, and is to become {} bytes from a file of {}; expected at most {} times as \
+                 many beyond {} bytes",
+                entry.name,
+                entry.n_bytes,
+                self.region.n_bytes(),
+                files::MAX_UNPACKED_RATIO,
+                files::UNPACKED_WITHOUT_QUESTION
+            );
+            let error = WeightsError::new(WeightsErrorKind::TooLarge, self.region.path(), message);
+            return Err(error.help("write its elements, or leave it out of the file"));
+        }
+        let piece = fill.repeat((PIECE / fill.len()).min(entry.n_elements() as usize));
+        let mut left = entry.n_bytes;
+        while left > 0 {
+            let n = left.min(piece.len() as u64);
+            sink(&piece[..n as usize])?;
+            left -= n;
+        }
+        Ok(())
+    }
 }
 
 impl Reader for Hdf5 {
@@ -222,6 +254,12 @@ impl Reader for Hdf5 {
                 sink(&piece)
             }
         };
+        if dataset.layout.is_unwritten() {
+            return match &dataset.fill {
+                Some(fill) => self.pass_fill(entry, fill, &mut put),
+                None => Ok(()),
+            };
+        }
         match &dataset.layout {
             Layout::Compact(bytes) => put(&bytes[..entry.n_bytes as usize]),
             Layout::Contiguous(None) => Ok(()),

@@ -452,6 +452,7 @@ impl DataConfig {
                 if let Some((key, measured, expected)) = augment.fault() {
                     return Err(reading.wrong(&["augment", key], &format!("`{key}: {measured}`"), expected));
                 }
+                reading.warn_of_masks(augment);
                 let augmented = Augmented::new(examples.training, reading.features, augment.clone());
                 let training = augmented.map_err(|error| {
                     let way = ["data", "augment"].map(|key| Step::KeyItself(key.to_string()));

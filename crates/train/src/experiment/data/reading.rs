@@ -5,7 +5,7 @@ use super::{DataConfig, Patterns};
 use crate::TrainError;
 use crate::experiment::lines::with_line;
 use bf16scope_data::records::{self, Records};
-use bf16scope_data::{Arrays, DataError, DataErrorKind};
+use bf16scope_data::{Arrays, Augment, DataError, DataErrorKind};
 use bf16scope_model::document::{NodeError, Step};
 use bf16scope_model::task::Feature;
 use std::path::{Path, PathBuf};
@@ -103,6 +103,16 @@ impl Reading<'_> {
             true => self.data.origin.error(self.path, error.with_help(super::help())).into(),
             false => self.data.origin.error(self.path, error).into(),
         }
+    }
+
+    /// Warns of a label of the images' size that stays as it is while `augment` moves the images.
+    pub(super) fn warn_of_masks(&self, augment: &Augment) {
+        let Some(label) = augment.left_behind(self.features) else { return };
+        let way = vec![Step::Key("data".to_string()), Step::KeyItself("augment".to_string())];
+        let name = &label.name;
+        let message = format!("images are moved, and the label `{name}` of their size, {:?}, is not", label.dims);
+        let help = format!("if it says something of each pixel, write `masks: [{name}]` in `augment`");
+        tracing::warn!("{}", self.data.origin.error(self.path, NodeError::new(way, message).with_help(help)));
     }
 
     /// The names of the features, for a message.
