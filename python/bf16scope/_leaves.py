@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from bf16scope import _jax_internals as internals
+from bf16scope._errors import Error
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,25 @@ class Statics:
         except (TypeError, ValueError):
             return
         positional = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+        self._check(fn, parameters, len(positional))
         by_number = {positional[number] for number in self.numbers if -len(positional) <= number < len(positional)}
         self.numbers |= {number for number, name in enumerate(positional) if name in self.names}
         self.names |= by_number
+
+    def _check(self, fn: Callable, parameters: list[inspect.Parameter], n_positional: int) -> None:
+        function = getattr(fn, "__name__", repr(fn))
+        beyond = sorted(number for number in self.numbers if not -n_positional <= number < n_positional)
+        if beyond and not any(it.kind == it.VAR_POSITIONAL for it in parameters):
+            raise Error(
+                f"static_argnums has {beyond[0]}, and `{function}` takes {n_positional} positional arguments",
+                f"write numbers from 0 to {n_positional - 1}" if n_positional else "leave static_argnums out",
+            )
+        known = [it.name for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
+        unknown = sorted(name for name in self.names if name not in known)
+        if unknown and not any(it.kind == it.VAR_KEYWORD for it in parameters):
+            raise Error(
+                f"static_argnames has `{unknown[0]}`, and `{function}` takes no argument of that name", f"its arguments are {', '.join(known)}"
+            )
 
     def marked(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if not self.numbers and not self.names:

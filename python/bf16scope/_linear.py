@@ -88,7 +88,8 @@ class Products(Linear):
         gradient = lambda number: args[number - half]
         if any(number < half for number in wanted):
             raise NotImplementedError("a product with gradients is transposed in its tangents")
-        return [gradient(number) * cotangent.astype(gradient(number).dtype) for number in wanted]
+        # JAX passes a Python number on as it is.
+        return [gradient(number) * jax.lax.convert_element_type(cotangent, gradient(number).dtype) for number in wanted]
 
     def types(self, args):
         # A scalar that varies over a `shard_map`'s axes as the gradients do.

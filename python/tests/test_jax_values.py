@@ -91,6 +91,26 @@ def test_static_arguments_and_donation():
     assert far(f(x, 2), low(x, 2)) <= 16 * ROUNDING
     jitted = jax.jit(bf16scope.jax.lower(functools.partial(f, n=2)), donate_argnums=0)
     assert far(f(x, 2), jitted(x + 0)) <= 16 * ROUNDING
+    with pytest.raises(bf16scope.Error, match="static_argnums has 7, and `f` takes 3 positional arguments"):
+        bf16scope.jax.lower(f, static_argnums=7)
+    with pytest.raises(bf16scope.Error, match="static_argnames has `mode`, and `f` takes no argument of that name"):
+        bf16scope.jax.lower(f, static_argnames="mode")
+
+
+def test_a_cotangent_may_be_a_number_of_python():
+    w = draw(12, 4, 4)
+    square = lambda w: jnp.sum((w @ w) ** 2)
+    _, back = jax.vjp(bf16scope.jax.lower(square), w)
+    assert far(jax.grad(square)(w), back(1.0)[0]) <= 16 * ROUNDING
+
+
+def test_lowered_functions_run_where_leaks_are_checked():
+    w = draw(12, 4, 4)
+    low = bf16scope.jax.lower(lambda w: jnp.sum((w @ w) ** 2))
+    expected = jax.value_and_grad(low)(w)
+    with jax.checking_leaks():
+        for it in (jax.value_and_grad(low), jax.jit(jax.value_and_grad(low))):
+            assert jax.tree.all(jax.tree.map(jnp.array_equal, it(w), expected))
 
 
 def test_numbers_of_python_are_static_where_they_are_constants(caplog):
