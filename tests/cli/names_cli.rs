@@ -53,6 +53,43 @@ fn a_summary_counts_what_training_counts_and_fits() {
     );
 }
 
+/// Neither what a loop carries beside its state, nor a product inside of attention.
+#[test]
+fn a_summary_shows_what_a_layer_gives_to_the_next() {
+    let folder = Folder::new();
+    let layers = "{lstm: 5, name: l}, {gru: 5, inputs: x, name: g}, {lstm: 5, inputs: x, bidirectional: true, name: b}, \
+                  {gru: 6, inputs: x, return_sequences: true, name: s}, {attention: 2, inputs: x, name: a}, \
+                  {flatten: , name: f}, {flatten: , inputs: s, name: t}, {concat: [l, g, b, t, f]}, {dense: 2}";
+    let model = format!("{{kind: layers, inputs: {{x: [9, 4]}}, layers: [{layers}], loss: mean_squared_error}}");
+    std::fs::write(
+        folder.path("steps.yaml"),
+        format!(
+            "model: {model}
+"
+        ),
+    )
+    .unwrap();
+    let summary = folder.json(&["summary", "steps.yaml", "--json"]);
+    let output = |name: &str| {
+        let layer = summary["layers"].as_array().unwrap().iter().find(|layer| layer["name"] == name);
+        layer.unwrap_or_else(|| panic!("{name}: {summary}"))["output"].clone()
+    };
+    for (name, dims) in [
+        ("l", "[5]"),
+        ("g", "[5]"),
+        ("b/forward", "[5]"),
+        ("b/backward", "[5]"),
+        ("b", "[10]"),
+        ("s", "[9,6]"),
+        ("a/query", "[9,2,2]"),
+        ("a", "[9,4]"),
+        ("f", "[36]"),
+        ("dense", "[2]"),
+    ] {
+        assert_eq!(output(name).to_string(), dims, "{name}");
+    }
+}
+
 /// Rows whose class follows from them: the old people of Bern and the young ones of Rome said yes.
 fn people(rows: std::ops::Range<u32>, is_labelled: bool) -> String {
     let header = if is_labelled { "age,fare,town,survived\n" } else { "town,age,fare\n" };

@@ -6,7 +6,7 @@ use bf16scope::document;
 use bf16scope::graph::Graph;
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::Model;
-use bf16scope::nn::spatial_dropout;
+use bf16scope::nn::{Activation, spatial_dropout};
 use bf16scope::task::{Features, Mode};
 
 fn read(text: &str) -> Result<Model, String> {
@@ -81,6 +81,55 @@ fn words_of_keras_and_names_of_parameters_have_a_remedy() {
         comma.ends_with("help: quote a formula with commas inside of `{…}` or `[…]`: `\"$(max(8, n))\"`"),
         "{comma}"
     );
+}
+
+#[test]
+fn activations_are_layers_by_keras_names_too() {
+    let of = |layer: &str| {
+        let text = format!("inputs: {{x: [4]}}\nlayers: [{layer}, {{dense: 1}}]\nloss: mean_squared_error\n");
+        read(&text).unwrap_or_else(|error| panic!("{layer}: {error}"))
+    };
+    for (keras, ours) in [
+        ("ReLU", "relu"),
+        ("ReLU6", "relu6"),
+        ("LeakyReLU", "leaky_relu"),
+        ("ELU", "elu"),
+        ("SELU", "selu"),
+        ("GELU", "gelu"),
+        ("SiLU", "silu"),
+        ("swish", "silu"),
+        ("Softmax", "softmax"),
+        ("LogSoftmax", "log_softmax"),
+        ("HardSigmoid", "hard_sigmoid"),
+        ("{ReLU: , name: r}", "{relu: , name: r}"),
+        ("{activation: swish}", "{activation: silu}"),
+    ] {
+        assert_eq!(of(keras), of(ours), "{keras}");
+    }
+    // The slope of the layer without one is that of the activation.
+    let slope = Activation::NEGATIVE_SLOPE;
+    for layer in ["{leaky_relu: }", "{LeakyReLU: }", "{LeakyReLU: {}}"] {
+        assert_eq!(of(layer), of(&format!("{{leaky_relu: {slope}}}")), "{layer}");
+    }
+}
+
+#[test]
+fn a_mask_that_is_described_is_read() {
+    let model = |layers: &str| {
+        read(&format!("inputs: {{x: [9, 4]}}\nlayers: [{layers}, flatten, {{dense: 1}}]\nloss: mean_squared_error\n"))
+    };
+    let error = |layers: &str| model(layers).unwrap_err();
+    let attention = error("{attention: 2, mask: padding}");
+    let first = "m.yaml:3:25: `mask: padding` of `attention`, which reads 1, expected 3: queries, memory and a mask\n";
+    assert!(attention.starts_with(first), "{attention}");
+    let help = "help: name the mask, such as a `masking` layer: `inputs: [x, x, mask]`; or leave `mask` out";
+    assert!(attention.ends_with(help), "{attention}");
+    let block = error("{transformer_block: 2, mask: padding, intermediate_dim: 8}");
+    let first =
+        "m.yaml:3:33: `mask: padding` of `transformer_block`, which reads 1, expected 2: a sequence and a mask\n";
+    assert!(block.starts_with(first), "{block}");
+    let masked = "{masking: , name: m}, {attention: 2, inputs: [x, x, m], mask: padding}";
+    assert_eq!(model(masked).err(), None);
 }
 
 #[test]

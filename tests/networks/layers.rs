@@ -268,7 +268,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - dense: 10\n    activation: rely\n",
         expect![[r#"
-        model.yaml:6:17: unknown value `rely`, expected one of linear, relu, relu6, leaky_relu, elu, selu, gelu, gelu_tanh, silu, softplus, softsign, sigmoid, hard_sigmoid, tanh, exponential, softmax, log_softmax
+        model.yaml:6:17: unknown value `rely`, expected one of linear, relu, relu6, leaky_relu, elu, selu, gelu, gelu_tanh, silu, swish, softplus, softsign, sigmoid, hard_sigmoid, tanh, exponential, softmax, log_softmax
           6 |     activation: rely
             |                 ^^^^
           help: did you mean `relu`?"#]],

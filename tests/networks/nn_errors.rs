@@ -33,7 +33,7 @@ fn dense_says_what_is_wrong() {
         expect![[r#"
             fc: dense: x is s32[2], expected a floating dtype
               operand 0: s32[2] y
-              help: cast it with .cast(DType::F32)"#]],
+              help: cast it with .cast(DType::F32), or in YAML with the layer `cast: compute`"#]],
     );
     check(
         |s, x, _| dense(s, &x.reshape([384]), "fc", &units(4)),
@@ -132,7 +132,20 @@ fn normalisations_say_what_is_wrong() {
     check(
         |s, x, _| batch_norm(s, x, "bn", &BatchNorm { axis: 4, ..BatchNorm::default() }),
         expect![[r#"
-            bn: batch_norm: axis is 4, expected one of x bf16[2,8,8,3]
+            bn: batch_norm: axis is 4, expected one of x bf16[2,8,8,3] after the batch
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    // Along the batch, an example's result would depend on those beside it.
+    check(
+        |s, x, _| batch_norm(s, x, "bn", &BatchNorm { axis: 0, ..BatchNorm::default() }),
+        expect![[r#"
+            bn: batch_norm: axis is 0, expected one of x bf16[2,8,8,3] after the batch
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |_, x, _| unit(x, 0),
+        expect![[r#"
+            unit: axis is 0, expected one of bf16[2,8,8,3] after the batch
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(
@@ -152,7 +165,7 @@ fn normalisations_say_what_is_wrong() {
         expect![[r#"
             bn: batch_norm: x is s32[2], expected a floating dtype
               operand 0: s32[2] y
-              help: cast it with .cast(DType::F32)"#]],
+              help: cast it with .cast(DType::F32), or in YAML with the layer `cast: compute`"#]],
     );
     check(
         |s, x, _| layer_norm(s, x, "ln", &LayerNorm { epsilon: f64::NAN, ..LayerNorm::default() }),
@@ -171,7 +184,7 @@ fn normalisations_say_what_is_wrong() {
         expect![[r#"
             rms: rms_norm: x is s32[2], expected a floating dtype
               operand 0: s32[2] y
-              help: cast it with .cast(DType::F32)"#]],
+              help: cast it with .cast(DType::F32), or in YAML with the layer `cast: compute`"#]],
     );
 }
 

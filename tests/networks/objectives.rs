@@ -307,6 +307,27 @@ metrics: [precision, recall, iou, binary_accuracy, {auc: 3}, mean_squared_error]
 }
 
 /// Every output that leaves the scope is cast to f32 before a loss or a metric reads it, in an auxiliary head too.
+/// As the monitor of a callback names them: `val_price_loss`.
+#[test]
+fn losses_are_called_by_the_outputs_that_they_judge() {
+    let text = "kind: layers
+inputs: {x: [4]}
+labels: {price: [1], tags: [5], rest: [2]}
+layers:
+  - {dense: 2, name: body}
+  - {dense: 1, name: price_head, inputs: body}
+  - {dense: 5, name: tag_head, inputs: body}
+outputs: {price: price_head, tags: tag_head}
+loss:
+  - {mean_squared_error: , output: price, labels: price}
+  - {sigmoid_cross_entropy: , output: tag_head, labels: tags, weight: 0.5}
+  - {mean_squared_error: , output: body, labels: rest}
+";
+    let program = evaluation(&*model(text).task(0.0), Precision::F32, 4, &Tuning::none()).unwrap().program;
+    let losses: Vec<&String> = program.outputs.iter().filter(|name| name.ends_with("_loss")).collect();
+    assert_eq!(losses, ["price_loss", "tags_loss", "body_loss"]);
+}
+
 #[test]
 fn every_output_leaves_the_scope_in_f32() {
     let text = "kind: layers

@@ -6,11 +6,13 @@
 use super::objective::Objective;
 use super::program;
 use super::program_error::ProgramError;
-use bf16scope_hlo::{Computation, Op, Shape};
+use bf16scope_hlo::{ArrayShape, Computation, InstrId, Op, Shape};
 use bf16scope_model::graph::{Numbers, VariableInfo};
 use bf16scope_model::task::Task;
 use bf16scope_passes::tuning::Tuning;
 use serde::Serialize;
+use std::collections::BTreeMap;
+use std::iter::successors;
 
 /// A layer, or the ops directly in a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,7 +21,7 @@ pub struct LayerSummary {
     pub name: String,
     /// Its kind by its ops: `convolution`, `dot`, or the name of the last op.
     pub op: String,
-    /// Dims of its output for one example.
+    /// Dims of its output for one example: of its last array that others read.
     pub output: Vec<i64>,
     /// The number of trainable parameters.
     pub n_parameters: u64,
@@ -104,24 +106,61 @@ fn rows(entry: &Computation, owners: &[&str], is_wanted: impl Fn(&str) -> bool) 
         }
         let scope = scope_of(&instr.metadata.op_name);
         let Some(name) = row_of(scope, owners).filter(|name| is_wanted(name)) else { continue };
-        let op = instr.op.opcode().into_owned();
+        let (op, output) = (instr.op.opcode().into_owned(), of_one(shape));
         match layers.iter_mut().find(|layer| layer.name == name) {
             Some(layer) => {
-                layer.output = shape.dims.get(1..).unwrap_or_default().to_vec();
+                layer.output = output;
                 if !TELLING.contains(&layer.op.as_str()) {
                     layer.op = op;
                 }
             }
-            None => layers.push(LayerSummary {
-                name: name.to_string(),
-                op,
-                output: shape.dims.get(1..).unwrap_or_default().to_vec(),
-                n_parameters: 0,
-                n_fixed: 0,
-            }),
+            None => layers.push(LayerSummary { name: name.to_string(), op, output, n_parameters: 0, n_fixed: 0 }),
+        }
+    }
+    // Ops after the result, or inside of a layer, have other dims.
+    let results = results(entry);
+    for layer in &mut layers {
+        if let Some(shape) = results.get(layer.name.as_str()) {
+            layer.output = of_one(shape);
         }
     }
     layers
+}
+
+/// The dims of one example.
+fn of_one(shape: &ArrayShape) -> Vec<i64> {
+    shape.dims.get(1..).unwrap_or_default().to_vec()
+}
+
+/// The result of each scope: the last of its arrays that is read outside of it.
+fn results(entry: &Computation) -> BTreeMap<&str, &ArrayShape> {
+    let mut last = BTreeMap::<&str, InstrId>::new();
+    for reader in &entry.instructions {
+        let reading = scope_of(&reader.metadata.op_name);
+        for &id in &reader.operands {
+            let read = entry.instr(id);
+            let is_scalar = read.shape.dims().is_empty();
+            if is_scalar || matches!(read.op, Op::Parameter { .. } | Op::Constant { .. }) {
+                continue;
+            }
+            let scopes = successors(Some(scope_of(&read.metadata.op_name)), |&scope| around(scope));
+            for scope in scopes.filter(|scope| !is_within(reading, scope)) {
+                let latest = last.entry(scope).or_insert(id);
+                *latest = (*latest).max(id);
+            }
+        }
+    }
+    last.into_iter().filter_map(|(scope, id)| Some((scope, entry.instr(id).shape.as_array()?))).collect()
+}
+
+/// The scope around a scope.
+fn around(scope: &str) -> Option<&str> {
+    scope.rsplit_once('/').map(|(around, _)| around)
+}
+
+/// Whether a scope is another or inside of it.
+fn is_within(scope: &str, other: &str) -> bool {
+    scope == other || scope.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Ops that tell the kind of a layer; all others accompany them.
@@ -135,9 +174,7 @@ fn scope_of(name: &str) -> &str {
 
 /// The row of a scope's ops: the innermost enclosing scope that has variables, or else the scope itself.
 fn row_of<'a>(scope: &'a str, owners: &[&'a str]) -> Option<&'a str> {
-    let is_around =
-        |owner: &&&str| scope == **owner || scope.strip_prefix(**owner).is_some_and(|rest| rest.starts_with('/'));
-    let owner = owners.iter().filter(is_around).max_by_key(|owner| owner.len()).copied();
+    let owner = owners.iter().filter(|owner| is_within(scope, owner)).max_by_key(|owner| owner.len()).copied();
     owner.or(Some(scope)).filter(|name| !name.is_empty())
 }
 

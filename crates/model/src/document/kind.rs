@@ -114,8 +114,8 @@ fn of_node<T: DeserializeOwned>(node: &Node, of_number: Option<OfNumber<T>>) -> 
     T::deserialize(Kinded { kind, rest: &rest }).map_err(|error| error.or_at(node.mark))
 }
 
-/// The names of the kinds.
-fn names_of<T: DeserializeOwned>() -> Vec<&'static str> {
+/// The names of an enum's variants, with their aliases.
+pub fn names_of<T: DeserializeOwned>() -> Vec<&'static str> {
     let mut names = Vec::new();
     // Fails, after the type has named its variants.
     drop(T::deserialize(Ask(&mut names)));

@@ -20,7 +20,7 @@ pub enum Activation {
     Relu,
     /// [`relu6`].
     Relu6,
-    /// [`leaky_relu`] with a slope of 0.2, as Keras' function of that name.
+    /// [`leaky_relu`] with a slope of [`Activation::NEGATIVE_SLOPE`].
     LeakyRelu,
     /// [`elu`].
     Elu,
@@ -31,6 +31,7 @@ pub enum Activation {
     /// [`gelu`] with [`Gelu::Tanh`].
     GeluTanh,
     /// [`silu`].
+    #[serde(alias = "swish")]
     Silu,
     /// [`softplus`].
     Softplus,
@@ -51,6 +52,9 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// The slope of `leaky_relu` below 0: that of Keras' function of this name.
+    pub const NEGATIVE_SLOPE: f64 = 0.2;
+
     /// Applies the function to x.
     #[track_caller]
     pub fn apply(self, x: &Tensor) -> Tensor {
@@ -58,7 +62,7 @@ impl Activation {
             Activation::Linear => x.clone(),
             Activation::Relu => relu(x),
             Activation::Relu6 => relu6(x),
-            Activation::LeakyRelu => leaky_relu(x, 0.2),
+            Activation::LeakyRelu => leaky_relu(x, Activation::NEGATIVE_SLOPE),
             Activation::Elu => elu(x),
             Activation::Selu => selu(x),
             Activation::Gelu => gelu(x, Gelu::Erf),

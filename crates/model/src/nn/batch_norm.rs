@@ -79,7 +79,7 @@ impl Default for BatchNorm {
 /// as f32 in any scope (HLO's `batch-norm-*` requires one dtype). f32 and f64 data is normalised in its own dtype.
 ///
 /// # Errors
-/// x not floating or of rank below 2; an axis that x does not have; momentum outside `[0, 1]`; epsilon not positive.
+/// x not floating or of rank below 2; an axis that x does not have, or the batch's; momentum outside `[0, 1]`; epsilon not positive.
 ///
 /// # Source
 /// TensorFlow's `FusedBatchNormV3` as its XLA bridge compiles it, and Keras' `BatchNormalization`; Ioffe & Szegedy 2015.
@@ -207,8 +207,8 @@ impl Variables {
 pub(super) fn check(x: &Tensor, config: &BatchNorm) -> Result<(), RuleError> {
     is_float("batch_norm/dtype", "x", x)?;
     at_least("batch_norm/rank", "rank of x", x.rank() as i64, 2)?;
-    if !(0..x.rank() as i64).contains(&x.axis(config.axis)) {
-        let message = format!("axis is {}, expected one of x {}", config.axis, x.shape());
+    if !(1..x.rank() as i64).contains(&x.axis(config.axis)) {
+        let message = format!("axis is {}, expected one of x {} after the batch", config.axis, x.shape());
         return Err(RuleError::new("batch_norm/axis", message));
     }
     if !(0.0..=1.0).contains(&config.momentum) {

@@ -141,7 +141,8 @@ fn is_float(rule: &'static str, what: &str, x: &Tensor) -> Result<(), RuleError>
         return Ok(());
     }
     let message = format!("{what} is {}, expected a floating dtype", x.shape());
-    Err(RuleError::new(rule, message).with_help("cast it with .cast(DType::F32)"))
+    Err(RuleError::new(rule, message)
+        .with_help("cast it with .cast(DType::F32), or in YAML with the layer `cast: compute`"))
 }
 
 /// The dtype of parameters and statistics of a layer that normalises `x`: f32 for bf16 and f16, else that of `x`, as

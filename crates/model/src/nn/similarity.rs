@@ -46,6 +46,9 @@ pub fn dot_along(x: &Tensor, y: &Tensor, axes: [i64; 2], normalize: bool) -> Ten
 
 /// x divided by its length along an axis.
 ///
+/// # Errors
+/// The batch's axis, or one that x does not have.
+///
 /// # Source
 /// TensorFlow's `l2_normalize`, with an epsilon of 1e-12 below the root.
 #[track_caller]
@@ -54,8 +57,9 @@ pub fn unit(x: &Tensor, axis: i64) -> Tensor {
         return x.clone();
     }
     let axis = x.axis(axis);
-    if !(0..x.rank() as i64).contains(&axis) {
-        let error = RuleError::new("unit/axis", format!("axis is {axis}, expected one of {}", x.shape()));
+    if !(1..x.rank() as i64).contains(&axis) {
+        let message = format!("axis is {axis}, expected one of {} after the batch", x.shape());
+        let error = RuleError::new("unit/axis", message);
         return x.graph().fail("unit", &[x], error);
     }
     let wide = x.cast(if x.dtype().bits() < 32 { DType::F32 } else { x.dtype() });

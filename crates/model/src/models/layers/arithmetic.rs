@@ -101,6 +101,13 @@ impl Expression {
     }
 }
 
+/// The error, and its remedy, where a formula's `x` may be the layer before it or another one of that name.
+pub(super) fn two_called_x(before: &str) -> (String, String) {
+    let message =
+        format!("`x` in a formula is the layer before it, here `{before}`, and another input or layer is called `x`");
+    (message, format!("give that one another name, and write `{before}` or `x` for the layer before"))
+}
+
 /// A number, or a tensor.
 enum Value {
     Number(f64),

@@ -43,13 +43,17 @@ impl LayerOptions for Rescaling {
     }
 }
 
-/// Options of `leaky_relu` with a custom slope; see [`nn::leaky_relu`].
+/// Options of `leaky_relu`; see [`nn::leaky_relu`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeakyRelu {
-    /// The slope below 0.
-    #[serde(alias = "alpha")]
+    /// The slope below 0. Default that of the activation.
+    #[serde(alias = "alpha", default = "negative_slope")]
     pub negative_slope: f64,
+}
+
+fn negative_slope() -> f64 {
+    nn::Activation::NEGATIVE_SLOPE
 }
 
 impl LayerOptions for LeakyRelu {

@@ -10,7 +10,7 @@ mod definition;
 mod share;
 
 use super::Config;
-use super::kinds::{self, LayerKind};
+use super::kinds::{self, LayerKind, text};
 use super::layer_options::Arity;
 use super::parameters::{Replacer, Values};
 use super::wiring::{MAX_LAYERS, Wiring};
@@ -233,15 +233,22 @@ impl<'a> Expander<'a> {
             && let Some(names) = super::arithmetic::names_of(formula)
         {
             // The formula keeps its own names; the qualified names are listed beside it.
-            let names = names.into_iter().map(|name| {
-                let before = || self.flat.last().map(|(name, _)| name).or(self.inputs.first());
-                let is_known = known.iter().any(|(local, _)| *local == name) || self.inputs.contains(&name);
-                match (is_known, name == "x") {
-                    (false, true) => text(first.or_else(before).map_or("x", String::as_str), mark),
-                    _ => qualified(&text(&name, mark)),
+            let before = first.or_else(|| self.flat.last().map(|(name, _)| name).or(self.inputs.first()));
+            let named = |name: &str| qualified(&text(name, mark));
+            let names = names.into_iter().map(|name| match before {
+                Some(before) if name == "x" => {
+                    let is_known =
+                        known.iter().any(|(local, _)| local == "x") || self.inputs.iter().any(|it| it == "x");
+                    if is_known && named("x").value != text(before, mark).value {
+                        let (message, help) = super::arithmetic::two_called_x(before);
+                        return Err(ReadError::new(message).or_at(mark).with_help(help));
+                    }
+                    Ok(text(before, mark))
                 }
+                _ => Ok(named(&name)),
             });
-            entry.options.push((Key::new("inputs", mark), Node::new(Value::List(names.collect()), mark)));
+            let names = names.collect::<Result<_, _>>()?;
+            entry.options.push((Key::new("inputs", mark), Node::new(Value::List(names), mark)));
         } else if let (false, None, Some(first)) = (is_several, &reads, first) {
             let first = text(first, mark);
             reads = Some(first.clone());
@@ -478,10 +485,6 @@ fn is_count(n: f64) -> bool {
 
 fn option<'b>(options: &'b [(Key, Node)], name: &str) -> Option<&'b Node> {
     options.iter().find(|(key, _)| &**key == name).map(|(_, node)| node)
-}
-
-fn text(text: &str, mark: Mark) -> Node {
-    Node::scalar(Value::Text(text.to_string()), text, mark)
 }
 
 /// A layer that returns its input, under a block's name.

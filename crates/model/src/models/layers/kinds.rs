@@ -67,8 +67,10 @@ macro_rules! kinds {
                         let error = choice.unknown(&[$($name),*], None, |_| String::new());
                         Err(match elsewhere(name) {
                             Some(help) => error.with_help(help),
-                            None if is_activation(name) => error.with_help(format!("write `activation: {name}`")),
-                            None => error,
+                            None => match activation_named(name) {
+                                Some(function) => error.with_help(format!("write `activation: {function}`")),
+                                None => error,
+                            },
                         })
                     }
                 }
@@ -239,7 +241,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("split", "write a `{slice: [0, 4], axis: -1}` for each part"),
     ("einsum", "write `dot` of two layers, or `dense`"),
     ("glu", "write a `slice` for each half, and `{expression: \"a * sigmoid(b)\"}` of them"),
-    ("swish", "write `silu`"),
     ("hard_swish", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
     ("hard_silu", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
     ("mish", "write `{expression: \"x * tanh(softplus(x))\"}`"),
@@ -385,7 +386,6 @@ impl LayerKind {
 
     /// The name that `written` means: Keras' names are accepted, and case and underscores do not matter.
     fn canonical(written: &str) -> &str {
-        let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
         let written_plain = plain(written);
         let is_it = |name: &str| plain(name) == written_plain;
         let known = NAMES.iter().find(|(ours, keras)| is_it(ours) || is_it(keras)).map(|(ours, _)| *ours);
@@ -420,7 +420,7 @@ const ALIASES: &[(&str, &str)] = &[
 /// Decides which key of a layer is its kind.
 const KINDS: ChoiceNames<'static> = ChoiceNames {
     common: &COMMON,
-    is_known: &|name| LayerKind::known(name).is_some() || is_activation(name),
+    is_known: &|name| LayerKind::known(name).is_some() || activation_named(name).is_some(),
     has_option: &|name, key| is_extra(key) || LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
 };
 
@@ -433,12 +433,13 @@ pub(super) type Parts = (String, Key, Option<Node>, Vec<(Key, Node)>);
 /// # Errors
 /// A node that is not a layer.
 pub(super) fn parts(node: &Node, parameters: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Parts, ReadError> {
+    let function = |name: &str, mark: Mark| Some(text(activation_named(name)?, mark));
     if let Value::Text(name) = &node.value
-        && is_activation(name)
         && parameters(name).is_none()
+        && let Some(function) = function(name, node.mark)
     {
         let key = Key::new("activation", node.mark);
-        return Ok(("activation".to_string(), key, Some(node.clone()), Vec::new()));
+        return Ok(("activation".to_string(), key, Some(function), Vec::new()));
     }
     let common = [&COMMON[..], &["when"]].concat();
     let names = ChoiceNames {
@@ -452,12 +453,19 @@ pub(super) fn parts(node: &Node, parameters: &dyn Fn(&str) -> Option<Vec<String>
     let choice = Choice::read(node, &names, EXAMPLE)?;
     let options = choice.entries().map(|(key, node)| (key.clone(), node.clone())).collect();
     let is_kind = LayerKind::known(choice.name).is_some() || parameters(choice.name).is_some();
-    if !is_kind && choice.main.is_none() && is_activation(choice.name) {
-        let function = Node::scalar(Value::Text(choice.name.to_string()), choice.name, choice.mark);
+    if !is_kind
+        && choice.main.is_none()
+        && let Some(function) = function(choice.name, choice.mark)
+    {
         return Ok(("activation".to_string(), Key::new("activation", choice.mark), Some(function), options));
     }
     let key = Key::new(choice.name, choice.mark);
     Ok((choice.name.to_string(), key, choice.main.cloned(), options))
+}
+
+/// A name, as a node.
+pub(super) fn text(text: &str, mark: Mark) -> Node {
+    Node::scalar(Value::Text(text.to_string()), text, mark)
 }
 
 const EXAMPLE: &str = "a layer, such as `flatten` or `{dense: 10}`";
@@ -466,14 +474,15 @@ impl Layer {
     fn read(node: &Node) -> Result<Layer, ReadError> {
         // `relu` is a layer of its own, like Keras' `ReLU()`.
         if let Value::Text(name) = &node.value
-            && let Ok(activation) = nn::Activation::deserialize(StrDeserializer::<serde::de::value::Error>::new(name))
+            && let Some(function) = activation_named(name)
         {
+            let activation = nn::Activation::deserialize(StrDeserializer::<ReadError>::new(function))?;
             return Ok(Layer::from(LayerKind::Activation(elementwise::Activation { activation })));
         }
         let mut choice = Choice::read(node, &KINDS, EXAMPLE)?;
         // `{relu: , name: r}`.
         let activation = Some(choice.name).filter(|name| choice.main.is_none() && LayerKind::known(name).is_none());
-        let activation = activation.filter(|name| is_activation(name));
+        let activation = activation.and_then(activation_named);
         let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
         let dtype = choice.take::<LayerDType>("dtype")?;
@@ -495,6 +504,7 @@ impl Layer {
             inputs = Some(names);
         }
         let inputs = inputs.unwrap_or_default();
+        reads_its_mask(&choice, canonical, inputs.len().max(1))?;
         let kind = match activation {
             Some(activation) => {
                 let activation = nn::Activation::deserialize(StrDeserializer::<ReadError>::new(activation))?;
@@ -559,10 +569,35 @@ impl Serialize for Layer {
 }
 
 pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
-    let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
     ELSEWHERE.iter().find(|(word, _)| plain(word) == plain(name)).map(|(_, help)| *help)
 }
 
-fn is_activation(name: &str) -> bool {
-    nn::Activation::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).is_ok()
+/// The activation that a layer by its own name computes, ours or by Keras' class name: case and underscores do not
+/// matter.
+fn activation_named(written: &str) -> Option<&'static str> {
+    let names = document::kind::names_of::<nn::Activation>();
+    let written = plain(written);
+    names.into_iter().find(|name| plain(name) == written)
+}
+
+/// A name without case and underscores.
+fn plain(name: &str) -> String {
+    name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase()
+}
+
+/// Refuses a `mask` option of attention that reads no mask: it would describe nothing, and hide nothing.
+fn reads_its_mask(choice: &Choice<'_>, kind: &str, n_read: usize) -> Result<(), ReadError> {
+    let (n_expected, words, inputs) = match LayerKind::arity_of(kind) {
+        Arity::UpToThree => (3, "queries, memory and a mask", "[x, x, mask]"),
+        Arity::OneOrTwo => (2, "a sequence and a mask", "[x, mask]"),
+        Arity::One | Arity::Several | Arity::Named => return Ok(()),
+    };
+    let (Some(mark), Some(mask)) = (choice.place_of("mask"), choice.value_of("mask")) else { return Ok(()) };
+    if n_read >= n_expected || !LayerKind::keys_of(kind).contains(&"mask") {
+        return Ok(());
+    }
+    let mask = mask.text().unwrap_or_default();
+    let message = format!("`mask: {mask}` of `{kind}`, which reads {n_read}, expected {n_expected}: {words}");
+    let help = format!("name the mask, such as a `masking` layer: `inputs: {inputs}`; or leave `mask` out");
+    Err(ReadError::new(message).or_at(mark).with_help(help))
 }

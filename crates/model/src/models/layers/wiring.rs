@@ -166,6 +166,18 @@ impl Wiring {
         }
     }
 
+    /// The name of what a loss judges: that of an output of the file, or else of its source.
+    pub fn judged_name<'a>(&'a self, config: &'a Config, loss: usize) -> Cow<'a, str> {
+        let (source, written) = (self.losses[loss], config.loss[loss].options.output.as_deref());
+        // Without `outputs` there is one, and its name is no choice of the file's.
+        let outputs = if config.outputs.is_empty() { &[][..] } else { &self.outputs[..] };
+        let named = outputs.iter().find(|(name, _)| written == Some(name.as_str()));
+        match named.or_else(|| outputs.iter().find(|(_, other)| *other == source)) {
+            Some((name, _)) => name.as_str().into(),
+            None => self.name_of(config, source),
+        }
+    }
+
     fn reads_of(&self, config: &Config, number: usize, layer: &Layer) -> Result<Vec<Source>, NodeError> {
         let (name, kind) = (&self.names[number], layer.kind.name());
         let wrong = |message: String| NodeError::new([at("layers", number), vec![key("inputs")]].concat(), message);
@@ -228,10 +240,14 @@ impl Wiring {
         layer.initial_state.iter().map(source).collect()
     }
 
-    /// The sources of names; `x` is the previous layer, unless another has that name.
+    /// The sources of names; `x` is the previous layer, and nothing else may have that name.
     fn named(&self, config: &Config, number: usize, names: &[String]) -> Result<Vec<Source>, NodeError> {
         let wrong = |message: String| NodeError::new(at("layers", number), message);
         let source = |name: &String| match self.find(config, name) {
+            Some(source) if name == "x" && number > 0 && source != Source::Layer(number - 1) => {
+                let (message, help) = super::arithmetic::two_called_x(&self.names[number - 1]);
+                Err(wrong(message).with_help(help))
+            }
             Some(source) => self.above(config, number, source, wrong),
             None if name == "x" && number > 0 => Ok(Source::Layer(number - 1)),
             None if name == "x" && config.inputs.len() == 1 => Ok(Source::Input(0)),

@@ -118,7 +118,7 @@ impl Build<'_> {
 
     /// The value of each of several losses, before it is multiplied by its weight.
     fn reported(&self, terms: &[Term]) -> Vec<(String, task::Metric)> {
-        let judged = |number: usize| self.wiring.name_of(self.config, self.wiring.losses[number]);
+        let judged = |number: usize| self.wiring.judged_name(self.config, number);
         let mut values: Vec<(String, task::Metric)> = Vec::new();
         for (number, (term, loss)) in terms.iter().zip(&self.config.loss).enumerate() {
             if let Some(together) = self.reported_together(number, terms) {

@@ -286,3 +286,32 @@ fn wrong_blocks_say_where() {
             |                                                     ^^^^"#]],
     );
 }
+
+#[test]
+fn x_in_a_formula_is_the_layer_before_it_or_refused() {
+    const LOSS: &str = "loss: mean_squared_error\n";
+    let text = |input: &str| {
+        format!(
+            "kind: layers\ninputs: {{{input}: [2]}}\nlayers:\n- {{dense: 2, name: h}}\n- {{expression: x * 2, name: twice}}\n{LOSS}"
+        )
+    };
+    model(&text("features"));
+    wrong(
+        &text("x"),
+        expect![[r#"
+            m.yaml:5:3: `x` in a formula is the layer before it, here `h`, and another input or layer is called `x`
+              5 | - {expression: x * 2, name: twice}
+                |   ^^^^^^^^^^^
+              help: give that one another name, and write `h` or `x` for the layer before"#]],
+    );
+    // In a block, too.
+    let block = "blocks: {twice: {layers: [{dense: 2, name: h}, {expression: x + h}]}}\n";
+    let within = format!("kind: layers\ninputs: {{x: [2]}}\n{block}layers:\n- {{dense: 2, name: g}}\n- twice\n{LOSS}");
+    wrong(&within, expect![[r#"
+        m.yaml:3:48: `x` in a formula is the layer before it, here `twice/h`, and another input or layer is called `x`
+          3 | blocks: {twice: {layers: [{dense: 2, name: h}, {expression: x + h}]}}
+            |                                                ^^^^^^^^^^^
+          help: give that one another name, and write `twice/h` or `x` for the layer before"#]]);
+    // The first layer's is the input itself.
+    model(&format!("kind: layers\ninputs: {{x: [2]}}\nlayers:\n- {{expression: x * 2}}\n- {{dense: 2}}\n{LOSS}"));
+}
