@@ -25,13 +25,11 @@ from bf16scope._words import in_python, visible
 #: NumPy's dtype for each of HLO's.
 _DTYPES = {
     "pred": np.bool_,
-    "s2": ml_dtypes.int2,
     "s4": ml_dtypes.int4,
     "s8": np.int8,
     "s16": np.int16,
     "s32": np.int32,
     "s64": np.int64,
-    "u2": ml_dtypes.uint2,
     "u4": ml_dtypes.uint4,
     "u8": np.uint8,
     "u16": np.uint16,
@@ -44,6 +42,17 @@ _DTYPES = {
     "c64": np.complex64,
     "c128": np.complex128,
 }
+
+#: The names of dtypes that ml_dtypes has from 0.5 on.
+_FROM_0_5 = {"s2": "int2", "u2": "uint2"}
+_DTYPES.update((dtype, getattr(ml_dtypes, name)) for dtype, name in _FROM_0_5.items() if hasattr(ml_dtypes, name))
+
+
+def _check_dtype(dtype: str, place: str) -> None:
+    """Raises an Error if the installed ml_dtypes is too old for a dtype."""
+    if dtype in _FROM_0_5 and dtype not in _DTYPES:
+        measured = f"{place} is {dtype}, `ml_dtypes.{_FROM_0_5[dtype]}`, which ml_dtypes {ml_dtypes.__version__} does not have"
+        raise Error(measured, "install ml_dtypes 0.5 or later: `pip install 'ml_dtypes>=0.5'`")
 
 
 def policies() -> list[str]:
@@ -189,13 +198,16 @@ class Module:
         that they are read into once, aligned to 16 bytes (JAX takes arrays aligned to 64 bytes without a copy).
 
         Raises:
-          Error: arrays do not match the parameters; XLA's errors.
+          Error: arrays do not match the parameters; the installed ml_dtypes is too old for a dtype; XLA's errors.
         """
         parameters = self.parameters
         if isinstance(arrays, Mapping) or hasattr(arrays, "__array__"):
             raise Error(f"`run` was given {type(arrays).__name__}", "give a list, with an array for each parameter in their order")
         if len(arrays) != len(parameters):
             raise Error(f"{self.name} has {len(parameters)} parameters, and {len(arrays)} arrays were given")
+        for kind, shapes in (("parameter", parameters), ("result", self.results)):
+            for number, (dtype, _) in enumerate(shapes):
+                _check_dtype(dtype, f"{kind} {number} of {self.name}")
         checked = []
         for number, (argument, (dtype, dims)) in enumerate(zip(arrays, parameters)):
             array = np.asarray(argument)

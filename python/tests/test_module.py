@@ -1,5 +1,7 @@
 """`bf16scope.Module`."""
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -106,3 +108,24 @@ def test_run():
     assert ours.dtype == np.float32 and np.all(np.abs(ours - exact) <= bound)
     with pytest.raises(bf16scope.Error, match="parameter 1 of"):
         low.run([x, x])
+
+
+def test_an_older_ml_dtypes_lacks_only_its_missing_dtypes():
+    # 0.4 and before, as beside TensorFlow 2.15, have no integers of two bits.
+    script = """
+import ml_dtypes
+del ml_dtypes.int2, ml_dtypes.uint2
+import bf16scope
+import numpy as np
+text = "HloModule bits\\n\\nENTRY main {\\n  x = DTYPE[4] parameter(0)\\n  ROOT y = DTYPE[4] add(x, x)\\n}\\n"
+print(bf16scope.Module.read(text.replace("DTYPE", "s8")).run([np.ones(4, np.int8)])[0])
+try:
+    bf16scope.Module.read(text.replace("DTYPE", "s2")).run([np.ones(4, np.int8)])
+except bf16scope.Error as error:
+    print(error)
+"""
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert output.returncode == 0, output.stderr
+    doubled, *error = output.stdout.splitlines()
+    assert doubled == "[2 2 2 2]"
+    assert error[0].startswith("parameter 0 of bits is s2, `ml_dtypes.int2`, which ml_dtypes ") and "ml_dtypes>=0.5" in error[1]

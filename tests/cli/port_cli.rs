@@ -127,6 +127,33 @@ fn a_script_is_read_and_not_run() {
     assert!(text(&output.stdout).contains("train.py:2: a cast whose result is not used"), "{}", text(&output.stdout));
 }
 
+/// That the step runs as HLO is said only where it becomes HLO.
+#[test]
+fn help_does_not_name_a_step_that_does_not_become_hlo() {
+    let folder = Folder::new();
+    let float = "attr { key: \"T\" value { type: DT_FLOAT } }";
+    let array = |name: &str, op: &str, n: i64| {
+        format!(
+            "node {{ name: {name:?} op: {op:?} attr {{ key: \"dtype\" value {{ type: DT_FLOAT }} }} \
+             attr {{ key: \"shape\" value {{ shape {{ dim {{ size: {n} }} dim {{ size: 4 }} }} }} }} }}\n"
+        )
+    };
+    for (op, is_hlo) in [("Sin", true), ("Frobnicate", false)] {
+        let graph = array("x", "Placeholder", 8)
+            + &array("w", "VariableV2", 4)
+            + &format!("node {{ name: \"r\" op: \"Identity\" input: \"w\" {float} }}\n")
+            + &format!("node {{ name: \"y\" op: \"MatMul\" input: \"x\" input: \"r\" {float} }}\n")
+            + &format!("node {{ name: \"f\" op: {op:?} input: \"y\" {float} }}\n")
+            + &format!("node {{ name: \"z\" op: \"MatMul\" input: \"f\" input: \"r\" {float} }}\n");
+        std::fs::write(folder.path("g.pbtxt"), graph).unwrap();
+        let output = folder.run(&["port", "g.pbtxt"]);
+        let screen = text(&output.stdout);
+        assert!(screen.contains(&format!("`{op}` of a layer has no word")), "{screen}{}", text(&output.stderr));
+        let counts = (screen.contains("does not become HLO"), screen.contains("the step runs as HLO all the same"));
+        assert_eq!(counts, (!is_hlo, is_hlo), "{screen}");
+    }
+}
+
 #[test]
 fn what_is_no_graph_is_said() {
     let folder = Folder::new();

@@ -127,7 +127,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Ok(lowered) => step_in_words(lowered),
         Err(error) => format!("does not become HLO: {error}"),
     };
-    let mut report = report(&graph, ported, step);
+    let mut report = report(&graph, ported, step, lowered.is_ok());
     if let Some(folder) = &args.output {
         write(args, folder, &mut report, lowered.as_ref().ok(), context)?;
     } else if args.checkpoint.is_some() {
@@ -225,7 +225,19 @@ fn step_in_words(lowered: &Lowered) -> String {
     )
 }
 
-fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
+/// The row of a note. The step as HLO is a remedy only where the graph's step becomes HLO.
+fn row(note: Note, has_step: bool) -> NoteRow {
+    const RUNS: &str = "the step runs as HLO all the same";
+    let Note { node, place, text, help, is_in_step } = note;
+    let help = match (help.is_empty(), is_in_step && has_step) {
+        (_, false) => help,
+        (true, true) => RUNS.to_string(),
+        (false, true) => format!("{help}; {RUNS}"),
+    };
+    NoteRow { node, place, text, help }
+}
+
+fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortReport {
     let Ported { network, training, differs, missing, slips, experiment, variables, .. } = ported;
     let mut becomes = Vec::new();
     let names = network.names.clone();
@@ -249,9 +261,12 @@ fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
             ),
         );
     }
-    let weighed = |head: &tensorflow::HeadLine| match head.weight {
-        1.0 => head.loss.clone(),
-        weight => format!("{} of {} times {weight}", head.loss, head.output),
+    let weighed = |head: &tensorflow::HeadLine| {
+        let options: String = head.options.iter().map(|(option, value)| format!(" ({option}: {value})")).collect();
+        match head.weight {
+            1.0 => format!("{}{options}", head.loss),
+            weight => format!("{}{options} of {} times {weight}", head.loss, head.output),
+        }
     };
     let losses: Vec<String> = network.heads.iter().map(weighed).collect();
     add("loss", if losses.is_empty() { network.loss } else { losses.join(" + ") });
@@ -266,10 +281,7 @@ fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
     add("clipping", training.clip);
     add("averages", training.average);
     add("mesh", training.n_cores.filter(|n| *n > 1).map(|n| format!("mesh: {{data: {n}}}")).unwrap_or_default());
-    let rows = |notes: Vec<Note>| {
-        let row = |note: Note| NoteRow { node: note.node, place: note.place, text: note.text, help: note.help };
-        notes.into_iter().map(row).collect()
-    };
+    let rows = |notes: Vec<Note>| notes.into_iter().map(|note| row(note, has_step)).collect();
     let slips = slips.into_iter().map(|slip| SlipRow {
         what: slip.kind.what(),
         why: slip.kind.why(),

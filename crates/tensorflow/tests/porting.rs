@@ -303,3 +303,216 @@ fn each_kind_of_slip_is_shown_by_a_few_nodes() {
         assert_eq!(kinds(&without), [], "{without}");
     }
 }
+
+/// A node of f32 as text.
+fn plain(name: &str, op: &str, inputs: &[&str]) -> String {
+    node(name, op, inputs, &[("T", "DT_FLOAT")], None)
+}
+
+/// A number of f32 as text.
+fn number(name: &str, value: f32) -> String {
+    format!(
+        "node {{ name: {name:?} op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_FLOAT tensor_shape {{}} \
+         float_val: {value} }} }} }} }}\n"
+    )
+}
+
+/// A dense layer of four features as text: `NAME/kernel`, read by `NAME/read` and multiplied by `NAME/MatMul`.
+fn dense(name: &str, n_units: i64) -> String {
+    let (kernel, read) = (format!("{name}/kernel"), format!("{name}/read"));
+    node(&kernel, "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, n_units]))
+        + &node(&read, "ReadVariableOp", &[kernel.as_str()], &[("dtype", "DT_FLOAT")], None)
+        + &plain(&format!("{name}/MatMul"), "MatMul", &["features", read.as_str()])
+}
+
+/// Features and labels of eight examples as text, and a cross-entropy `mean` of the layer `classes`.
+fn classes() -> String {
+    node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+        + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+        + &dense("classes", 3)
+        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+        + &plain("mean", "Mean", &["entropy"])
+}
+
+/// The nodes by which `tf.gradients` begins at a loss, as text.
+fn gradients(loss: &str) -> String {
+    number("gradients/grad_ys_0", 1.0)
+        + &node(&format!("gradients/{loss}_grad/tuple"), "NoOp", &["^gradients/grad_ys_0"], &[], None)
+}
+
+fn read(text: &str) -> Ported {
+    port(&Graph::read(text.as_bytes(), "g.pbtxt").unwrap_or_else(|error| panic!("{error}\n{text}")))
+}
+
+/// The texts of the notes on parts of the loss that are left out, by node.
+fn left_out(ported: &Ported) -> Vec<&str> {
+    let notes = ported.missing.iter().filter(|note| note.text.contains("is a part of the loss") && note.is_in_step);
+    notes.map(|note| note.node.as_str()).collect()
+}
+
+/// A regulariser that the loss has is weight decay, and one that is only in the collection is a slip.
+#[test]
+fn a_regulariser_decays_only_where_the_loss_has_it() {
+    let term = number("rate", 0.002)
+        + &plain("half_squares", "L2Loss", &["classes/read"])
+        + &plain("regulariser", "Mul", &["rate", "half_squares"]);
+    let graph = |rest: &str| {
+        let nodes = classes() + &term + rest;
+        read(&format!(
+            "graph_def {{ {nodes} }} collection_def {{ key: \"regularization_losses\" value {{ node_list {{ \
+             value: \"regulariser:0\" }} }} }}"
+        ))
+    };
+    let kinds = |ported: &Ported| ported.slips.iter().map(|slip| slip.kind).collect::<Vec<_>>();
+    let added = graph(&(plain("total", "AddV2", &["mean", "regulariser"]) + &gradients("total")));
+    assert_eq!((added.training.weight_decay.as_str(), kinds(&added)), ("{value: 0.002}", Vec::new()));
+    assert_eq!(left_out(&added), [""; 0]);
+    let unadded = graph(&gradients("mean"));
+    assert_eq!(unadded.training.weight_decay, "");
+    assert_eq!(kinds(&unadded), [SlipKind::UnaddedRegulariser]);
+    assert_eq!((unadded.slips[0].node.as_str(), unadded.slips[0].n_nodes), ("regulariser", 1));
+    // Another term of the loss decays the same variable.
+    let own = plain("own", "Mul", &["rate", "again"]) + &plain("again", "L2Loss", &["classes/read"]);
+    let own = graph(&(own + &plain("total", "AddV2", &["mean", "own"]) + &gradients("total")));
+    assert_eq!((own.training.weight_decay.as_str(), kinds(&own)), ("{value: 0.002}", Vec::new()));
+}
+
+/// `tf.losses.huber_loss` with a weight, and a term of the loss that has no word.
+#[test]
+fn every_term_of_the_loss_is_a_loss_or_missing() {
+    let huber = |name: &str, op: &str, inputs: &[&str]| {
+        let inputs: Vec<String> = inputs.iter().map(|input| input.replace('~', "huber_loss/")).collect();
+        plain(&format!("huber_loss/{name}"), op, &inputs.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let boxes = node("boxes", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+        + &dense("box", 4)
+        + &number("huber_loss/delta", 0.5)
+        + &number("huber_loss/half", 0.5)
+        + &number("huber_loss/weights", 2.0)
+        + &huber("Sub", "Sub", &["box/MatMul", "boxes"])
+        + &huber("Abs", "Abs", &["~Sub"])
+        + &huber("Minimum", "Minimum", &["~Abs", "~delta"])
+        + &huber("Sub_1", "Sub", &["~Abs", "~Minimum"])
+        + &huber("Mul", "Mul", &["~Minimum", "~Minimum"])
+        + &huber("Mul_1", "Mul", &["~half", "~Mul"])
+        + &huber("Mul_2", "Mul", &["~delta", "~Sub_1"])
+        + &huber("Add", "AddV2", &["~Mul_1", "~Mul_2"])
+        + &huber("Mul_3", "Mul", &["~Add", "~weights"])
+        + &huber("Sum", "Sum", &["~Mul_3"])
+        // The number of losses is of the shape of the network's result, and trains nothing.
+        + &huber("shape", "Shape", &["~Add"])
+        + &huber("count", "Fill", &["~shape", "~half"])
+        + &huber("value", "DivNoNan", &["~Sum", "~count"]);
+    let penalty = plain("squares", "Square", &["classes/read"])
+        + &plain("sum", "Sum", &["squares"])
+        + &number("small", 0.001)
+        + &plain("penalty", "Mul", &["small", "sum"]);
+    // A number trains nothing, so it is no part that is left out.
+    let shown = number("shift", 1.0) + &plain("shifted", "Sub", &["mean", "shift"]);
+    let total = plain("total", "AddN", &["shifted", "huber_loss/value", "penalty"]) + &gradients("total");
+    let ported = read(&(classes() + &boxes + &penalty + &shown + &total));
+    assert_eq!(left_out(&ported), ["penalty"]);
+    let text = ported.experiment.unwrap();
+    let expected = "  outputs: {box: box, classes: classes}
+  loss:
+    - {huber: , delta: 0.5, output: box, labels: boxes, weight: 2.0}
+    - {sparse_softmax_cross_entropy: , output: classes, labels: class}
+";
+    assert!(text.contains(expected), "{text}");
+    // Alone it has its options too.
+    let features = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]));
+    let text = read(&(features + &boxes + &gradients("huber_loss/value"))).experiment.unwrap();
+    assert!(text.contains("  loss: {huber: , delta: 0.5, weight: 2.0}\n"), "{text}");
+}
+
+/// `tf.losses.sigmoid_cross_entropy`, whose nodes have other names than those of `tf.nn`.
+#[test]
+fn a_sigmoid_cross_entropy_is_known_by_its_ops() {
+    let part = |name: &str, op: &str, inputs: &[&str]| {
+        let inputs: Vec<String> = inputs.iter().map(|input| input.replace('~', "loss/xentropy/")).collect();
+        let name = if name.is_empty() { "loss/xentropy".to_string() } else { format!("loss/xentropy/{name}") };
+        plain(&name, op, &inputs.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let graph = |labels: &str| {
+        node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+            + &node("labels", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 3]))
+            + &dense("b", 3)
+            + &number("loss/smooth", 0.8)
+            + &number("loss/rest", 0.1)
+            + &plain("loss/mul", "Mul", &["labels", "loss/smooth"])
+            + &plain("loss/add", "AddV2", &["loss/mul", "loss/rest"])
+            + &number("loss/xentropy/zeros", 0.0)
+            + &part("GreaterEqual", "GreaterEqual", &["b/MatMul", "~zeros"])
+            + &part("Select", "Select", &["~GreaterEqual", "b/MatMul", "~zeros"])
+            + &part("Neg", "Neg", &["b/MatMul"])
+            + &part("Select_1", "Select", &["~GreaterEqual", "~Neg", "b/MatMul"])
+            + &part("mul", "Mul", &["b/MatMul", labels])
+            + &part("sub", "Sub", &["~Select", "~mul"])
+            + &part("Exp", "Exp", &["~Select_1"])
+            + &part("Log1p", "Log1p", &["~Exp"])
+            + &part("", "AddV2", &["~sub", "~Log1p"])
+            + &number("loss/weights", 1.0)
+            + &number("loss/count", 24.0)
+            + &plain("loss/Mul_1", "Mul", &["loss/xentropy", "loss/weights"])
+            + &plain("loss/Sum", "Sum", &["loss/Mul_1"])
+            + &plain("loss/value", "DivNoNan", &["loss/Sum", "loss/count"])
+            + &gradients("loss/value")
+    };
+    for (labels, smoothing) in [("labels", 0.0), ("loss/add", 0.2)] {
+        let ported = read(&graph(labels));
+        assert_eq!(
+            (ported.network.loss.as_str(), ported.network.label_smoothing),
+            ("sigmoid_cross_entropy", smoothing)
+        );
+        assert_eq!(left_out(&ported), [""; 0]);
+        let head = &ported.network.heads[0];
+        assert_eq!((head.output.as_str(), head.labels.as_str(), head.weight), ("b", "labels", 1.0));
+    }
+}
+
+/// `tf.train.piecewise_constant` in control flow v2: a branch in a branch.
+#[test]
+fn branches_of_functions_become_a_piecewise_rate() {
+    let long = ("T", "DT_INT64");
+    let hundred = "node { name: \"boundary\" op: \"Const\" attr { key: \"value\" value { tensor { dtype: DT_INT64 \
+                   tensor_shape {} int64_val: 100 } } } }\n";
+    let branches = |name: &str, inputs: &[&str], then: &str, or: &str| {
+        let node = node(name, "StatelessIf", inputs, &[], None);
+        let branch = |key: &str, name: &str| format!("attr {{ key: {key:?} value {{ func {{ name: {name:?} }} }} }} ");
+        let attrs = branch("then_branch", then) + &branch("else_branch", or);
+        node.trim_end().trim_end_matches('}').to_string() + &attrs + "}\n"
+    };
+    let function = |name: &str, arguments: &[&str], nodes: String, result: &str| {
+        let arguments: String =
+            arguments.iter().map(|argument| format!("input_arg {{ name: {argument:?} type: DT_FLOAT }} ")).collect();
+        format!(
+            "function {{ signature {{ name: {name:?} {arguments} output_arg {{ name: \"y\" type: DT_FLOAT }} }} \
+             {} ret {{ key: \"y\" value: {result:?} }} }}",
+            nodes.replace("node {", "node_def {")
+        )
+    };
+    let library = function("first", &["early", "is_late", "late"], String::new(), "early")
+        + &function(
+            "rest",
+            &["early", "is_late", "late"],
+            branches("cond", &["is_late", "late", "early"], "second", "third")
+                + &plain("out", "Identity", &["cond:output:0"]),
+            "out:output:0",
+        )
+        + &function("second", &["late", "early"], String::new(), "late")
+        + &function("third", &["late", "early"], String::new(), "early");
+    let graph = node("global_step", "VarHandleOp", &[], &[("dtype", "DT_INT64")], Some(&[]))
+        + &node("step", "ReadVariableOp", &["global_step"], &[("dtype", "DT_INT64")], None)
+        + hundred
+        + &number("early", 0.1)
+        + &number("late", 0.01)
+        + &node("is_early", "LessEqual", &["step", "boundary"], &[long], None)
+        + &node("is_late", "Greater", &["step", "boundary"], &[long], None)
+        + &branches("rate", &["is_early", "early", "is_late", "late"], "first", "rest")
+        + &node("w", "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4]))
+        + &node("gradient", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[4]))
+        + &plain("update", "ResourceApplyGradientDescent", &["w", "rate", "gradient"]);
+    let ported = read(&format!("{graph} library {{ {library} }}"));
+    let rate = "{kind: piecewise, value: 0.1, changes: [{step: 101, value: 0.01}]}";
+    assert_eq!(ported.training.learning_rate, rate, "{:?}", ported.missing);
+}

@@ -3,18 +3,29 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::region;
-use super::symbols::{Symbols, shortest};
+use super::symbols::{Symbols, shortest, yaml_number};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
 /// A loss and its inputs.
 pub(super) struct Head {
+    /// The node of the losses of examples; without a loss that of the logits.
+    pub node: usize,
     pub logits: Edge,
     pub labels: Option<Edge>,
     /// The loss's name in YAML; empty if the graph only predicts.
     pub loss: &'static str,
+    /// The loss's options in YAML.
+    pub options: Vec<(&'static str, String)>,
     /// Its weight in the sum of losses.
     pub weight: f64,
+}
+
+impl Head {
+    /// The head of a graph that only predicts, with the loss that it was probably trained by.
+    fn predicted(logits: Edge, loss: &'static str) -> Head {
+        Head { node: logits.node, logits, labels: None, loss, options: Vec::new(), weight: 1.0 }
+    }
 }
 
 /// The losses of a graph, by decreasing weight. A graph that only predicts has its signature's outputs as heads, or its last
@@ -27,7 +38,7 @@ pub(super) fn heads(graph: &Graph, loss: Option<usize>) -> Vec<Head> {
             return predicted;
         }
         let last = (0..nodes.len()).rev().find(|idx| region::is_weighted(&nodes[*idx].op));
-        let head = |node| Head { logits: Edge { node, output: 0 }, labels: None, loss: "", weight: 1.0 };
+        let head = |node| Head::predicted(Edge { node, output: 0 }, "");
         return all(graph, (0..nodes.len()).collect(), None)
             .into_iter()
             .next()
@@ -61,7 +72,7 @@ fn predicted(graph: &Graph) -> Vec<Head> {
             _ => (edge, "mean_squared_error"),
         };
         if heads.iter().all(|head| head.logits != logits) {
-            heads.push(Head { logits, labels: None, loss, weight: 1.0 });
+            heads.push(Head::predicted(logits, loss));
         }
     }
     heads
@@ -93,22 +104,60 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         };
         if let Some((Some(logits), loss)) = head {
             let (logits, labels) = (symbols.behind(*logits), node.inputs.get(1).copied());
-            heads.push(Head { logits, labels, loss, weight: weigh(idx) });
+            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
         }
-        // Sigmoid cross-entropy is no single op: it is recognised by the names of its nodes.
-        let product = || graph.body.find(&node.name.replace("logistic_loss/sub", "logistic_loss/mul"));
-        if node.name.ends_with("logistic_loss/sub")
-            && let Some(product) = product()
-            && let [logits, labels] = nodes[product].inputs[..]
-        {
-            heads.push(Head { logits, labels: Some(labels), loss: "sigmoid_cross_entropy", weight: weigh(idx) });
+        if let Some((logits, labels)) = sigmoid_cross_entropy(&symbols, node) {
+            let (labels, loss) = (Some(labels), "sigmoid_cross_entropy");
+            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
+        }
+        if let Some((logits, labels, delta)) = huber(&symbols, node) {
+            let options = vec![("delta", yaml_number(delta))];
+            heads.push(Head { node: idx, logits, labels: Some(labels), loss: "huber", options, weight: weigh(idx) });
         }
     }
     heads
 }
 
+/// The logits and labels of the last node of `tf.nn.sigmoid_cross_entropy_with_logits`, which is no single op:
+/// `max(x, 0) - x * z + log1p(exp(-abs(x)))`, with a `Select` for `max`. A caller may name its nodes, so they are recognised by
+/// their ops.
+fn sigmoid_cross_entropy(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, Edge)> {
+    let has_op = |node: &Node, ops: &[&str]| ops.contains(&node.op.as_str());
+    let [difference, logarithm] = inputs(symbols, node)?;
+    if !has_op(node, &["Add", "AddV2"]) || !has_op(difference, &["Sub"]) || !has_op(logarithm, &["Log1p"]) {
+        return None;
+    }
+    let [positive, product] = inputs(symbols, difference)?;
+    if !has_op(positive, &["Select", "SelectV2"]) || !has_op(product, &["Mul"]) {
+        return None;
+    }
+    let [logits, labels] = product.inputs[..] else { return None };
+    let condition = symbols.node(positive.inputs.first()?.node);
+    let is_of_logits = positive.inputs.get(1) == Some(&logits) && condition.inputs.first() == Some(&logits);
+    (has_op(condition, &["GreaterEqual"]) && is_of_logits).then_some((logits, labels))
+}
+
+/// The nodes that a node of two inputs reads.
+fn inputs<'g>(symbols: &Symbols<'g>, node: &Node) -> Option<[&'g Node; 2]> {
+    let [a, b] = node.inputs[..] else { return None };
+    Some([symbols.node(a.node), symbols.node(b.node)])
+}
+
+/// The predictions, labels and `delta` of the last node of `tf.losses.huber_loss`, by the names of its nodes.
+fn huber(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, Edge, f64)> {
+    let body = &symbols.graph.body;
+    let scope = node.name.strip_suffix("/Add").filter(|_| matches!(node.op.as_str(), "Add" | "AddV2"))?;
+    if !scope.rsplit('/').next()?.starts_with("huber_loss") {
+        return None;
+    }
+    let part = |name: &str| body.find(&format!("{scope}/{name}")).map(|idx| &body.nodes[idx]);
+    let [predictions, labels] = part("Sub")?.inputs[..] else { return None };
+    let delta = symbols.scalar(part("Minimum")?, 1)?;
+    Some((symbols.behind(predictions), labels, delta))
+}
+
 /// The readers of each node among `nodes`.
-fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usize>> {
+pub(super) fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usize>> {
     let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
     for &idx in nodes {
         let node = &graph.body.nodes[idx];
@@ -146,8 +195,14 @@ fn labels_of_classes(graph: &Graph, node: &Node) -> bool {
     region::ancestors(graph, [labels.node]).iter().any(|idx| graph.body.nodes[*idx].op == "OneHot")
 }
 
+/// The label smoothing of the first cross entropy that has it; other losses have none.
+pub(super) fn smoothing_of(graph: &Graph, heads: &[Head]) -> f64 {
+    let entropies = heads.iter().filter(|head| head.loss.ends_with("cross_entropy"));
+    entropies.map(|head| smoothing(graph, head.labels)).find(|smoothing| *smoothing > 0.0).unwrap_or(0.0)
+}
+
 /// The label smoothing `s`: tf.losses computes `labels * (1 - s) + s / n`.
-pub(super) fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
+fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
     let symbols = Symbols::new(graph);
     let Some(labels) = labels else { return 0.0 };
     let factors = region::ancestors(graph, [labels.node]).into_iter().filter_map(|idx| {

@@ -9,7 +9,7 @@ use super::initial::{initial, preferred};
 use super::network::{HeadLine, LayerLine, NetworkPort};
 use super::norms::{self, Norm, NormKind};
 use super::symbols::{Symbol, Symbols, shortest};
-use super::{Note, Notes, heads, network, region, shapes};
+use super::{Note, Notes, heads, network, region, shapes, terms};
 use crate::graph::Graph;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
@@ -61,6 +61,12 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
             notes.differs.push(Note::new(graph, heads.first().map(|head| head.logits.node), text, help));
         }
     }
+    for term in loss.map(|loss| terms::unported(graph, loss, &heads)).unwrap_or_default() {
+        let text =
+            format!("`{}` is a part of the loss that has no word here, and is left out", graph.body.nodes[term].op);
+        let help = "write it under `loss` (docs/EXPERIMENTS.md has the losses); without it other gradients are taken";
+        notes.missing.push(Note::new(graph, Some(term), text, help).in_step());
+    }
     let symbols = Symbols::new(graph);
     let order = in_order(graph, heads.iter().map(|head| head.logits.node));
     let (norms, inside) = norms::norms(&symbols, &order);
@@ -68,7 +74,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         symbols,
         port: NetworkPort {
             loss: main.loss.to_string(),
-            label_smoothing: heads::smoothing(graph, main.labels),
+            label_smoothing: heads::smoothing_of(graph, &heads),
             ..NetworkPort::default()
         },
         notes,
@@ -95,6 +101,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
             Some(Symbol::Layer(name)) => porting.port.heads.push(HeadLine {
                 output: name.clone(),
                 loss: head.loss.to_string(),
+                options: head.options.clone(),
                 labels: match head.labels {
                     // A graph that only predicts has no labels, so each of several outputs gets a name for its labels.
                     None if heads.len() > 1 => format!("{}_label", name.replace('/', "_")),
@@ -104,7 +111,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
             }),
             _ => {
                 let text = format!("the loss at `{}` is not of layers alone", graph.body.nodes[head.logits.node].name);
-                let note = Note::new(graph, Some(head.logits.node), text, "the step runs as HLO all the same");
+                let note = Note::new(graph, Some(head.logits.node), text, "").in_step();
                 porting.notes.missing.push(note);
                 porting.port.layers.clear();
             }
@@ -199,7 +206,7 @@ impl Porting<'_, '_> {
                 if node.inputs.iter().any(|edge| matches!(self.symbols.of_edge.get(edge), Some(Symbol::Layer(_)))) =>
             {
                 let text = format!("`{op}` of a layer has no word in `kind: layers`");
-                let note = Note::new(self.symbols.graph, Some(idx), text, "the step runs as HLO all the same");
+                let note = Note::new(self.symbols.graph, Some(idx), text, "").in_step();
                 self.notes.missing.push(note);
                 Symbol::Other
             }
@@ -355,7 +362,7 @@ impl Porting<'_, '_> {
     fn unclaimed(&mut self, node: &Node) -> Symbol {
         let at = self.symbols.graph.body.find(&node.name);
         let text = format!("`{}` is not of a variable alone, as a layer's is", node.op);
-        self.notes.missing.push(Note::new(self.symbols.graph, at, text, "the step runs as HLO all the same"));
+        self.notes.missing.push(Note::new(self.symbols.graph, at, text, "").in_step());
         Symbol::Other
     }
 

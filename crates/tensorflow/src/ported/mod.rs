@@ -16,6 +16,7 @@ mod region;
 mod shapes;
 mod slips;
 mod symbols;
+mod terms;
 mod training;
 mod yaml;
 
@@ -71,6 +72,8 @@ pub struct Note {
     pub text: String,
     /// The remedy; may be empty.
     pub help: String,
+    /// Whether the step as HLO has what the remark is about, if the step becomes HLO.
+    pub is_in_step: bool,
 }
 
 impl Note {
@@ -81,7 +84,13 @@ impl Note {
             place: node.and_then(|node| node.source()).unwrap_or_default().to_string(),
             text: text.into(),
             help: help.into(),
+            is_in_step: false,
         }
+    }
+
+    /// The same remark, on something that the step as HLO has.
+    fn in_step(self) -> Note {
+        Note { is_in_step: true, ..self }
     }
 }
 
@@ -93,17 +102,12 @@ pub fn port(graph: &Graph) -> Ported {
     let graph = served.as_ref().unwrap_or(graph);
     let mut notes = Notes::default();
     let network = layers::network(graph, loss, &mut notes);
-    let training = training::training(graph, &network, &mut notes);
+    let training = training::training(graph, loss, &network, &mut notes);
     let used: BTreeSet<&String> = network.variables.keys().collect();
     let unmapped: Vec<String> = network_variables(graph).into_iter().filter(|name| !used.contains(name)).collect();
     if !unmapped.is_empty() {
         let text = format!("{} variables are in no layer, such as `{}`", unmapped.len(), unmapped[0]);
-        notes.missing.push(Note::new(
-            graph,
-            None,
-            text,
-            "see what reads them above; the step runs as HLO all the same",
-        ));
+        notes.missing.push(Note::new(graph, None, text, "see what reads them above").in_step());
     }
     let variables = VariableCount {
         n_mapped: network.variables.len(),

@@ -38,6 +38,8 @@ pub struct HeadLine {
     pub output: String,
     /// Its name in YAML.
     pub loss: String,
+    /// Its options in YAML.
+    pub options: Vec<(&'static str, String)>,
     /// The input that holds its labels.
     pub labels: String,
     /// Its weight.

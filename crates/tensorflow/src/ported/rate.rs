@@ -1,10 +1,12 @@
 //! Recognises a graph's learning-rate schedule: the graph's nodes are evaluated at many steps, and a form is accepted only if it
 //! gives the same rate at every step that is tried.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
 use super::region;
 use super::symbols::{Symbols, constant, shortest, yaml_number};
+use crate::graph::{Body, Graph};
 use crate::node::{Edge, Node};
 
 /// A rate in YAML: `learning_rate`, `warm_up` and `learning_rate_floor`; the last two may be empty.
@@ -27,6 +29,29 @@ pub(super) struct Rate<'s, 'g> {
     pub n_nodes: usize,
 }
 
+/// A step at which a rate is computed, and how many branches were taken for it: functions may call each other without end.
+struct Moment {
+    step: f64,
+    n_branches: Cell<usize>,
+}
+
+/// The nodes of a rate, with those of the branches that its conditions may take.
+fn with_branches<'g>(graph: &'g Graph, own: Vec<&'g Node>) -> Vec<&'g Node> {
+    let (mut nodes, mut seen, mut at) = (own, BTreeSet::new(), 0);
+    while let Some(node) = nodes.get(at).copied() {
+        at += 1;
+        let branches = ["then_branch", "else_branch"].into_iter().filter_map(|branch| node.function(branch));
+        for name in branches {
+            if seen.insert(name)
+                && let Some(function) = graph.functions.get(name)
+            {
+                nodes.extend(&function.body.nodes);
+            }
+        }
+    }
+    nodes
+}
+
 /// A rate of more nodes than this is not a schedule.
 const MAX_NODES: usize = 300;
 
@@ -38,22 +63,34 @@ const LAST_TRIED: f64 = 1e6;
 
 impl<'s, 'g> Rate<'s, 'g> {
     pub(super) fn new(symbols: &'s Symbols<'g>, end: Edge) -> Rate<'s, 'g> {
-        let nodes = region::ancestors(symbols.graph, [end.node]);
+        let own = region::ancestors(symbols.graph, [end.node]).into_iter().map(|idx| symbols.node(idx));
+        let nodes = with_branches(symbols.graph, own.collect());
         let mut constants: Vec<f64> =
-            nodes.iter().filter_map(|idx| constant(symbols.node(*idx))).flat_map(|(_, values)| values).collect();
+            nodes.iter().filter_map(|node| constant(node)).flat_map(|(_, values)| values).collect();
         constants.sort_by(f64::total_cmp);
         constants.dedup();
-        Rate { symbols, end, constants, n_nodes: nodes.len() }
+        // A branch's arguments compute nothing.
+        let n_nodes = nodes.iter().filter(|node| node.op != "_Arg").count();
+        Rate { symbols, end, constants, n_nodes }
     }
 
     /// The rate at a step; `None` if a node is of an op that schedules do not use.
     pub(super) fn at(&self, step: f64) -> Option<f64> {
+        let body = &self.symbols.graph.body;
         let mut known: HashMap<Edge, Option<f64>> = HashMap::new();
-        (self.n_nodes <= MAX_NODES).then(|| self.value(self.end, step, &mut known, 0)).flatten()
+        let at = Moment { step, n_branches: Cell::new(0) };
+        (self.n_nodes <= MAX_NODES).then(|| self.value(body, self.end, &at, &mut known, 0)).flatten()
     }
 
-    /// The number at an edge. It is `None` in a branch that is not taken.
-    fn value(&self, edge: Edge, step: f64, known: &mut HashMap<Edge, Option<f64>>, depth: usize) -> Option<f64> {
+    /// The number at an edge of the graph or of a branch. It is `None` in a branch that is not taken.
+    fn value(
+        &self,
+        body: &Body,
+        edge: Edge,
+        at: &Moment,
+        known: &mut HashMap<Edge, Option<f64>>,
+        depth: usize,
+    ) -> Option<f64> {
         const MAX_DEPTH: usize = 300;
         if let Some(value) = known.get(&edge) {
             return *value;
@@ -61,10 +98,36 @@ impl<'s, 'g> Rate<'s, 'g> {
         if depth > MAX_DEPTH {
             return None;
         }
-        let node = self.symbols.node(edge.node);
-        let value = self.node_value(node, edge.output, step, &mut |edge| self.value(edge, step, known, depth + 1));
+        let node = &body.nodes[edge.node];
+        let mut read = |edge| self.value(body, edge, at, known, depth + 1);
+        let value = match node.op.as_str() {
+            "If" | "StatelessIf" => self.branch_value(node, edge.output, at, &mut read, depth + 1),
+            _ => self.node_value(node, edge.output, at.step, &mut read),
+        };
         known.insert(edge, value);
         value
+    }
+
+    /// The result of the branch that a condition of control flow v2 takes.
+    fn branch_value(
+        &self,
+        node: &Node,
+        output: usize,
+        at: &Moment,
+        read: &mut dyn FnMut(Edge) -> Option<f64>,
+        depth: usize,
+    ) -> Option<f64> {
+        at.n_branches.set(at.n_branches.get() + 1);
+        if at.n_branches.get() > MAX_NODES {
+            return None;
+        }
+        let (condition, arguments) = node.inputs.split_first()?;
+        let taken = if read(*condition)? != 0.0 { "then_branch" } else { "else_branch" };
+        let branch = self.symbols.graph.functions.get(node.function(taken)?)?;
+        // An argument that is no number matters only where the branch reads it.
+        let argument = |(node, edge): (usize, &Edge)| (Edge { node, output: 0 }, read(*edge));
+        let mut known: HashMap<Edge, Option<f64>> = arguments.iter().enumerate().map(argument).collect();
+        self.value(&branch.body, *branch.returns.get(output)?, at, &mut known, depth)
     }
 
     fn node_value(

@@ -22,14 +22,8 @@ pub(super) fn loss(graph: &Graph) -> Option<usize> {
         is_backward(name) && (last.starts_with("grad_ys_") || last == "Fill" || last.starts_with("grad_ys"))
     };
     let from_gradients = nodes.iter().find_map(|node| {
-        let (prefix, rest) = node.name.split_once("gradients/")?;
-        // The forward node's name may contain slashes; the names of the gradient's nodes follow `_grad/`.
-        let (forward, _) = rest.split_once("_grad/")?;
         let mut reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
-        if !reads.any(is_seed) {
-            return None;
-        }
-        graph.body.find(&format!("{prefix}{forward}")).or_else(|| graph.body.find(forward))
+        if node.name.contains("gradients/") && reads.any(is_seed) { differentiated(graph, &node.name) } else { None }
     });
     let listed = || graph.collection("losses").last().and_then(|name| graph.body.edge(name)).map(|edge| edge.node);
     let summed = || {
@@ -40,6 +34,21 @@ pub(super) fn loss(graph: &Graph) -> Option<usize> {
             .find_map(|node| Some(node.inputs.get(1)?.node))
     };
     from_gradients.or_else(summed).or_else(listed)
+}
+
+/// The forward node whose gradient a node of `tf.gradients` belongs to, by that node's name.
+fn differentiated(graph: &Graph, name: &str) -> Option<usize> {
+    let (prefix, rest) = name.split_once("gradients/")?;
+    // The forward node's name may contain slashes; the names of the gradient's nodes follow `_grad/`.
+    let (forward, _) = rest.split_once("_grad/")?;
+    graph.body.find(&format!("{prefix}{forward}")).or_else(|| graph.body.find(forward))
+}
+
+/// The nodes that a loss is computed from, and those whose gradients are taken for further losses.
+pub(super) fn in_loss(graph: &Graph, loss: Option<usize>) -> HashSet<usize> {
+    let mut nodes = ancestors(graph, loss);
+    nodes.extend(graph.body.nodes.iter().filter_map(|node| differentiated(graph, &node.name)));
+    nodes
 }
 
 /// All nodes that some nodes are computed from, and these nodes.

@@ -1,5 +1,6 @@
-//! Finds mistakes that a graph's dtypes show (slips): places where a bf16 program computes or stores in bf16 what has to be f32,
-//! or does not use bf16 at all. Each is a fact of the graph; mistakes that only a script shows are found by `read_script`.
+//! Finds mistakes that a graph shows (slips): places where a bf16 program computes or stores in bf16 what has to be f32, or does
+//! not use bf16 at all, and inputs or terms of the loss that are not what is meant. Each is a fact of the graph; mistakes that
+//! only a script shows are found by `read_script`.
 //!
 //! Source: the recipe of TensorFlow's TPU models: bf16 between the input pipeline's cast and the logits' cast back, f32
 //! variables, statistics, loss, updates and sums over cores.
@@ -7,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::region;
-use super::symbols::Symbols;
+use super::symbols::{Symbols, is_variable};
 use crate::graph::Graph;
 use crate::node::Node;
 use bf16scope_hlo::DType;
@@ -56,6 +57,8 @@ pub enum SlipKind {
     Float16,
     /// A loss reads a softmax's probabilities as logits.
     ProbabilitiesAsLogits,
+    /// A regulariser's term is in a collection, and in no loss whose gradient is taken.
+    UnaddedRegulariser,
 }
 
 impl SlipKind {
@@ -74,6 +77,7 @@ impl SlipKind {
             SlipKind::Bf16Counter => "a counter becomes bf16",
             SlipKind::Float16 => "float16 on a TPU",
             SlipKind::ProbabilitiesAsLogits => "probabilities are given as logits",
+            SlipKind::UnaddedRegulariser => "a regulariser whose loss is never added",
         }
     }
 
@@ -94,10 +98,12 @@ impl SlipKind {
             SlipKind::ProbabilitiesAsLogits => {
                 "the loss takes the softmax of a softmax: no class gets more than e times another's share, and gradients are small"
             }
+            SlipKind::UnaddedRegulariser => "it is kept in a collection, and changes nothing until the loss has it",
         }
     }
 
-    fn mend(self) -> &'static str {
+    /// The corrected line, in words or TensorFlow.
+    pub(crate) fn mend(self) -> &'static str {
         match self {
             SlipKind::Bf16Variable => {
                 "make it by tf.get_variable inside bfloat16_scope (tf.keras layers do not), or dtype=tf.float32 and a cast"
@@ -117,6 +123,7 @@ impl SlipKind {
             SlipKind::ProbabilitiesAsLogits => {
                 "give the loss what is before the softmax (of Keras: classifier_activation=None)"
             }
+            SlipKind::UnaddedRegulariser => "loss += tf.losses.get_regularization_loss()",
         }
     }
 }
@@ -141,6 +148,7 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
     if let Some(sum) = summed_over_cores(&symbols, loss) {
         shown.push((SlipKind::SumOverCores, sum));
     }
+    shown.extend(unadded_regularisers(&symbols, loss).into_iter().map(|term| (SlipKind::UnaddedRegulariser, term)));
     shown.sort();
     let mut slips: Vec<Slip> = Vec::new();
     for (kind, idx) in shown {
@@ -154,10 +162,6 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
         }
     }
     slips
-}
-
-fn is_variable(op: &str) -> bool {
-    matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
 }
 
 fn node_slips(
@@ -272,4 +276,23 @@ fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> Option<usize
         }
     });
     (!is_scaled).then_some(sum)
+}
+
+/// The terms of the collection of regularisers that no loss has. A variable that another term in the loss decays is not missed.
+fn unadded_regularisers(symbols: &Symbols<'_>, loss: Option<usize>) -> Vec<usize> {
+    let graph = symbols.graph;
+    let nodes = &graph.body.nodes;
+    let listed = graph.collection("regularization_losses");
+    if listed.is_empty() || !nodes.iter().any(|node| region::is_backward(&node.name)) {
+        return Vec::new();
+    }
+    let in_loss = region::in_loss(graph, loss);
+    let decayed: HashSet<String> = in_loss.iter().filter_map(|idx| symbols.decayed_variable(&nodes[*idx])).collect();
+    let is_missed = |term: &usize| {
+        let parts = region::ancestors(graph, [*term]);
+        let mut variables = parts.iter().map(|idx| &nodes[*idx]).filter(|node| is_variable(&node.op));
+        !in_loss.contains(term) && variables.any(|variable| !decayed.contains(&variable.variable_name()))
+    };
+    let terms = listed.iter().filter_map(|name| graph.body.edge(name)).map(|edge| edge.node);
+    terms.filter(is_missed).collect()
 }

@@ -1,5 +1,6 @@
 //! Classifies tensors of the forward part as layers, variables or constants, and reads small constants.
 
+use super::region;
 use crate::graph::Graph;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
@@ -57,6 +58,11 @@ fn numbers(literal: &Literal) -> Option<Vec<f64>> {
 /// The shortest decimal of an f32: 0.1, not 0.10000000149.
 pub(super) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+/// Whether an op is a variable, of either kind.
+pub(super) fn is_variable(op: &str) -> bool {
+    matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
 }
 
 /// A number that YAML reads back as a float: with a decimal point before an exponent.
@@ -128,6 +134,15 @@ impl<'g> Symbols<'g> {
             }
         }
         edge
+    }
+
+    /// The name of the variable whose half squares an `L2Loss` of the forward part sums.
+    pub(super) fn decayed_variable(&self, node: &Node) -> Option<String> {
+        if node.op != "L2Loss" || region::is_backward(&node.name) {
+            return None;
+        }
+        let variable = self.node(self.behind(*node.inputs.first()?).node);
+        is_variable(&variable.op).then(|| variable.variable_name())
     }
 
     /// The value of a node's input, if it is a single number computed from constants.

@@ -32,7 +32,7 @@ pub struct TrainingPort {
 }
 
 /// Ports a graph's training.
-pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) -> TrainingPort {
+pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort, notes: &mut Notes) -> TrainingPort {
     let symbols = Symbols::new(graph);
     let nodes = &graph.body.nodes;
     let update = nodes.iter().position(|node| node.op.starts_with("ResourceApply") || node.op.starts_with("Apply"));
@@ -46,12 +46,12 @@ pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) 
         }
         None if !graph.collection("train_op").is_empty() => {
             let text = "its optimizer is written with plain ops, not with one of TensorFlow's own";
-            let help = "name it: `optimizer: adamw` (BERT's), `lars`, `lamb`; the step runs as HLO all the same";
-            notes.missing.push(Note::new(graph, None, text, help));
+            let help = "name it: `optimizer: adamw` (BERT's), `lars`, `lamb`";
+            notes.missing.push(Note::new(graph, None, text, help).in_step());
         }
         None => {}
     }
-    port.weight_decay = decay(&symbols, network);
+    port.weight_decay = decay(&symbols, network, loss);
     port.clip = clip(&symbols, notes);
     port.average = average(&symbols, notes);
     // The clipping reads the results of `tf.gradients`, so it acts on each core, before the sum over cores.
@@ -134,7 +134,7 @@ fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String 
         }
         other => {
             let text = format!("the optimizer's `{other}` has no word");
-            notes.missing.push(Note::new(symbols.graph, Some(update), text, "the step runs as HLO all the same"));
+            notes.missing.push(Note::new(symbols.graph, Some(update), text, "").in_step());
             return String::new();
         }
     };
@@ -184,23 +184,17 @@ fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords 
     RateInWords::default()
 }
 
-/// Weight decay: `L2Loss` of variables, times a number, in the loss.
-fn decay(symbols: &Symbols<'_>, network: &NetworkPort) -> String {
+/// Weight decay: `L2Loss` of variables, times a number, in the loss. A term that no loss has decays nothing.
+fn decay(symbols: &Symbols<'_>, network: &NetworkPort, loss: Option<usize>) -> String {
     let nodes = &symbols.graph.body.nodes;
-    let forward = |node: &&Node| node.op == "L2Loss" && !region::is_backward(&node.name);
-    let decayed: BTreeSet<String> = nodes
-        .iter()
-        .filter(forward)
-        .filter_map(|node| {
-            let variable = symbols.node(symbols.behind(*node.inputs.first()?).node);
-            matches!(variable.op.as_str(), "VarHandleOp" | "VariableV2" | "Variable").then(|| variable.variable_name())
-        })
-        .collect();
+    let in_loss = region::in_loss(symbols.graph, loss);
+    let terms = || (0..nodes.len()).filter(|idx| in_loss.contains(idx)).map(|idx| &nodes[idx]);
+    let decayed: BTreeSet<String> = terms().filter_map(|node| symbols.decayed_variable(node)).collect();
     if decayed.is_empty() {
         return String::new();
     }
     // The sums are multiplied by the number.
-    let value = nodes.iter().find_map(|node| {
+    let value = terms().find_map(|node| {
         let is_sum =
             |edge: &Edge| matches!(symbols.node(symbols.behind(*edge).node).op.as_str(), "AddN" | "L2Loss" | "AddV2");
         let is_product = node.op == "Mul" && !region::is_backward(&node.name) && node.inputs.iter().any(is_sum);

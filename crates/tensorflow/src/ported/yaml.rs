@@ -149,12 +149,26 @@ fn one_loss(network: &NetworkPort, text: &mut String) {
         let _ = writeln!(text, "  outputs: {{logits: {}}}", quoted(&network.output));
     }
     let loss = if network.loss.is_empty() { "sparse_softmax_cross_entropy" } else { &network.loss };
-    match network.heads.first().map_or(1.0, |head| head.weight) {
-        1.0 => drop(writeln!(text, "  loss: {loss}")),
-        weight => drop(writeln!(text, "  loss: {{{loss}: , weight: {}}}", yaml_number(weight))),
-    }
+    let options = network.heads.first().map(|head| options_of(head) + &weight_of(head)).unwrap_or_default();
+    let _ = match options.is_empty() {
+        true => writeln!(text, "  loss: {loss}"),
+        false => writeln!(text, "  loss: {{{loss}: {options}}}"),
+    };
     if loss == "sparse_softmax_cross_entropy" {
         text.push_str("  metrics: [accuracy]\n");
+    }
+}
+
+/// A loss's own options, each behind a comma.
+fn options_of(head: &HeadLine) -> String {
+    head.options.iter().map(|(option, value)| format!(", {option}: {value}")).collect()
+}
+
+/// The weight of a loss, behind a comma; nothing for 1.
+fn weight_of(head: &HeadLine) -> String {
+    match head.weight {
+        1.0 => String::new(),
+        weight => format!(", weight: {}", yaml_number(weight)),
     }
 }
 
@@ -168,10 +182,7 @@ fn losses(heads: &[HeadLine], text: &mut String) {
     let _ = writeln!(text, "  outputs: {{{}}}\n  loss:", outputs.collect::<Vec<_>>().join(", "));
     for (head, name) in heads.iter().zip(&names) {
         let (loss, labels) = (&head.loss, quoted(&head.labels));
-        let weight = match head.weight {
-            1.0 => String::new(),
-            weight => format!(", weight: {}", yaml_number(weight)),
-        };
-        let _ = writeln!(text, "    - {{{loss}: , output: {}, labels: {labels}{weight}}}", quoted(name));
+        let (options, weight) = (options_of(head), weight_of(head));
+        let _ = writeln!(text, "    - {{{loss}: {options}, output: {}, labels: {labels}{weight}}}", quoted(name));
     }
 }

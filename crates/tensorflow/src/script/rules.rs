@@ -1,6 +1,7 @@
 //! The rules of the script lint: each is a function from a script's lines to findings.
 
 use super::tokens::{self, Line, Lines, Token};
+use crate::ported::SlipKind;
 
 /// A finding of the lint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -531,11 +532,10 @@ fn regulariser_without_use(script: &Script) -> Vec<Finding> {
     if is_taken {
         return Vec::new();
     }
-    let what = "a regulariser whose loss is never added";
-    let why = "it is kept in a collection, and changes nothing until the loss has it";
-    let mend = "loss += tf.losses.get_regularization_loss()";
+    // A graph shows the same slip.
+    let kind = SlipKind::UnaddedRegulariser;
     let hits = script.lines().iter().filter(asks).take(1);
-    hits.map(|line| slip(line.number, what, why, mend)).collect()
+    hits.map(|line| slip(line.number, kind.what(), kind.why(), kind.mend())).collect()
 }
 
 /// Mixed-precision calls of other frameworks, with bf16scope's counterpart.

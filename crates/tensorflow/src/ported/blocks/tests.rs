@@ -41,6 +41,7 @@ fn network(lines: &[&str]) -> NetworkPort {
     network.heads.push(HeadLine {
         output: network.output.clone(),
         loss: String::new(),
+        options: Vec::new(),
         labels: String::new(),
         weight: 1.0,
     });
