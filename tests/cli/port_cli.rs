@@ -127,7 +127,7 @@ fn a_script_is_read_and_not_run() {
     assert!(text(&output.stdout).contains("train.py:2: a cast whose result is not used"), "{}", text(&output.stdout));
 }
 
-/// That the step runs as HLO is said only where it becomes HLO.
+/// The help names the step as HLO only where it becomes HLO.
 #[test]
 fn help_does_not_name_a_step_that_does_not_become_hlo() {
     let folder = Folder::new();

@@ -85,7 +85,7 @@ fn words_of_keras_and_names_of_parameters_have_a_remedy() {
 
 #[test]
 fn activations_are_layers_by_keras_names_too() {
-    let of = |layer: &str| {
+    let network = |layer: &str| {
         let text = format!("inputs: {{x: [4]}}\nlayers: [{layer}, {{dense: 1}}]\nloss: mean_squared_error\n");
         read(&text).unwrap_or_else(|error| panic!("{layer}: {error}"))
     };
@@ -104,12 +104,12 @@ fn activations_are_layers_by_keras_names_too() {
         ("{ReLU: , name: r}", "{relu: , name: r}"),
         ("{activation: swish}", "{activation: silu}"),
     ] {
-        assert_eq!(of(keras), of(ours), "{keras}");
+        assert_eq!(network(keras), network(ours), "{keras}");
     }
     // The slope of the layer without one is that of the activation.
     let slope = Activation::NEGATIVE_SLOPE;
     for layer in ["{leaky_relu: }", "{LeakyReLU: }", "{LeakyReLU: {}}"] {
-        assert_eq!(of(layer), of(&format!("{{leaky_relu: {slope}}}")), "{layer}");
+        assert_eq!(network(layer), network(&format!("{{leaky_relu: {slope}}}")), "{layer}");
     }
 }
 

@@ -43,7 +43,7 @@ fn a_gradient_of_the_loss_is_rounded_where_it_meets_one_of_a_layer() {
     assert_eq!(met("add", row), "f32");
 }
 
-/// What weights the loss and scales a layer too, as a mask of padding or the gate of an expert does.
+/// A weight of the loss that scales a layer too, such as a mask of padding or the gate of an expert.
 #[test]
 fn what_layers_compute_from_a_weight_of_the_loss_is_narrow() {
     let layer = |weight: &str| {

@@ -35,7 +35,7 @@ impl Chunk {
     }
 }
 
-/// The chunks of a dataset of which some were written. All must exist: a damaged index may have lost the others.
+/// The chunks of a dataset that was written, whole or in part. All must exist: a damaged index may have lost the others.
 pub(super) fn find(
     file: &Structure<'_>,
     at: u64,

@@ -469,7 +469,7 @@ fn bf16_of_keras_is_read() {
 fn a_dataset_of_hdf5_that_was_never_written_is_its_fill_value() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.h5");
-    let of = |n: u64, others: &[Vec<u8>]| {
+    let opened = |n: u64, others: &[Vec<u8>]| {
         let mut file = Hdf5::new();
         let element = message(3, &float([0x20, 31, 0], 4, [23, 8, 0, 23], 32, 127));
         let dataset = file.object(&[&[dims(&[n]), element][..], others].concat());
@@ -487,16 +487,16 @@ fn a_dataset_of_hdf5_that_was_never_written_is_its_fill_value() {
             (vec![valued(&[2, 2, 2, 1])], 2.5),
             (vec![valued(&[3, 0x2a])], 2.5),
         ] {
-            assert_eq!(floats(&of(3, &[vec![layout.clone()], fill].concat()), "x"), [expected; 3]);
+            assert_eq!(floats(&opened(3, &[vec![layout.clone()], fill].concat()), "x"), [expected; 3]);
         }
     }
     // Some files define no value, or say that it is never filled in: that dataset alone cannot be read.
     for fill in [message(5, &[2, 2, 2, 0]), message(5, &[3, 0x1a]), message(5, &[3, 0x06])] {
-        let file = of(3, &[nowhere.clone(), fill]);
+        let file = opened(3, &[nowhere.clone(), fill]);
         let error = text(folder.path(), &file.read("x").unwrap_err());
         assert_eq!(error, "x.h5: array `x` is of elements that were never written; expected numbers");
     }
-    let error = of(1 << 40, &[nowhere]).look("x").unwrap_err();
+    let error = opened(1 << 40, &[nowhere]).look("x").unwrap_err();
     assert_eq!(error.kind(), WeightsErrorKind::TooLarge, "{error}");
 }
 

@@ -125,9 +125,11 @@ fn far_from_slope(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<Foun
     let [(_, taken)] = look.taken(number, row)[..] else { return None };
     let is_far = |taken: &WatchRow| taken.rms >= FLAT && taken.not_finite == 0.0 && taken.role != Some(Role::Input);
     let was_far = look.before(taken).is_some_and(is_far);
-    let what = || format!("it takes numbers of an rms of {:.1}, at which its slope is 0 nearly everywhere", taken.rms);
+    let message =
+        || format!("it takes numbers of an rms of {:.1}, at which its slope is 0 nearly everywhere", taken.rms);
     let remedy = || smaller(look, number, row);
-    (is_flat && is_far(taken) && was_far && is_read()).then(|| Found { remedy: remedy(), ..Found::new(number, what()) })
+    (is_flat && is_far(taken) && was_far && is_read())
+        .then(|| Found { remedy: remedy(), ..Found::new(number, message()) })
 }
 
 const SHUT: &str = "lower the learning rate, or use another activation (`activation: gelu`, `leaky_relu`) or another initial bias \

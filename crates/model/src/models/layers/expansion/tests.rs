@@ -307,11 +307,14 @@ fn x_in_a_formula_is_the_layer_before_it_or_refused() {
     // In a block, too.
     let block = "blocks: {twice: {layers: [{dense: 2, name: h}, {expression: x + h}]}}\n";
     let within = format!("kind: layers\ninputs: {{x: [2]}}\n{block}layers:\n- {{dense: 2, name: g}}\n- twice\n{LOSS}");
-    wrong(&within, expect![[r#"
+    wrong(
+        &within,
+        expect![[r#"
         m.yaml:3:48: `x` in a formula is the layer before it, here `twice/h`, and another input or layer is called `x`
           3 | blocks: {twice: {layers: [{dense: 2, name: h}, {expression: x + h}]}}
             |                                                ^^^^^^^^^^^
-          help: give that one another name, and write `twice/h` or `x` for the layer before"#]]);
+          help: give that one another name, and write `twice/h` or `x` for the layer before"#]],
+    );
     // The first layer's is the input itself.
     model(&format!("kind: layers\ninputs: {{x: [2]}}\nlayers:\n- {{expression: x * 2}}\n- {{dense: 2}}\n{LOSS}"));
 }
