@@ -372,9 +372,9 @@ fn a_regulariser_decays_only_where_the_loss_has_it() {
     assert_eq!(kinds(&unadded), [SlipKind::UnaddedRegulariser]);
     assert_eq!((unadded.slips[0].node.as_str(), unadded.slips[0].n_nodes), ("regulariser", 1));
     // Another term of the loss decays the same variable.
-    let own = plain("own", "Mul", &["rate", "again"]) + &plain("again", "L2Loss", &["classes/read"]);
-    let own = graph(&(own + &plain("total", "AddV2", &["mean", "own"]) + &gradients("total")));
-    assert_eq!((own.training.weight_decay.as_str(), kinds(&own)), ("{value: 0.002}", Vec::new()));
+    let term = plain("own", "Mul", &["rate", "again"]) + &plain("again", "L2Loss", &["classes/read"]);
+    let in_loss = graph(&(term + &plain("total", "AddV2", &["mean", "own"]) + &gradients("total")));
+    assert_eq!((in_loss.training.weight_decay.as_str(), kinds(&in_loss)), ("{value: 0.002}", Vec::new()));
 }
 
 /// `tf.losses.huber_loss` with a weight, and a term of the loss that has no word.

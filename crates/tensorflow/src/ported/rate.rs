@@ -36,8 +36,8 @@ struct Moment {
 }
 
 /// The nodes of a rate, with those of the branches that its conditions may take.
-fn with_branches<'g>(graph: &'g Graph, own: Vec<&'g Node>) -> Vec<&'g Node> {
-    let (mut nodes, mut seen, mut at) = (own, BTreeSet::new(), 0);
+fn with_branches<'g>(graph: &'g Graph, nodes: Vec<&'g Node>) -> Vec<&'g Node> {
+    let (mut nodes, mut seen, mut at) = (nodes, BTreeSet::new(), 0);
     while let Some(node) = nodes.get(at).copied() {
         at += 1;
         let branches = ["then_branch", "else_branch"].into_iter().filter_map(|branch| node.function(branch));
@@ -63,8 +63,8 @@ const LAST_TRIED: f64 = 1e6;
 
 impl<'s, 'g> Rate<'s, 'g> {
     pub(super) fn new(symbols: &'s Symbols<'g>, end: Edge) -> Rate<'s, 'g> {
-        let own = region::ancestors(symbols.graph, [end.node]).into_iter().map(|idx| symbols.node(idx));
-        let nodes = with_branches(symbols.graph, own.collect());
+        let ancestors = region::ancestors(symbols.graph, [end.node]).into_iter().map(|idx| symbols.node(idx));
+        let nodes = with_branches(symbols.graph, ancestors.collect());
         let mut constants: Vec<f64> =
             nodes.iter().filter_map(|node| constant(node)).flat_map(|(_, values)| values).collect();
         constants.sort_by(f64::total_cmp);
