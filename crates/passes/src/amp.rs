@@ -47,6 +47,7 @@ mod policy;
 
 mod fused;
 mod materialised;
+mod moments;
 mod powers;
 pub mod presets;
 mod range;
@@ -57,6 +58,7 @@ mod rewrite;
 mod second_look;
 mod sums;
 mod tables;
+mod terms;
 
 pub use decided::{Decided, StoredAs};
 pub use document::{Narrow, PolicyDocument, Rounds};

@@ -22,27 +22,38 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 19] = [
+const PROGRAMS: [(&str, Bound); 28] = [
     ("average_by_halves", Products),
+    ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
     ("covariance", F32),
     ("decay_of_a_delta_rule", Products),
+    ("determinants", Products),
     ("distances", F32),
     ("distances_by_einsum", F32),
     ("distances_by_norms", F32),
     ("distances_lorentz", Products),
+    ("exponent_of_a_scan", Products),
+    ("exponent_of_a_scan_by_halves", Products),
+    ("exponent_of_a_short_scan", Products),
     ("exponent_of_a_triangle", Products),
     // A product of angles and a weight: two roundings, and one of what is given.
     ("fourier_features", Roundings(3)),
     ("fourier_features_by_constants", Roundings(3)),
+    // Gradients of products of stored arrays: two roundings for each product, and one for each array.
+    ("fourier_features_trained", Roundings(6)),
     ("gram_beside_its_diagonal", F32),
     ("mmd", Products),
     ("moved_data", Products),
     ("places_of_a_kernel", Products),
     ("sine_of_a_scan", Products),
     ("sine_of_a_triangle", Products),
+    // A small part of each place comes of two products; the rest as for `fourier_features`.
+    ("sine_of_moved_places", Roundings(6)),
     ("sine_within_a_scan", Products),
     ("triplet", Products),
+    ("variance_by_groups", Products),
+    ("variance_by_window", Products),
 ];
 
 /// Numbers with mean 0 and variance 1: sums of twelve numbers of a linear congruential generator.

@@ -166,6 +166,62 @@ fn sums_of_one_dtype_stay_f32() {
     assert!(module.entry().instructions.iter().any(|instr| is_all_reduce(&instr.op)));
 }
 
+/// As JAX writes the backward pass of a `shard_map`: each device has a part of the batch, and sums the gradients of
+/// weights.
+const BODY: &str = "HloModule body
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  g = f32[8,16]{1,0} parameter(0)
+  x = f32[8,16]{1,0} parameter(1)
+  w = f32[32,16]{1,0} parameter(2)
+  h = f32[8,32]{1,0} parameter(3)
+  eight = f32[] constant(8)
+  eights = f32[16,32]{1,0} broadcast(eight), dimensions={}
+  hidden = f32[8,32]{1,0} dot(g, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  back = f32[8,32]{1,0} multiply(hidden, h)
+  moved = f32[32,16]{1,0} dot(back, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  turned = f32[16,32]{0,1} transpose(moved), dimensions={1,0}
+  r1 = f32[16,32]{0,1} all-reduce(turned), replica_groups={{0,1}}, to_apply=add
+  one = f32[16,32]{1,0} dot(x, h), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  other = f32[16,32]{1,0} dot(g, back), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  both = f32[16,32]{1,0} add(one, other)
+  mean = f32[16,32]{1,0} divide(both, eights)
+  r2 = f32[16,32]{1,0} all-reduce(mean), replica_groups={{0,1}}, to_apply=add
+  part = f32[8,16]{1,0} dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  r3 = f32[8,16]{1,0} all-reduce(part), replica_groups={{0,1}}, to_apply=add
+  next = f32[8,32]{1,0} dot(r3, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  ROOT t = (f32[16,32]{0,1}, f32[16,32]{1,0}, f32[8,32]{1,0}) tuple(r1, r2, next)
+}
+";
+
+/// Devices sum gradients of weights by an `all-reduce` of the program itself: these are not rounded before the sum.
+#[test]
+fn gradients_that_an_all_reduce_sums_are_f32() {
+    let (module, _) = lowered(BODY, &Policy::default());
+    let entry = module.entry();
+    let dtype = |name: &str| {
+        let instr = entry.instructions.iter().find(|instr| instr.name == name).unwrap();
+        instr.shape.dtype().unwrap().to_string()
+    };
+    for gradient in ["moved", "turned", "one", "other", "both", "mean"] {
+        assert_eq!(dtype(gradient), "f32", "{gradient}");
+    }
+    // A product reads these, the last one as devices have summed it.
+    for activation in ["hidden", "part"] {
+        assert_eq!(dtype(activation), "bf16", "{activation}");
+    }
+    assert!(dtypes(&module, "dot").iter().all(|dtypes| dtypes.starts_with("bf16 bf16 ->")));
+    assert_eq!(dtypes(&module, "all-reduce"), ["f32 -> f32"; 3]);
+    let (module, _) = lowered(BODY, &Policy { sums: Sums::AsComputed, ..Policy::default() });
+    assert_eq!(dtypes(&module, "dot")[1], "bf16 bf16 -> bf16");
+}
+
 /// Opcodes next to the borders of `shard_map`: Shardy aborts the process if it is not a call of the body.
 fn beside_borders(module: &Module) -> BTreeSet<String> {
     let mut opcodes = BTreeSet::new();

@@ -565,7 +565,8 @@ fn a_residuals_gradient_is_rounded_where_a_gate_scales_it_for_a_product() {
 "
         )
     };
-    assert_eq!(dtypes(&source("gradient"), &Policy::default(), ["gradient", "met", "next"]), ["f32", "bf16", "f32"]);
+    let names = ["gradient", "gradient.bf16", "met", "next"];
+    assert_eq!(dtypes(&source("gradient"), &Policy::default(), names), ["f32", "bf16", "f32", "f32"]);
     assert_eq!(dtypes(&source("first"), &Policy::default(), ["gradient", "met", "next"]), ["f32", "f32", "f32"]);
 }
 

@@ -58,8 +58,8 @@ pub(super) fn assign(
     }
     let (is_result, is_narrow_read) = state(graph, crossing, &mut out);
     let mut keeps_sum = match (kind, policy.results) {
-        (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, &is_result),
-        _ => keeps_sum(graph, &vec![false; graph.values.len()]),
+        (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, classes, &is_result),
+        _ => keeps_sum(graph, classes, &vec![false; graph.values.len()]),
     };
     keeps_sum.iter_mut().zip(&needs.sums).for_each(|(keeps, &is_needed)| *keeps |= is_needed);
     let ends = Ends::find(graph, policy, kind, is_result, needs);
@@ -253,8 +253,11 @@ impl Assigner<'_> {
         let stores = |node: NodeId| {
             let (idx, record) = (node as usize, graph.node(node));
             let leads_to_end = self.ends.leads_to_loss[idx] || self.ends.leads_to_result[idx];
-            let is_sum =
-                self.policy.moved == Boundary::Lower && is_windowed[idx] && is_of_products[idx] && !leads_to_end;
+            let is_sum = self.policy.moved == Boundary::Lower
+                && is_windowed[idx]
+                && is_of_products[idx]
+                && !leads_to_end
+                && !self.is_needed(node);
             let is_turn = amplification(&graph.instr(record).op) == Amplification::Angle
                 && record.because == Because::Op
                 && !self.is_needed(node)
@@ -308,7 +311,8 @@ impl Assigner<'_> {
     fn find_storage(&mut self, facts: &mut [Facts]) {
         let graph = self.graph;
         let is_partitioned = self.classes.is_partitioned;
-        let stored = fused(graph, &self.out, is_partitioned, &|node, value| self.adds_rows(node, value));
+        let is_moved = |node: NodeId| self.is_moved(node);
+        let stored = fused(graph, &self.out, is_partitioned, &is_moved, &|node, value| self.adds_rows(node, value));
         self.store(facts, stored);
         let stored = elementwise(graph, &self.out, &self.needs.is_input);
         self.store(facts, stored);

@@ -3,14 +3,13 @@
 //! beside it.
 
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
+use super::moments;
+use super::terms::{MAX_NODES, Terms, is_scaling, is_sum};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::decisions::{DotForm, is_map, list_names, movement};
+use bf16scope_hlo::ops::decisions::{is_map, movement};
 use bf16scope_hlo::ops::precision::{Class, Movement};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The most ops that are searched from one sum, and from one of its terms.
-const MAX_NODES: usize = 48;
 
 /// The most nodes with the same operands that are compared with each other.
 const MAX_ALIKE: usize = 8;
@@ -25,6 +24,8 @@ pub(super) struct Cancellations {
     pub nodes: Vec<(NodeId, NodeId)>,
     /// For each value whether those products read it, or an equal value.
     pub is_read: Vec<bool>,
+    /// Products whose entries cancel with each other: their f32 sum is enough.
+    pub sums: Vec<NodeId>,
 }
 
 /// Finds all products of a region that cancel, and the ops between.
@@ -32,12 +33,19 @@ pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
     let (source_of, sources) = (sources(graph), BTreeSet::new());
     let mut finder = Finder { graph, source_of, sources, is_of_cancelled: vec![false; graph.values.len()] };
     let mut cancelling = Cancellations::default();
+    let source_of = finder.source_of.clone();
+    let mut moments = moments::Finder::new(graph, &source_of);
     for (sum, record) in (0..).zip(&graph.nodes) {
         let is_of_one = |&value: &ValueId| graph.value(value).is_f32() && finder.is_of_cancelled[value as usize];
         let reads = record.operands.iter().any(is_of_one);
         record.results().for_each(|value| finder.is_of_cancelled[value as usize] |= reads);
         if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract)) {
-            cancelling.nodes.extend(finder.cancels(sum).into_iter().map(|node| (node, sum)));
+            let Some(terms) = Terms::of_sum(graph, sum) else { continue };
+            let moments = moments.find(sum, &terms, &finder.sources, &finder.is_of_cancelled);
+            finder.take(&moments.nodes);
+            let nodes = finder.cancels(terms).into_iter().chain(moments.nodes);
+            cancelling.nodes.extend(nodes.map(|node| (node, sum)));
+            cancelling.sums.extend(moments.sums);
         }
     }
     cancelling.is_read = finder.source_of.iter().map(|source| finder.sources.contains(source)).collect();
@@ -56,9 +64,8 @@ struct Finder<'g, 'm> {
 
 impl Finder<'_, '_> {
     /// Products that cancel within a sum, and the ops between; empty if none cancels.
-    fn cancels(&mut self, sum: NodeId) -> Vec<NodeId> {
+    fn cancels(&mut self, terms: Terms) -> Vec<NodeId> {
         let graph = self.graph;
-        let Some(terms) = Terms::of_sum(graph, sum) else { return Vec::new() };
         let summed: Vec<BTreeSet<ValueId>> =
             terms.others.iter().flat_map(|&other| sums_under(graph, &self.source_of, other)).collect();
         let cancels = |&&(product, is_whole): &&(NodeId, bool)| {
@@ -78,61 +85,22 @@ impl Finder<'_, '_> {
         if products.is_empty() {
             return products;
         }
-        let operands = products.iter().flat_map(|&product| &graph.node(product).operands);
+        let cancelled: Vec<NodeId> = products.into_iter().chain(terms.between).collect();
+        self.take(&cancelled);
+        cancelled
+    }
+
+    /// Notes which nodes cancel, and what the products among them read.
+    fn take(&mut self, cancelled: &[NodeId]) {
+        let graph = self.graph;
+        let products = cancelled.iter().filter(|&&node| graph.node(node).class() == Some(Class::Allow));
+        let operands = products.flat_map(|&product| &graph.node(product).operands);
         let operand_sources = operands.map(|&value| self.source_of[value as usize]);
         self.sources.extend(operand_sources.filter(|&value| !graph.value(value).is_data));
-        let cancelled: Vec<NodeId> = products.into_iter().chain(terms.between).collect();
         for value in cancelled.iter().flat_map(|&node| graph.node(node).results()) {
             self.is_of_cancelled[value as usize] = true;
         }
-        cancelled
     }
-}
-
-/// The terms of a sum.
-#[derive(Default)]
-struct Terms {
-    between: Vec<NodeId>,
-    /// Products, and whether all their elements are added.
-    products: Vec<(NodeId, bool)>,
-    others: Vec<NodeId>,
-}
-
-impl Terms {
-    /// The terms of a sum, and of sums that are added to it; `None` if they are too many.
-    fn of_sum(graph: &Dataflow<'_>, sum: NodeId) -> Option<Terms> {
-        let mut terms = Terms { between: vec![sum], ..Terms::default() };
-        let mut open: Vec<(ValueId, bool)> = graph.node(sum).operands.iter().map(|&value| (value, true)).collect();
-        while let Some((value, is_whole)) = open.pop() {
-            if terms.between.len() + terms.products.len() + terms.others.len() > MAX_NODES {
-                return None;
-            }
-            let maker = graph.producer(value);
-            let record = graph.node(maker);
-            let op = &graph.instr(record).op;
-            match op {
-                Op::Dot { .. } if record.class() == Some(Class::Allow) => terms.products.push((maker, is_whole)),
-                Op::Binary(BinaryOp::Add | BinaryOp::Subtract) | Op::Unary(UnaryOp::Negate) => {
-                    terms.between.push(maker);
-                    open.extend(record.operands.iter().map(|&value| (value, is_whole)));
-                }
-                _ if is_scaling(graph, record) || record.class() == Some(Class::Clear) => {
-                    terms.between.push(maker);
-                    let is_whole = is_whole && movement(op) != Movement::TakesPart;
-                    let learned = record.operands.iter().filter(|&&value| !graph.value(value).is_data);
-                    open.extend(learned.map(|&value| (value, is_whole)));
-                }
-                _ => terms.others.push(maker),
-            }
-        }
-        Some(terms)
-    }
-}
-
-/// Whether a node scales its operand by numbers that are the same in every run.
-fn is_scaling(graph: &Dataflow<'_>, record: &Node) -> bool {
-    let scales = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
-    scales && record.operands.iter().any(|&value| graph.value(value).is_data)
 }
 
 /// For each value the value that was moved, cast, negated or scaled to compute it; equal values share the first of
@@ -186,14 +154,6 @@ fn sums_under(graph: &Dataflow<'_>, sources: &[ValueId], node: NodeId) -> Vec<BT
     }
     sums.retain(|leaves| !leaves.is_empty());
     sums
-}
-
-/// Whether a node sums along an axis. A single number for all rows does not cancel the product of one row.
-fn is_sum(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    let op = &graph.instr(graph.node(node)).op;
-    let sums =
-        list_names(graph.module, op).iter().any(|name| name == "reduce:add") || graph.dot_form(node) == DotForm::Sum;
-    sums && !graph.instr(graph.node(node)).shape.dims().is_empty()
 }
 
 /// The arrays that a sum adds up, or whose squares it adds up: behind other sums, and one multiplication.

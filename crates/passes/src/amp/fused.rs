@@ -10,17 +10,18 @@
 //! An op of class infer stays in f32 where
 //! 1. it applies a statistic, as in `x - mean`; or
 //! 2. it continues such a value, or that of a denied op: all streams that it reads are f32 and read by it alone, as in
-//!    `(x - mean) · scale + bias`; or
+//!    `(x - mean) · scale + bias`; or it scales or shifts one by a smaller array, whatever else reads it, as the gradient
+//!    of that scale does; or
 //! 3. its only consumer computes in f32: a sum, a denied function, an op of these rules. But not behind a reshape that
-//!    changes how many elements lie along lanes, as that is a copy, which is materialised. And not if it reads an f32
-//!    value, or a part of one, that a product reads too, or an op that is lowered for one, as that value is stored in the
+//!    changes how many elements lie along lanes, as that is a copy, which is materialised. If it reads an f32 value, or a
+//!    part of one, that a product reads too, or an op that is lowered for one, it reads what is stored of that value, in the
 //!    narrow dtype; or
 //! 4. it scales or adds streams, all its consumers compute in f32, and one of them computes an exponential of it, as a
 //!    softmax reads its scores, for their maximum too. Only the streams are materialised, and each consumer recomputes
 //!    it. A rounding error of an exponent makes an error of the exponential proportional to the exponent's size, which is
 //!    that of the largest term: a mask's or a bias's; or
 //! 5. it adds, and all that reads it adds on, as gradients of a residual stream are summed. The last of such a chain is
-//!    rounded once. Not in a program for several devices: a partitioner sums and gathers what is f32 in f32.
+//!    rounded once. Not where it reads what was looked up, which is materialised for it; nor in a program for several devices: a partitioner sums and gathers what is f32 in f32.
 //!
 //! So an f32 value ends where it meets another stream, as where a residual is added, and where two ops read it.
 //!
@@ -63,17 +64,26 @@ pub(super) struct Fused {
 }
 
 /// Finds the lowered nodes that have to compute in f32. `stores_row` says which values a node stores in the narrow
-/// dtype to add them as rows.
+/// dtype to add them as rows, `is_moved` which nodes give moved data that is materialised.
 pub(super) fn fused(
     graph: &Dataflow<'_>,
     assignment: &Assignment,
     is_partitioned: bool,
+    is_moved: &dyn Fn(NodeId) -> bool,
     stores_row: &dyn Fn(NodeId, ValueId) -> bool,
 ) -> Vec<Fused> {
     let facts = vec![Facts::default(); graph.values.len()];
     let feeds_product = vec![false; graph.values.len()];
     let n = graph.nodes.len();
-    let mut finder = Finder { graph, assignment, facts, from: vec![None; n], adds: vec![None; n], feeds_product };
+    let mut finder = Finder {
+        graph,
+        assignment,
+        facts,
+        from: vec![None; n],
+        adds: vec![None; n],
+        reads_stored: vec![false; n],
+        feeds_product,
+    };
     for node in 0..graph.nodes.len() as NodeId {
         finder.go_on(node);
     }
@@ -81,7 +91,7 @@ pub(super) fn fused(
         finder.mark_fed(node);
     }
     if !is_partitioned {
-        finder.add_up();
+        finder.add_up(is_moved);
     }
     for node in (0..graph.nodes.len() as NodeId).rev() {
         finder.look_back(node);
@@ -128,6 +138,8 @@ struct Finder<'g> {
     from: Vec<Option<NodeId>>,
     /// For each node of a chain of sums its place there.
     adds: Vec<Option<Sum>>,
+    /// For each node that stays in f32 whether it reads what is stored in the narrow dtype.
+    reads_stored: Vec<bool>,
     /// For each value whether a product reads it, directly or through ops that move it or are lowered for the product.
     feeds_product: Vec<bool>,
 }
@@ -156,7 +168,9 @@ impl Finder<'_> {
             self.floats(record.operands.iter().copied()).map(|v| self.facts[v as usize]).collect();
         let applies_statistic = operands.iter().any(|v| v.is_denied && !v.is_stream);
         let mut streams = operands.iter().filter(|v| v.is_stream).peekable();
-        let goes_on = streams.peek().is_some() && streams.all(|v| v.is_denied && v.has_one_reader);
+        // Scaled or shifted along rows or columns, as a norm is by what is learned.
+        let is_scaled = is_linear(&self.graph.instr(record).op) && operands.iter().any(|v| !v.is_stream);
+        let goes_on = streams.peek().is_some() && streams.all(|v| v.is_denied && (v.has_one_reader || is_scaled));
         if self.is_open(node) && (applies_statistic || goes_on) {
             let mut denied = record.operands.iter().filter(|&&value| self.facts[value as usize].is_denied);
             self.from[node as usize] = Some(denied.next().map_or(node, |&value| self.graph.producer(value)));
@@ -221,6 +235,7 @@ impl Finder<'_> {
                 record.results().map(|value| readers[value as usize]).fold(Readers::default(), Readers::or);
             let is_stream = record.results().all(|value| self.facts[value as usize].is_stream);
             let adds = self.adds[node as usize];
+            let reads_stored = adds.is_some() || self.reads_stored[node as usize];
             ends[node as usize] = adds == Some(Sum::Last);
             ends[node as usize] |= is_kept
                 && adds.is_none()
@@ -234,8 +249,8 @@ impl Finder<'_> {
                 // A chain of sums reads what is stored.
                 _ => Readers {
                     is_read_narrow: record.kind == NodeKind::ToLow
-                        || (self.assignment.low[node as usize] && (!is_kept || adds.is_some())),
-                    is_gone_on_with: is_kept && adds.is_none(),
+                        || (self.assignment.low[node as usize] && (!is_kept || reads_stored)),
+                    is_gone_on_with: is_kept && !reads_stored,
                 },
             };
             for &value in &record.operands {
@@ -259,11 +274,12 @@ impl Finder<'_> {
     }
 
     /// Rule 5.
-    fn add_up(&mut self) {
+    fn add_up(&mut self, is_moved: &dyn Fn(NodeId) -> bool) {
         let is_sum = |node: NodeId| {
             let op = &self.graph.instr(self.graph.node(node)).op;
             let adds = matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
-            adds && self.is_open(node) && self.from[node as usize].is_none()
+            let mut makers = self.graph.node(node).operands.iter().map(|&value| self.graph.producer(value));
+            adds && self.is_open(node) && self.from[node as usize].is_none() && !makers.any(is_moved)
         };
         let nodes = 0..self.graph.nodes.len() as NodeId;
         let reader = |node: NodeId| self.only_reader(node).filter(|&reader| is_sum(node) && is_sum(reader));
@@ -280,22 +296,19 @@ impl Finder<'_> {
             let facts = self.facts[value as usize];
             facts.is_stream && facts.is_denied && self.feeds_product[moved_from(self.graph, value) as usize]
         });
-        if !self.is_open(node) || self.from[node as usize].is_some() || reads_stored {
+        if !self.is_open(node) || self.from[node as usize].is_some() {
             return;
         }
         let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
         let reader = reader.filter(|&reader| self.computes_wide(reader));
-        self.from[node as usize] = reader.or_else(|| self.exponential(node));
+        self.from[node as usize] = reader.or_else(|| self.exponential(node).filter(|_| !reads_stored));
+        self.reads_stored[node as usize] = reads_stored && self.from[node as usize].is_some();
     }
 
     /// Rule 4: an exponential that is computed from the node's result, if all its consumers compute in f32.
     fn exponential(&self, node: NodeId) -> Option<NodeId> {
         let record = self.graph.node(node);
-        let is_linear = matches!(
-            self.graph.instr(record).op,
-            Op::Binary(BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Add | BinaryOp::Subtract)
-        );
-        if !is_linear {
+        if !is_linear(&self.graph.instr(record).op) {
             return None;
         }
         let (mut exponential, mut open) = (None, vec![node]);
@@ -362,4 +375,9 @@ impl Finder<'_> {
         };
         fuses && is_wide
     }
+}
+
+/// Whether an op scales or adds.
+fn is_linear(op: &Op) -> bool {
+    matches!(op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Add | BinaryOp::Subtract))
 }

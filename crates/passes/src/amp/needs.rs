@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | a discrete choice | the products that its scores are computed from, and all ops between (`discrete_choices`) |
 //! | a recurrence | its factors, back to the squashing function that bounds them, and its steps (`recurrences`) |
-//! | a sine or cosine | the angle, back through what was computed in f32: sums, loops, products of data that no parameter reached |
+//! | a sine or cosine | the angle, back through what was f32: sums, loops, products of data or of coordinates |
 //! | a decomposition | the matrix, and the products that it is computed from elementwise |
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
 //! | an exponential | running sums, however they are written |
@@ -13,7 +13,7 @@
 //! | a sum with positions | a coordinate that positions are added to or subtracted from, back to products |
 
 use super::cancellation::{Cancellations, cancellations};
-use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::discrete_choices::RegionContext;
 use super::loops::Loop;
 use super::loss;
@@ -21,10 +21,14 @@ use super::need::Need;
 use super::powers::powers;
 use super::recurrences::{recurrences, scans, until_squashed};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::BinaryOp;
-use bf16scope_hlo::ops::decisions::{amplification, calls_regions, is_map};
+use bf16scope_hlo::ops::decisions::{amplification, calls_regions, is_map, list_names};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
+use bf16scope_hlo::ops::{BinaryOp, WindowDim};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The most columns of a product of coordinates, which is f32 for an angle even if the program trains or moves its
+/// operands: places, times and directions have few, features have more.
+const MAX_COORDINATES: i64 = 16;
 
 /// The nodes and values that a region needs in f32.
 #[derive(Debug)]
@@ -74,7 +78,8 @@ pub(super) fn needs(
             finder.until_squashed(value, node);
         }
     }
-    for node in scans(graph) {
+    let steps = scans(graph);
+    for &node in &steps {
         finder.add(node, Need::Recurrence, node);
     }
     for (node, exponentiations) in (0..).zip(powers(graph)) {
@@ -82,7 +87,8 @@ pub(super) fn needs(
     }
     finder.cancellations();
     let is_weighted = weighted(graph, &around.learned);
-    finder.reads(&MadeInF32::new(graph, loops, &is_weighted), loops);
+    let of_products = computed_from_products(graph, &around.learned, |_| false);
+    finder.reads(&MadeInF32::new(graph, loops, &is_weighted, &of_products, &steps), loops);
     finder.coordinates(&is_weighted);
     // An operand of a loop or a branch may be a weight.
     if graph.frames[0].comp == graph.module.entry {
@@ -163,6 +169,8 @@ impl Finder<'_, '_> {
                 known.for_each(|&value| angle[value as usize] = Some(at));
             } else if let (Some(at), Some(F32Origin::Multiplied)) = (turns, origin) {
                 self.add_with_products(node, Need::Angle, at);
+                let moved = record.operands.iter().filter(|&&value| made_in_f32.is_moved[value as usize]);
+                moved.for_each(|&value| angle[value as usize] = Some(at));
             }
             if let Some(at) = decomposition {
                 self.add_with_products(node, Need::Decomposition, at);
@@ -179,7 +187,13 @@ impl Finder<'_, '_> {
             if exponent && made_in_f32.is_of_running_sum[record.first_result as usize] {
                 self.add(node, Need::Exponent, node);
             }
-            if amplification(op) == Amplification::Exponent || exponent && self.is_soft(node) {
+            // A short one would be lowered as a sum over a small window.
+            if (turns.is_some() || exponent) && is_running_sum(graph, record) {
+                let need = if exponent { Need::Exponent } else { Need::Angle };
+                self.needs.of_node[node as usize].get_or_insert((need, node));
+            }
+            let is_reduced = is_reduction(op) && made_in_f32.is_of_running_sum[record.first_result as usize];
+            if amplification(op) == Amplification::Exponent || exponent && (self.is_soft(node) || is_reduced) {
                 record.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
             }
         }
@@ -195,7 +209,8 @@ impl Finder<'_, '_> {
 
     /// Products that cancel, and their operands, back to the f32 sums of the products that those were computed from.
     fn cancellations(&mut self) {
-        let Cancellations { nodes, mut is_read } = cancellations(self.graph);
+        let Cancellations { nodes, mut is_read, sums } = cancellations(self.graph);
+        sums.into_iter().for_each(|product| self.needs.sums[product as usize] = true);
         let Some(&(first, _)) = nodes.first() else { return };
         nodes.into_iter().for_each(|(node, sum)| self.add_with_products(node, Need::Cancellation, sum));
         for node in (0..self.graph.nodes.len() as NodeId).rev() {
@@ -248,7 +263,7 @@ enum F32Origin {
     /// By an op of class deny, or by ops on values that have f32's precision.
     Computed,
     /// By a product whose operands come from no product and from no weight that the program updates: of positions and
-    /// frequencies, or of coordinates.
+    /// frequencies. Or by one of few columns, whose operands come from no product or are moved coordinates.
     Multiplied,
     /// By a product with constant data such as a triangle of ones: it adds up the other operand, in f32.
     Summed,
@@ -260,25 +275,100 @@ enum F32Origin {
 /// a parameter of several axes that a result has, too. (Positions have one axis, and a product never multiplies those
 /// alone.) `taken` says of the region's parameters whether they are computed from products.
 fn weighted(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
-    let mut weighted = vec![false; graph.values.len()];
     let result = |&value: &ValueId| graph.instr(graph.node(graph.producer(value))).shape.as_array();
     let updated: BTreeSet<_> = graph.results.iter().filter_map(result).map(|array| &array.dims).collect();
     let trains = graph.frames[0].comp != graph.module.entry || loss::trains(graph);
-    let is_weight = |dims: &Vec<i64>| trains && dims.len() > 1 && updated.contains(dims);
-    graph.parameters().zip(taken).for_each(|(value, &is_learned)| weighted[value as usize] = is_learned);
+    computed_from_products(graph, taken, |dims| trains && dims.len() > 1 && updated.contains(dims))
+}
+
+/// For each value whether it is computed from a product, or from a parameter whose dims are those of a weight. `taken`
+/// says of the region's parameters whether they are computed from products.
+fn computed_from_products(graph: &Dataflow<'_>, taken: &[bool], is_weight: impl Fn(&Vec<i64>) -> bool) -> Vec<bool> {
+    let mut is_computed = vec![false; graph.values.len()];
+    graph.parameters().zip(taken).for_each(|(value, &is_learned)| is_computed[value as usize] = is_learned);
     for node in &graph.nodes {
         if node.kind == NodeKind::Parameter {
             for (value, leaf) in node.results().zip(graph.instr(node).shape.leaves()) {
                 let is_float = graph.value(value).is_f32();
-                weighted[value as usize] |= is_float && leaf.as_array().is_some_and(|array| is_weight(&array.dims));
+                is_computed[value as usize] |= is_float && leaf.as_array().is_some_and(|array| is_weight(&array.dims));
             }
             continue;
         }
         let multiplies = node.class() == Some(Class::Allow) || calls_regions(&graph.instr(node).op);
-        let is_weighted = multiplies || node.operands.iter().any(|&value| weighted[value as usize]);
-        node.results().for_each(|value| weighted[value as usize] = is_weighted);
+        let is_of_any = multiplies || node.operands.iter().any(|&value| is_computed[value as usize]);
+        node.results().for_each(|value| is_computed[value as usize] = is_of_any);
     }
-    weighted
+    is_computed
+}
+
+/// For each value whether it holds coordinates that the network moves: the sum of positions, or of an array that the
+/// program was given (no row that is repeated, as a bias is), and of an array that comes from a product; or what is
+/// computed from such a sum.
+fn moved_coordinates(graph: &Dataflow<'_>, of_products: &[bool]) -> Vec<bool> {
+    let mut is_moved = vec![false; graph.values.len()];
+    let is_position = positions(graph);
+    let mut is_array = vec![false; graph.values.len()];
+    for record in &graph.nodes {
+        if record.kind == NodeKind::Parameter {
+            for value in record.results() {
+                let is_float = graph.value(value).is_f32() && graph.value(value).n_elements > 1;
+                is_array[value as usize] = is_float && !of_products[value as usize];
+            }
+        }
+        if !matches!(record.class(), Some(Class::Infer | Class::Clear)) {
+            continue;
+        }
+        let op = &graph.instr(record).op;
+        let any = |is_marked: &[bool]| record.operands.iter().any(|&value| is_marked[value as usize]);
+        let is_sum = matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
+        let is_displaced = is_sum && (any(&is_array) || any(&is_position)) && any(of_products);
+        let moves = any(&is_moved) || is_displaced;
+        let n_read = record.operands.iter().map(|&value| graph.value(value).n_elements).max().unwrap_or(0);
+        let repeats =
+            matches!(op, Op::Broadcast { .. }) && record.results().any(|value| graph.value(value).n_elements > n_read);
+        let is_given_array = any(&is_array) && !any(of_products) && !repeats;
+        for value in record.results().filter(|&value| graph.value(value).is_f32()) {
+            (is_moved[value as usize], is_array[value as usize]) = (moves, is_given_array);
+        }
+    }
+    is_moved
+}
+
+/// The number of products that each element of a product's result adds up.
+fn n_columns(graph: &Dataflow<'_>, record: &Node) -> Option<i64> {
+    match &graph.instr(record).op {
+        Op::Dot { dims, .. } => {
+            let sizes = operand_dims(graph, record, 0);
+            Some(dims.lhs_contracting.iter().map(|&axis| sizes[axis as usize]).product())
+        }
+        Op::Convolution(convolution) => {
+            let sizes = (0..).zip(operand_dims(graph, record, 1));
+            let summed = sizes.filter(|&(axis, _)| axis != convolution.dims.kernel_output_feature);
+            Some(summed.map(|(_, &size)| size).product())
+        }
+        _ => None,
+    }
+}
+
+/// Whether an op reduces an array: its result has the absolute errors of what it reduces, by maxima, by sums, and by
+/// logarithms of sums of exponentials.
+fn is_reduction(op: &Op) -> bool {
+    matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. })
+}
+
+/// Whether a node is a running sum by windows: along an axis, each of several windows reaches as far as the array.
+fn is_running_sum(graph: &Dataflow<'_>, record: &Node) -> bool {
+    let op = &graph.instr(record).op;
+    let Op::ReduceWindow { window, .. } = op else { return false };
+    let runs = |(along, &size): (&WindowDim, &i64)| size > 1 && along.size >= size && along.n_positions(size) > 1;
+    window.iter().zip(operand_dims(graph, record, 0)).any(runs)
+        && list_names(graph.module, op).iter().any(|name| name == "reduce-window:add")
+}
+
+/// The dims of an operand of an instruction.
+fn operand_dims<'m>(graph: &Dataflow<'m>, record: &Node, nth: usize) -> &'m [i64] {
+    let operand = graph.instr(record).operands[nth];
+    graph.module.comp(graph.frames[record.frame as usize].comp).instr(operand).shape.dims()
 }
 
 /// For each value whether it holds positions: places of an axis, scaled and moved.
@@ -305,23 +395,37 @@ fn positions(graph: &Dataflow<'_>) -> Vec<bool> {
 /// The values that have f32's precision: no product between rounds them.
 struct MadeInF32 {
     origins: Vec<Option<F32Origin>>,
-    /// For each value whether it is a running sum, by a product or a loop, or computed from one by ops of class infer
-    /// and clear.
+    /// For each value whether it is a running sum, by a product, a loop, windows or halves, or computed from one by ops
+    /// of class infer and clear and by reductions.
     is_of_running_sum: Vec<bool>,
+    /// For each value whether it holds coordinates that the network moves.
+    is_moved: Vec<bool>,
 }
 
 impl MadeInF32 {
-    fn new(graph: &Dataflow<'_>, loops: &BTreeMap<NodeId, Loop>, is_weighted: &[bool]) -> MadeInF32 {
+    fn new(
+        graph: &Dataflow<'_>,
+        loops: &BTreeMap<NodeId, Loop>,
+        is_weighted: &[bool],
+        of_products: &[bool],
+        steps: &BTreeSet<NodeId>,
+    ) -> MadeInF32 {
+        let is_moved = moved_coordinates(graph, of_products);
         let mut origins = vec![None; graph.values.len()];
         let mut is_of_running_sum = vec![false; graph.values.len()];
         for (idx, record) in (0..).zip(&graph.nodes) {
             let op = &graph.instr(record).op;
             let reads_f32 = record.operands.iter().any(|&value| graph.value(value).is_f32());
             let is_exact = |value: &ValueId| !is_weighted[*value as usize];
+            let is_coordinate = |&value: &ValueId| !of_products[value as usize] || is_moved[value as usize];
+            let multiplies_few = || n_columns(graph, record).is_some_and(|n| n <= MAX_COORDINATES);
             let has_data = record.operands.iter().any(|&value| graph.value(value).is_data);
             let is_angle = amplification(op) == Amplification::Angle;
             let origin = match record.class() {
                 Some(Class::Allow) if record.operands.iter().all(is_exact) => Some(F32Origin::Multiplied),
+                Some(Class::Allow) if record.operands.iter().all(is_coordinate) && multiplies_few() => {
+                    Some(F32Origin::Multiplied)
+                }
                 Some(Class::Allow) if has_data => Some(F32Origin::Summed),
                 _ if calls_regions(op) => {
                     let is_light = loops.get(&idx).is_some_and(|its_loop: &Loop| !its_loop.has_product);
@@ -329,20 +433,23 @@ impl MadeInF32 {
                 }
                 Some(Class::Deny { .. }) if reads_f32 && !is_angle => Some(F32Origin::Computed),
                 Some(Class::Infer | Class::Clear)
-                    if record.operands.iter().any(|&value| origins[value as usize].is_some()) =>
+                    if record.results().any(|value| is_moved[value as usize])
+                        || record.operands.iter().any(|&value| origins[value as usize].is_some()) =>
                 {
                     Some(F32Origin::Computed)
                 }
                 _ => None,
             };
-            let is_soft = matches!(record.class(), Some(Class::Infer | Class::Clear));
+            let keeps_errors = matches!(record.class(), Some(Class::Infer | Class::Clear)) || is_reduction(op);
             let is_of_sum = matches!(origin, Some(F32Origin::Summed | F32Origin::ByLoop))
-                || is_soft && record.operands.iter().any(|&value| is_of_running_sum[value as usize]);
+                || steps.contains(&idx)
+                || is_running_sum(graph, record)
+                || keeps_errors && record.operands.iter().any(|&value| is_of_running_sum[value as usize]);
             for value in record.results().filter(|&value| graph.value(value).is_f32()) {
                 (origins[value as usize], is_of_running_sum[value as usize]) = (origin, is_of_sum);
             }
         }
-        MadeInF32 { origins, is_of_running_sum }
+        MadeInF32 { origins, is_of_running_sum, is_moved }
     }
 
     fn is_known(&self, value: ValueId) -> bool {

@@ -140,7 +140,8 @@ pub enum Accumulate {
 pub enum Sums {
     /// f32, as TensorFlow's `CrossShardOptimizer` sums. In a module for several partitions, dots and convolutions
     /// whose result no other product reads (gradients of weights) have narrow operands and an f32 result, and other
-    /// sums stay f32. So does an explicit `all-reduce`.
+    /// sums stay f32. So do an explicit `all-reduce`, and the products whose results it sums, unless other products
+    /// read the sum.
     #[default]
     F32,
     /// The dtype that lowering gives the op whose partial results are summed.

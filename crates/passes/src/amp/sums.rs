@@ -2,15 +2,17 @@
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::loss::of_parameters;
+use super::policy::Classes;
 use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::decisions::{device_sum, is_placement, movement};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum, Movement};
 
 /// For each node whether it is a product whose f32 sum is kept, as rounding it would save no memory: the program asked
-/// for it, by operands in the narrow dtype, or all its consumers are results and calls in f32.
-pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
-    // Whether a node is a call, or moves data that only calls and results read.
-    let mut is_end = vec![false; graph.nodes.len()];
+/// for it, by operands in the narrow dtype, or all its consumers are results, calls in f32 and f32 sums over devices.
+pub(super) fn keeps_sum(graph: &Dataflow<'_>, classes: &Classes<'_>, is_result: &[bool]) -> Vec<bool> {
+    // Whether a node is a call, or moves data that only calls and results read, or is part of a sum over devices.
+    let mut is_end = summed_over_devices(graph, classes);
     let mut keeps = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {
         let record = graph.node(node);
@@ -23,7 +25,7 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
             is_read && readers.iter().all(|&reader| is_end[reader as usize])
         };
         let all_end = record.results().all(ends);
-        is_end[node as usize] = is_call || moves && record.class() == Some(Class::Clear) && all_end;
+        is_end[node as usize] |= is_call || moves && record.class() == Some(Class::Clear) && all_end;
         let is_narrow = |&value: &ValueId| graph.value(value).dtype == Some(graph.low);
         // The results of other ops that a policy allows have the dtype of their operands.
         let may_be_wider = record.class() == Some(Class::Allow) && device_sum(graph.module, op) == DeviceSum::Own;
@@ -32,23 +34,65 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
     keeps
 }
 
+/// For each node whether it is an explicit f32 sum over devices that no product reads on, as that of gradients in the
+/// body of a `shard_map`, or all its consumers are such sums, and it adds, scales or moves what they sum.
+fn summed_over_devices(graph: &Dataflow<'_>, classes: &Classes<'_>) -> Vec<bool> {
+    let is_sum = |node: NodeId| {
+        let (record, op) = (graph.node(node), &graph.instr(graph.node(node)).op);
+        let is_f32 = matches!(op, Op::AllReduce(_)) && matches!(record.class(), Some(Class::Deny { .. }));
+        is_f32 && classes.sum_in_f32(graph.module, op) == DeviceSum::OfOperands
+    };
+    let mut is_summed = vec![false; graph.nodes.len()];
+    if !(0..graph.nodes.len() as NodeId).any(is_sum) {
+        return is_summed;
+    }
+    let to_product = graph.leads_to_product();
+    let to_result = leads_to_result(graph);
+    let is_number = |value: ValueId| {
+        let record = graph.node(graph.producer(value));
+        let is_broadcast = matches!(graph.instr(record).op, Op::Broadcast { .. });
+        let value = record.operands.first().copied().filter(|_| is_broadcast).unwrap_or(value);
+        graph.value(value).n_elements == 1
+    };
+    for node in (0..graph.nodes.len() as NodeId).rev() {
+        let (idx, record) = (node as usize, graph.node(node));
+        let op = &graph.instr(record).op;
+        let is_linear = match (op, record.class()) {
+            (Op::Binary(BinaryOp::Add | BinaryOp::Subtract), Some(Class::Infer)) => true,
+            (Op::Binary(BinaryOp::Multiply), Some(Class::Infer)) => record.operands.iter().any(|&it| is_number(it)),
+            (Op::Binary(BinaryOp::Divide), Some(Class::Infer)) => is_number(record.operands[1]),
+            (_, Some(Class::Clear)) => movement(op) == Movement::Places,
+            _ => false,
+        };
+        let mut users = record.results().flat_map(|value| &graph.users[value as usize]).peekable();
+        let all_summed = users.peek().is_some() && users.all(|&user| is_summed[user as usize]);
+        let is_gradient = is_sum(node) && (!to_product[idx] || to_result[idx]);
+        is_summed[idx] = is_gradient || is_linear && all_summed && !to_product[idx];
+    }
+    is_summed
+}
+
 /// The products whose partial results devices sum in the narrow dtype: a product reads the sum, and neither a result
 /// nor a new value of a parameter is computed from it. A partitioner places such a sum as in a program written for
 /// bf16.
 pub(super) fn sums_narrow(graph: &Dataflow<'_>) -> Vec<NodeId> {
-    let n = graph.nodes.len();
+    let (to_product, to_result) = (graph.leads_to_product(), leads_to_result(graph));
+    let narrow = |&node: &NodeId| graph.node(node).gives_f32 && to_product[node as usize] && !to_result[node as usize];
+    (0..graph.nodes.len() as NodeId).filter(narrow).collect()
+}
+
+/// For each node whether a result or a new value of a parameter is computed from it, by ops that may be lowered.
+fn leads_to_result(graph: &Dataflow<'_>) -> Vec<bool> {
     let is_of_parameter = of_parameters(graph, |_| true, |_| true);
-    let (mut to_result, mut to_product) = (vec![false; n], vec![false; n]);
+    let mut to_result = vec![false; graph.nodes.len()];
     graph.results.iter().for_each(|&value| to_result[graph.producer(value) as usize] = true);
-    for node in (0..n as NodeId).rev() {
+    for node in (0..graph.nodes.len() as NodeId).rev() {
         for &user in graph.node(node).results().flat_map(|value| &graph.users[value as usize]) {
             let class = graph.node(user).class();
-            to_product[node as usize] |= class == Some(Class::Allow) || to_product[user as usize];
             let is_soft = matches!(class, Some(Class::Infer | Class::Clear));
             let is_update = class == Some(Class::Infer) && is_of_parameter[user as usize];
             to_result[node as usize] |= is_soft && to_result[user as usize] || is_update;
         }
     }
-    let narrow = |&node: &NodeId| graph.node(node).gives_f32 && to_product[node as usize] && !to_result[node as usize];
-    (0..n as NodeId).filter(narrow).collect()
+    to_result
 }

@@ -1,0 +1,216 @@
+//! Products that cancel against products: a variance or covariance E[xy] − E[x]E[y] whose means are products, as by a
+//! window's convolution or a matrix of groups; and a determinant ac − bd of the entries of one product. The difference is
+//! small, so a rounding of what is subtracted is large beside it.
+
+use super::dataflow::{Dataflow, NodeId, ValueId};
+use super::terms::{Terms, is_sum};
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::BinaryOp;
+use bf16scope_hlo::ops::precision::Class;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most factors of one product that are compared.
+const MAX_FACTORS: usize = 8;
+
+/// The most products and multiplications of each other's results that are followed.
+const MAX_DEPTH: u32 = 2;
+
+/// What cancels within one sum.
+#[derive(Default)]
+pub(super) struct Moments {
+    /// Products that cancel with what they read, and the ops between.
+    pub nodes: Vec<NodeId>,
+    /// Products whose f32 sum is enough.
+    pub sums: Vec<NodeId>,
+}
+
+/// Finds products that cancel against products.
+pub(super) struct Finder<'g, 'm> {
+    graph: &'g Dataflow<'m>,
+    /// For each value the value that was moved, cast, negated or scaled to compute it.
+    source_of: &'g [ValueId],
+    /// For each difference of entries of one product that product's value.
+    entries: BTreeMap<ValueId, ValueId>,
+}
+
+impl<'g, 'm> Finder<'g, 'm> {
+    pub(super) fn new(graph: &'g Dataflow<'m>, source_of: &'g [ValueId]) -> Finder<'g, 'm> {
+        Finder { graph, source_of, entries: BTreeMap::new() }
+    }
+
+    /// What cancels within a sum of these terms. `sources` are what products that cancel read, and `is_of_cancelled` says
+    /// which values are computed from those products.
+    pub(super) fn find(
+        &mut self,
+        sum: NodeId,
+        terms: &Terms,
+        sources: &BTreeSet<ValueId>,
+        is_of_cancelled: &[bool],
+    ) -> Moments {
+        let mut moments = Moments::default();
+        let multiplied: Vec<(NodeId, [ValueId; 2])> =
+            terms.others.iter().filter_map(|&term| Some((term, self.factors(term)?))).collect();
+        let summed: Vec<NodeId> =
+            terms.products.iter().map(|&(product, _)| product).chain(terms.others.iter().copied()).collect();
+        for &(multiplication, factors) in &multiplied {
+            moments.nodes.extend(self.of_means(multiplication, factors, &summed));
+            moments.nodes.extend(self.of_gradient(multiplication, factors, &summed, sources, is_of_cancelled));
+        }
+        moments.nodes.extend(self.of_mean(sum, &summed));
+        if !moments.nodes.is_empty() {
+            moments.nodes.extend(&terms.between);
+        }
+        if let Some((product, moved)) = self.of_entries(sum, terms, &multiplied) {
+            moments.sums.push(self.graph.producer(product));
+            moments.nodes.extend(moved);
+            moments.nodes.extend(multiplied.iter().map(|&(multiplication, _)| multiplication));
+            moments.nodes.extend(&terms.between);
+            self.entries.extend(self.graph.node(sum).results().map(|value| (value, product)));
+        }
+        moments
+    }
+
+    /// E[xy] beside E[x]E[y]: all that is multiplied in the first is read by one of the means, and none reads as much.
+    fn of_means(&self, multiplication: NodeId, means: [ValueId; 2], summed: &[NodeId]) -> Vec<NodeId> {
+        let means = means.map(|mean| self.graph.producer(mean));
+        let [Some(x), Some(y)] = means.map(|mean| self.summands(mean)) else { return Vec::new() };
+        let read: BTreeSet<ValueId> = x.learned.iter().chain(&y.learned).copied().collect();
+        let mut nodes = Vec::new();
+        for &term in summed {
+            let Some(moment) = self.summands(term) else { continue };
+            let is_second = moment.learned.len() > x.learned.len().max(y.learned.len())
+                || moment.has_data && x.has_data && y.has_data;
+            let is_same = moment.learned.iter().copied().collect::<BTreeSet<_>>() == read;
+            let made: Vec<NodeId> = [&moment, &x, &y].into_iter().flat_map(|it| &it.products).copied().collect();
+            if is_second && is_same && !read.is_empty() && !made.is_empty() {
+                nodes.extend(made.into_iter().chain([multiplication]));
+            }
+        }
+        nodes
+    }
+
+    /// x beside its own mean: a product of x and constants alone is subtracted from it.
+    fn of_mean(&self, sum: NodeId, summed: &[NodeId]) -> Vec<NodeId> {
+        let record = self.graph.node(sum);
+        if !matches!(self.graph.instr(record).op, Op::Binary(BinaryOp::Subtract)) {
+            return Vec::new();
+        }
+        let operands: Vec<ValueId> = record.operands.iter().map(|&value| self.source_of[value as usize]).collect();
+        let is_mean = |&&term: &&NodeId| {
+            let summands = self.summands(term).filter(|summands| summands.has_data && !summands.products.is_empty());
+            summands.is_some_and(|summands| summands.learned.len() == 1 && operands.contains(&summands.learned[0]))
+        };
+        summed.iter().filter(is_mean).copied().collect()
+    }
+
+    /// The gradient of such a difference: x, which it reads, times one product, beside another product, both of values
+    /// that are computed from it.
+    fn of_gradient(
+        &self,
+        multiplication: NodeId,
+        factors: [ValueId; 2],
+        summed: &[NodeId],
+        sources: &BTreeSet<ValueId>,
+        is_of_cancelled: &[bool],
+    ) -> Vec<NodeId> {
+        let is_of_one = |&product: &NodeId| {
+            let record = self.graph.node(product);
+            let mut reads = record.operands.iter().filter(|&&value| self.graph.value(value).is_f32());
+            record.class() == Some(Class::Allow) && reads.any(|&value| is_of_cancelled[value as usize])
+        };
+        let makers = factors.map(|factor| self.graph.producer(factor));
+        let multiplied = makers.into_iter().find(is_of_one);
+        let (Some(product), true) = (multiplied, factors.iter().any(|factor| sources.contains(factor))) else {
+            return Vec::new();
+        };
+        let others: Vec<NodeId> = summed.iter().copied().filter(is_of_one).collect();
+        if others.is_empty() { others } else { others.into_iter().chain([product, multiplication]).collect() }
+    }
+
+    /// The product whose entries, or these plus constants, are multiplied with each other in all terms of a difference;
+    /// and the nodes that add the constants.
+    fn of_entries(
+        &self,
+        sum: NodeId,
+        terms: &Terms,
+        multiplied: &[(NodeId, [ValueId; 2])],
+    ) -> Option<(ValueId, BTreeSet<NodeId>)> {
+        let subtracts =
+            |&node: &NodeId| matches!(self.graph.instr(self.graph.node(node)).op, Op::Binary(BinaryOp::Subtract));
+        let is_difference = subtracts(&sum) || terms.between.iter().any(subtracts);
+        let mut moved = BTreeSet::new();
+        let mut product_of = |value: &ValueId| {
+            let mut product = self.entries.get(value).copied().unwrap_or(*value);
+            while let Some(moves) = self.shifted(product) {
+                moved.insert(self.graph.producer(product));
+                product = moves;
+            }
+            product
+        };
+        let mut factors = multiplied.iter().flat_map(|(_, factors)| factors);
+        let first = product_of(factors.next()?);
+        let is_product = self.graph.node(self.graph.producer(first)).class() == Some(Class::Allow);
+        let is_one = is_product && factors.all(|value| product_of(value) == first);
+        let is_all = terms.products.is_empty() && terms.others.len() == multiplied.len() && multiplied.len() > 1;
+        (is_difference && is_one && is_all).then_some((first, moved))
+    }
+
+    /// The value that constants are added to.
+    fn shifted(&self, value: ValueId) -> Option<ValueId> {
+        let record = self.graph.node(self.graph.producer(value));
+        let adds = matches!(self.graph.instr(record).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
+        let mut learned = record.operands.iter().filter(|&&operand| !self.graph.value(operand).is_data);
+        let shifted = learned.next().map(|&operand| self.source_of[operand as usize]);
+        shifted.filter(|_| adds && learned.next().is_none())
+    }
+
+    /// The two factors of a multiplication.
+    fn factors(&self, node: NodeId) -> Option<[ValueId; 2]> {
+        let record = self.graph.node(node);
+        let multiplies = matches!(self.graph.instr(record).op, Op::Binary(BinaryOp::Multiply));
+        let sources = record.operands.iter().map(|&value| self.source_of[value as usize]);
+        <[ValueId; 2]>::try_from(sources.collect::<Vec<_>>()).ok().filter(|_| multiplies)
+    }
+
+    /// The numbers that a product or a sum along axes adds up; a product of another's result adds up what that does.
+    fn summands(&self, node: NodeId) -> Option<Summands> {
+        let mut summands = Summands::default();
+        let mut open = vec![(node, 0)];
+        while let Some((node, depth)) = open.pop() {
+            let record = self.graph.node(node);
+            let is_product = record.class() == Some(Class::Allow);
+            if depth == 0 && !is_product && !is_sum(self.graph, node) {
+                return None;
+            }
+            if is_product {
+                summands.products.push(node);
+            }
+            for &value in &record.operands {
+                let value = self.source_of[value as usize];
+                let maker = self.graph.producer(value);
+                let is_open = self.factors(maker).is_some() && !self.graph.value(value).is_data
+                    || self.graph.node(maker).class() == Some(Class::Allow) && depth < MAX_DEPTH && is_product;
+                if summands.learned.len() + open.len() > MAX_FACTORS {
+                    return None;
+                }
+                match self.graph.value(value).is_data {
+                    true => summands.has_data = true,
+                    false if is_open => open.push((maker, depth + 1)),
+                    false => summands.learned.push(value),
+                }
+            }
+        }
+        Some(summands)
+    }
+}
+
+/// The numbers that a product or a sum adds up.
+#[derive(Default)]
+struct Summands {
+    /// Their factors that are no data of positions and constants.
+    learned: Vec<ValueId>,
+    /// Whether data is among the factors.
+    has_data: bool,
+    /// The products that add them up.
+    products: Vec<NodeId>,
+}
