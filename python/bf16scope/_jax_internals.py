@@ -179,6 +179,26 @@ def inside(jaxpr: ClosedJaxpr, *args) -> list[Any]:
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
 
 
+def statics_of_jit(fun) -> tuple[set[int], set[str]]:
+    """The numbers and names of the static arguments of a function that `jax.jit` made."""
+    info = getattr(fun, "_jit_info", None)
+    return set(getattr(info, "static_argnums", None) or ()), set(getattr(info, "static_argnames", None) or ())
+
+
+def donates(fun) -> bool:
+    """Whether `jax.jit` made a function, and it donates arguments."""
+    info = getattr(fun, "_jit_info", None)
+    return bool(getattr(info, "donate_argnums", None) or getattr(info, "donate_argnames", None))
+
+
+def donated_by_jit(fun, args: tuple, kwargs: dict) -> list[bool]:
+    """For each leaf of the arguments whether a function that `jax.jit` made donates it."""
+    info = getattr(fun, "_jit_info", None)
+    numbers, names = (getattr(info, name, None) or () for name in ("donate_argnums", "donate_argnames"))
+    flags = [jax.tree_util.tree_map(lambda _: number in numbers, arg) for number, arg in enumerate(args)]
+    return jax.tree_util.tree_leaves((flags, {name: jax.tree_util.tree_map(lambda _: name in names, arg) for name, arg in kwargs.items()}))
+
+
 def is_tracing() -> bool:
     """Whether JAX is tracing or transforming a function here."""
     return not core.trace_state_clean()
@@ -319,6 +339,12 @@ def varying(aval) -> frozenset:
 def is_varying(jaxpr: ClosedJaxpr) -> bool:
     """Whether an argument or result varies along an axis of a surrounding `shard_map`."""
     return any(varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
+
+
+def _is_manual(jaxpr: ClosedJaxpr) -> bool:
+    """Whether a function is in the body of a `shard_map`, whose values are no arguments of a program of their own."""
+    meshes = (getattr(getattr(aval, "sharding", None), "mesh", None) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
+    return any(getattr(mesh, "manual_axes", ()) for mesh in meshes)
 
 
 # Programs: lowering of marked calls.
@@ -673,7 +699,7 @@ register_lowering(shard_map_p, _emit_shard_map)
 def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
     """For each result of a traced function, whether it could be narrow when the function is lowered."""
     equation = _marked_call(jaxpr)
-    if equation is None or is_of_an_axis(jaxpr):
+    if equation is None or is_of_an_axis(jaxpr) or _is_manual(jaxpr):
         return [False] * len(jaxpr.out_avals)
     before, _local.sink = _local.sink, []
     try:
@@ -685,6 +711,22 @@ def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
         _local.sink = before
     could_be = dict(zip(equation.outvars, low._native.narrow_results(), strict=True))
     return [is_variable(atom) and could_be.get(atom, False) for atom in jaxpr.jaxpr.outvars]
+
+
+def lowered_parts(fun, args: tuple, kwargs: dict) -> list[tuple[Module, Report]]:
+    """The modules that are lowered for a program of a function, with their reports, inner ones first."""
+    parts: list[tuple[Module, Report]] = []
+    before, _local.sink = _local.sink, parts
+    try:
+        jax.jit(fun, keep_unused=True).trace(*args, **kwargs).lower()
+    finally:
+        _local.sink = before
+    return parts
+
+
+def holds_shard_map(fun, args: tuple, kwargs: dict) -> bool:
+    """Whether a function has a `shard_map`."""
+    return any(it.primitive is shard_map_p for it in _equations(jax.make_jaxpr(fun)(*args, **kwargs).jaxpr))
 
 
 #: Platforms of JAX that compute in bfloat16 and float16 on every device: XLA widens operations that a device does not support.

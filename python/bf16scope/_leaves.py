@@ -118,36 +118,58 @@ class Statics:
     def __init__(self, fn: Callable, numbers: int | Iterable[int], names: str | Iterable[str]):
         self.numbers = {numbers} if isinstance(numbers, int) else set(numbers)
         self.names = {names} if isinstance(names, str) else set(names)
+        self.function: str = getattr(fn, "__name__", repr(fn))
+        self.positional: list[str] = []
+        # Static arguments of the `jax.jit` that made the function are static for the lowered function.
+        by_jit = internals.statics_of_jit(fn)
+        self.numbers, self.names = self.numbers | by_jit[0], self.names | by_jit[1]
         if not self.numbers and not self.names:
             return
         try:
             parameters = list(inspect.signature(fn).parameters.values())
         except (TypeError, ValueError):
             return
-        positional = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
-        self._check(fn, parameters, len(positional))
+        positional = self.positional = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+        self._check(parameters, len(positional))
         by_number = {positional[number] for number in self.numbers if -len(positional) <= number < len(positional)}
         self.numbers |= {number for number, name in enumerate(positional) if name in self.names}
         self.names |= by_number
 
-    def _check(self, fn: Callable, parameters: list[inspect.Parameter], n_positional: int) -> None:
-        function = getattr(fn, "__name__", repr(fn))
+    def _check(self, parameters: list[inspect.Parameter], n_positional: int) -> None:
         beyond = sorted(number for number in self.numbers if not -n_positional <= number < n_positional)
         if beyond and not any(it.kind == it.VAR_POSITIONAL for it in parameters):
             raise Error(
-                f"static_argnums has {beyond[0]}, and `{function}` takes {n_positional} positional arguments",
+                f"static_argnums has {beyond[0]}, and `{self.function}` takes {n_positional} positional arguments",
                 f"write numbers from 0 to {n_positional - 1}" if n_positional else "leave static_argnums out",
             )
         known = [it.name for it in parameters if it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)]
         unknown = sorted(name for name in self.names if name not in known)
         if unknown and not any(it.kind == it.VAR_KEYWORD for it in parameters):
             raise Error(
-                f"static_argnames has `{unknown[0]}`, and `{function}` takes no argument of that name", f"its arguments are {', '.join(known)}"
+                f"static_argnames has `{unknown[0]}`, and `{self.function}` takes no argument of that name", f"its arguments are {', '.join(known)}"
             )
 
     def marked(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if not self.numbers and not self.names:
             return args, kwargs
         numbers = {number % len(args) for number in self.numbers if -len(args) <= number < len(args)} if args else set()
-        args = tuple(_Static(arg) if number in numbers else arg for number, arg in enumerate(args))
-        return args, {name: _Static(arg) if name in self.names else arg for name, arg in kwargs.items()}
+        args = tuple(self._static(arg, number) if number in numbers else arg for number, arg in enumerate(args))
+        return args, {name: self._static(arg, name) if name in self.names else arg for name, arg in kwargs.items()}
+
+    def _static(self, arg: Any, place: int | str) -> _Static:
+        """A static argument, marked.
+
+        Raises:
+          Error: it has no hash.
+        """
+        if _is_hashable(arg):
+            return _Static(arg)
+        name = place if isinstance(place, str) else self.positional[place] if place < len(self.positional) else f"number {place}"
+        measured = f"{type(arg).__module__}.{type(arg).__name__}".removeprefix("builtins.")
+        help = "give a value with a hash, such as a tuple"
+        if isinstance(arg, jax.core.Tracer):
+            measured, help = "an array that JAX is tracing", "make it static in the `jax.jit` around the function too"
+        raise Error(
+            f"argument `{name}` of `{self.function}` is static, and is {measured}, which has no hash",
+            f"{help}, or take `{name}` out of static_argnums and static_argnames",
+        )

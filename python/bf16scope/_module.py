@@ -78,6 +78,25 @@ class Report:
         self.totals: dict[str, dict[str, int]] = report["totals"]
         self.notes: list[str] = [in_python(note) for note in report["notes"]]
 
+    @staticmethod
+    def joined(parts: Sequence[tuple[str, Report]]) -> Report:
+        """The report of a program whose parts are separate modules, by their names; the last one is the outermost. Computations are
+        named after their part."""
+        reports = [report.to_dict() for _, report in parts]
+        whole = dict(reports[-1])
+        for key in ("decisions", "casts"):
+            rows = ((name, row) for name, report in parts for row in report.to_dict()[key])
+            whole[key] = [{**row, "computation": f"{name}/{row['computation']}"} for name, row in rows]
+        for key in ("n_activation_bytes_before", "n_activation_bytes_after", "n_cast_bytes"):
+            whole[key] = sum(report[key] for report in reports)
+        whole["hurts"] = [it for report in reports for it in report["hurts"]]
+        whole["notes"] = list(dict.fromkeys(note for report in reports for note in report["notes"]))
+        totals: dict[str, Counter[str]] = {}
+        for opcode, total in ((opcode, total) for report in reports for opcode, total in report["totals"].items()):
+            totals.setdefault(opcode, Counter()).update(total)
+        whole["totals"] = {opcode: dict(totals[opcode]) for opcode in sorted(totals)}
+        return Report(whole)
+
     @property
     def n_lowered(self) -> int:
         """The number of instructions that compute in the narrow dtype."""

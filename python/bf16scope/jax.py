@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -30,6 +29,7 @@ from bf16scope import _derivatives as derivatives
 from bf16scope import _jax_internals as internals
 from bf16scope import _linen, _native, _nnx, _program
 from bf16scope._answer import Answer
+from bf16scope._changes import Watch, write_back
 from bf16scope._errors import Error
 from bf16scope._leaves import Leaves, Shape, Statics, bare
 from bf16scope._module import Module, Policy, Report, patterns, policy_text, policy_word
@@ -164,6 +164,20 @@ def _class(modules: type, lowering: Callable) -> type:
 def _plain(fn: Callable, options) -> Callable:
     """A function of pytrees, lowered."""
     run = jax.jit(functools.partial(_run, fn, options), static_argnums=0, inline=True)
+    donating: dict[tuple[int, ...], Callable] = {}
+
+    def run_donating(leaves, args, kwargs):
+        """The results, of a function that `jax.jit` made with donated arguments, called outside of a program."""
+        is_donated = [it for it, dynamic in zip(internals.donated_by_jit(fn, args, kwargs), leaves.shape.is_dynamic) if dynamic]
+        numbers = tuple(number for number, it in enumerate(is_donated, start=1) if it)
+        if numbers not in donating:
+            donating[numbers] = jax.jit(functools.partial(_run, fn, options), static_argnums=0, donate_argnums=numbers)
+        return donating[numbers](leaves.shape, *leaves.arrays)
+
+    def finished(results, args, kwargs):
+        out, changes = results.whole()
+        write_back(fn, (args, kwargs), changes)
+        return out
 
     def call(*args, **kwargs):
         leaves = Leaves.from_arguments((args, kwargs))
@@ -172,8 +186,10 @@ def _plain(fn: Callable, options) -> Callable:
             flat, results = _flat(fn, leaves.shape)
             arrays = derivatives.loss_at_once(flat, options, leaves.arrays)
             if arrays is not None:
-                return results[0].with_arrays(arrays).whole()
-        return run(leaves.shape, *leaves.arrays).whole()
+                return finished(results[0].with_arrays(arrays), args, kwargs)
+        if internals.donates(fn) and not internals.is_tracing():
+            return finished(run_donating(leaves, args, kwargs), args, kwargs)
+        return finished(run(leaves.shape, *leaves.arrays), args, kwargs)
 
     return call
 
@@ -187,9 +203,10 @@ def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Leaves]]:
     def flat(*arrays):
         leaves = shape.leaves(arrays)
         args, kwargs = jax.tree_util.tree_unflatten(shape.tree, leaves)
+        watch = Watch(fn, (args, kwargs), shape.tree, leaves)
         out = fn(*bare(args), **bare(kwargs))
-        _warn_of_changes((args, kwargs), shape.tree, leaves)
-        results[:] = [Leaves.from_results(out)]
+        watch.warn()
+        results[:] = [Leaves.from_results((out, watch.changes()))]
         return results[0].arrays
 
     return flat, results
@@ -208,25 +225,6 @@ def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
     is_lasting = not getattr(fn, "is_open_once", False) and not any(isinstance(it, jax.core.Tracer) for it in consts)
     again = (lambda *args: flat(*args[len(consts) :])) if is_lasting else functools.partial(internals.inside, jaxpr)
     return results[0].with_arrays(derivatives.differentiable(jaxpr, options, again)(*consts, *arrays))
-
-
-def _warn_of_changes(args, tree, before: list) -> None:
-    """Warns of attributes of its arguments that a function has changed. Dicts and lists that it fills are not reported."""
-    paths, after = jax.tree_util.tree_flatten_with_path(args)
-    if after != tree:
-        return
-    builtin = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
-    changed = [
-        jax.tree_util.keystr(path[1:])
-        for (path, leaf), old in zip(paths, before)
-        if leaf is not old and not all(isinstance(key, builtin) for key in path)
-    ]
-    if changed:
-        warnings.warn(
-            f"the function that is lowered changes {', '.join(changed)} of its arguments in place, which is lost, as in `jax.jit`: "
-            "return what changes",
-            stacklevel=2,
-        )
 
 
 def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module:
@@ -290,8 +288,18 @@ def explain_casts(
     fn, options = _as_written(fn)
     if options and (policy, dtype, keep) == ("default", None, ()):
         policy, dtype, keep = options.policy, options.dtype, options.keep
+    if _has_bodies(fn, args, kwargs):
+        pure, (args, kwargs) = _of_arrays(fn, args, kwargs)
+        parts = internals.lowered_parts(lower(pure, policy, dtype, keep), args, kwargs)
+        return Report.joined([(part.name, report) for part, report in parts])
     _, report = module(fn, *args, **kwargs).lower(policy, _name(dtype), keep)
     return report
+
+
+def _has_bodies(fn: Callable, args: tuple, kwargs: dict) -> bool:
+    """Whether the function has bodies that each device runs (`shard_map`), which `lower` lowers each by itself."""
+    pure, (args, kwargs) = _of_arrays(fn, args, kwargs)
+    return internals.holds_shard_map(pure, args, kwargs)
 
 
 def _as_written(fn: Callable) -> tuple[Callable, Any]:
@@ -309,7 +317,8 @@ def audit(
     budget: float | None = None,
     **kwargs,
 ) -> Answer:
-    """Compares the function in f32 with its lowered form, operation by operation, over these arguments: is it still right?
+    """Compares the function in f32 with its lowered form, operation by operation, over these arguments: is it still right? The body
+    of a `shard_map` is lowered as part of the whole here, and `lower` lowers it by itself.
 
     Args:
       policy, dtype, keep: as for `lower`.
@@ -350,10 +359,19 @@ def compile_for(
       compare: the function as it is and lowered, side by side.
       policy: lower the function first. A function from `lower` is lowered already.
     """
-    options: list[str | Path] = ["--target", target, *(["--compare"] if compare else [])]
+    options: list[str | Path] = ["--target", target]
+    asked = lambda fn, folder, *more: _asked("compile", fn, folder, module(fn, *args, platform="tpu", **kwargs), *options, *more, allow=(0, 1))
     with tempfile.TemporaryDirectory() as folder:
-        options += ["--policy", policy_word(policy, folder)] if policy else []
-        return _asked("compile", fn, folder, module(fn, *args, platform="tpu", **kwargs), *options, allow=(0, 1))
+        if (compare or policy) and _has_bodies(fn, args, kwargs):
+            low = asked(lower(fn, policy or "default"), folder)
+            if not compare:
+                return low
+            # The program lowers a module as a whole, so that both are compiled as they are.
+            answer, plain = low.to_dict(), asked(fn, folder).to_dict()
+            form = {"precision": policy if isinstance(policy, str) else "default" if policy is None else "policy"}
+            return Answer("compile", {**answer, "reports": [*plain["reports"], *({**it, **form} for it in answer["reports"])]})
+        more = [*(["--compare"] if compare else []), *(["--policy", policy_word(policy, folder)] if policy else [])]
+        return asked(fn, folder, *more)
 
 
 def explain(fn: Callable, *args, target: str = "tpu-v2", **kwargs) -> Answer:

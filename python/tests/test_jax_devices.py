@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from beside import ROUNDING, draw, far, loss, network, same_types
+from beside import ROUNDING, draw, far, for_a_tpu, loss, network, same_types
 
 import bf16scope
 import bf16scope.jax
@@ -214,3 +214,49 @@ def test_what_shard_map_holds_is_carried():
         if name != "cond" or jax.__version_info__ >= (0, 5):
             gradient = lambda it: jax.jit(jax.grad(lambda w: jnp.sum(it(w, x) ** 2)))(w)
             assert 0 < far(gradient(f), gradient(bf16scope.jax.lower(f))) <= 16 * ROUNDING, name
+
+
+def of_parts(inner=lambda f: f, **options):
+    """The gradients of two weights that each of eight devices has whole, and a batch of which it has a part."""
+    over, rows, whole = mesh(), PartitionSpec("data"), PartitionSpec()
+    shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    f = shard_map(inner(lambda w, v, x: jnp.tanh(x @ w) @ v), mesh=over, in_specs=(whole, whole, rows), out_specs=rows, **options)
+    gradients = jax.value_and_grad(lambda w, v, x: jnp.mean((f(w, v, x) - x) ** 2), argnums=(0, 1))
+    return gradients, draw(0, 16, 32) / 4, draw(1, 32, 16) / 4, draw(2, 64, 16)
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_gradients_are_not_rounded_before_devices_sum_them(is_checked):
+    options = {} if is_checked else {"check_vma": False} if hasattr(jax, "shard_map") else {"check_rep": False}
+    for inner, outer in ((lambda f: f, bf16scope.jax.lower), (bf16scope.jax.lower, lambda f: f)):
+        if inner is bf16scope.jax.lower and is_checked and jax.__version_info__ < (0, 5):
+            continue  # That version has no rule for custom_vjp under its check.
+        gradients, *args = of_parts(inner, **options)
+        lines = for_a_tpu(outer(gradients), *args).splitlines()
+        dots = [line.split(" -> ")[-1] for line in lines if "dot_general" in line]
+        # Eight rows each are activations.
+        of_weights = [it for it in dots if "<8x" not in it]
+        assert len(dots) == 5 and len(of_weights) == 2 and all(it.endswith("xf32>") for it in of_weights), dots
+        assert any(it == "tensor<8x32xbf16>" for it in dots), dots
+
+
+def test_questions_are_about_the_bodies_that_lower_makes(monkeypatch):
+    gradients, *args = of_parts()
+    low = bf16scope.jax.lower(gradients)
+    dots = [line.split(" -> ")[-1] for line in for_a_tpu(low, *args).splitlines() if "dot_general" in line]
+    for f in (gradients, low):
+        report = bf16scope.jax.explain_casts(f, *args)
+        rows = [it for it in report.decisions if it["opcode"] == "dot"]
+        assert all(it["computation"].startswith("shard_map/") for it in rows)
+        assert sorted(it["new"] for it in rows) == sorted(it.rstrip(">").split("x")[-1] for it in dots)
+        assert report.totals["dot"] == {"lowered": 5, "kept": 0} and report.n_lowered >= 5
+    asked = []
+
+    def program(command, fn, folder, module, *options, **others):
+        asked.append((module.text().count("bf16["), options))
+        return bf16scope._answer.Answer(command, {"reports": [{"precision": "as given", "cycles": len(asked)}], "verdict": None})
+
+    monkeypatch.setattr(bf16scope.jax, "_asked", program)
+    answer = bf16scope.jax.compile_for(gradients, *args, compare=True, policy="O1")
+    assert [(it["precision"], it["cycles"]) for it in answer.reports] == [("as given", 2), ("O1", 1)]
+    assert [n > 0 for n, _ in asked] == [True, False] and all("--compare" not in options for _, options in asked)

@@ -52,12 +52,74 @@ class Counted:
 def test_what_changes_in_place_is_said(recwarn):
     layer, x = Counted(draw(1, 4, 4), jnp.int32(0)), draw(2, 4, 4)
     bf16scope.jax.lower(lambda layer, x: layer(x))(layer, x)
-    assert [str(it.message).split(" of its")[0] for it in recwarn] == ["the function that is lowered changes [0].n"]
+    assert [str(it.message).split(" of its")[0] for it in recwarn] == ["`<lambda>` changes [0].n"]
     recwarn.clear()
     # What is returned is not lost, and a dict that a function takes apart is its own.
     bf16scope.jax.lower(lambda batch: batch.pop("x") @ batch["w"])({"x": x, "w": x})
     bf16scope.jax.lower(lambda batch: batch.update(x=x) or batch["x"] @ batch["w"])({"x": x, "w": x})
     assert not recwarn
+
+
+def test_dicts_and_lists_are_changed_as_without_lowering(recwarn):
+    def f(state, log, x):
+        state["n"], state["new"] = state["n"] + 1, {"h": x @ x}
+        log[0]["sum"] = x.sum()
+        log.append(2)
+        state.pop("taken")
+        return x @ x
+
+    x = draw(2, 4, 4)
+    lowered = bf16scope.jax.lower(f)
+    state, log = {"n": jnp.int32(0), "taken": x}, [{}]
+    for _ in range(2):
+        assert far(f(dict(state), [{}], x), lowered(state, log, x)) <= 4 * ROUNDING
+    assert state["n"] == 2 and state["taken"] is x and far(x @ x, state["new"]["h"]) <= 4 * ROUNDING
+    assert far(x.sum(), log[0]["sum"]) <= ROUNDING and log[1:] == [2, 2]
+
+    @jax.jit
+    def around(x):
+        state = {"n": jnp.float32(0), "taken": x}
+        return lowered(state, [{}], x), state["n"], state["new"]["h"]
+
+    assert around(x)[1] == 1 and far(x @ x, around(x)[2]) <= 4 * ROUNDING and not recwarn
+    # The values of a gradient are of no use outside of it.
+    loss = lambda x, state: jnp.sum(f(state, [{}], x))
+    state = {"n": jnp.float32(0), "taken": x}
+    for _ in range(2):
+        jax.grad(bf16scope.jax.lower(loss))(x, state)
+    assert list(state) == ["n", "taken"] and "`<lambda>` changes [1]['n'], [1]['new'] of its arguments" in str(recwarn.pop().message)
+
+
+def test_changes_that_cannot_be_made_for_the_caller_are_said():
+    def twice(a, b, x):
+        a["n"], b["n"] = a["n"] + 1, b["n"] * 10
+        return x @ x
+
+    def shortened(log, x):
+        log.pop()
+        log[0] = log[0] + 1
+        return x @ x
+
+    state, log, x = {"n": jnp.float32(1)}, [jnp.float32(1), jnp.float32(1)], draw(2, 4, 4)
+    with pytest.warns(UserWarning, match=r"`twice` changes \[0\]\['n'\] and \[1\]\['n'\] of its arguments, which are one object"):
+        bf16scope.jax.lower(twice)(state, state, x)
+    with pytest.warns(UserWarning, match=r"`shortened` changes \[0\] of its arguments in place, which is lost"):
+        bf16scope.jax.lower(shortened)(log, x)
+    assert log == [1, 1]
+
+
+def test_values_that_are_stored_outside_are_said():
+    x, log = draw(2, 4, 4), []
+    with pytest.warns(UserWarning, match=r"`<lambda>` stores log\[0\] outside of itself"):
+        bf16scope.jax.lower(lambda x: log.append(x @ x) or x @ x)(x)
+
+    class Network:
+        def __call__(self, x):
+            self.hidden = x @ x
+            return self.hidden
+
+    with pytest.warns(UserWarning, match="`Network` stores self.hidden outside of itself"):
+        bf16scope.jax.lower(Network())(x)
 
 
 def test_custom_calls_pass():
@@ -95,6 +157,26 @@ def test_static_arguments_and_donation():
         bf16scope.jax.lower(f, static_argnums=7)
     with pytest.raises(bf16scope.Error, match="static_argnames has `mode`, and `f` takes no argument of that name"):
         bf16scope.jax.lower(f, static_argnames="mode")
+    for wrong in (np.ones(2), [2]):
+        with pytest.raises(bf16scope.Error, match="argument `n` of `f` is static, and is .*, which has no hash"):
+            low(x, wrong)
+    with pytest.raises(bf16scope.Error, match="argument `n` of `f` is static, and is an array that JAX is tracing"):
+        jax.jit(low)(x, 2)
+
+
+def test_what_jit_donates_and_takes_as_static():
+    f = lambda n, state, x: {name: it * n + jnp.sum(x @ x) for name, it in state.items()}
+    x = draw(11, 4, 4) / 2
+    for options in ({"static_argnums": 0, "donate_argnums": 1}, {"static_argnames": "n", "donate_argnames": "state"}):
+        low = bf16scope.jax.lower(jax.jit(f, **options))
+        for args, kwargs in (((2, {"w": x + 0}, x), {}), ((), {"n": 2, "state": {"w": x + 0}, "x": x})):
+            state = kwargs["state"] if kwargs else args[1]
+            exact = f(2, {"w": x}, x)
+            assert far(exact, low(*args, **kwargs)) <= 16 * ROUNDING
+            assert state["w"].is_deleted() and not x.is_deleted()
+        # In a program that is traced it is the program that donates.
+        kept = x + 0
+        assert far(f(2, {"w": kept}, x), jax.jit(lambda w, x: low(2, {"w": w}, x))(kept, x)) <= 16 * ROUNDING and not kept.is_deleted()
 
 
 def test_a_cotangent_may_be_a_number_of_python():
