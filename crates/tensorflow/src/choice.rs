@@ -119,7 +119,8 @@ fn named(graph: &Graph, name: &str) -> Result<Targets, GraphError> {
             return Err(GraphError::NoProgram { file: graph.file.clone(), message, help });
         };
         let op = &graph.body.nodes[edge.node].op;
-        match op == "NoOp" || op.starts_with("Assign") || op.starts_with("ResourceApply") {
+        let effects = ["Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter"];
+        match op == "NoOp" || effects.iter().any(|prefix| op.starts_with(*prefix)) {
             true => targets.effects.push(edge.node),
             false => targets.results.push((name.to_string(), edge)),
         }

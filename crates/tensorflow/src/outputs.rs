@@ -3,7 +3,7 @@
 //! Source: the ops' registrations in TensorFlow's `core/ops`.
 
 /// Ops whose outputs have different names, one tensor each.
-const NAMED: [(&str, &[&str]); 21] = [
+const NAMED: [(&str, &[&str]); 25] = [
     ("FusedBatchNorm", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
     ("FusedBatchNormV2", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
     (
@@ -33,7 +33,11 @@ const NAMED: [(&str, &[&str]); 21] = [
     ("StatelessRandomGetKeyCounter", &["key", "counter"]),
     ("StatelessRandomGetKeyCounterAlg", &["key", "counter", "alg"]),
     ("TensorArrayV3", &["handle", "flow"]),
+    ("TensorArrayConcatV3", &["value", "lengths"]),
+    ("TensorArrayGradV3", &["grad_handle", "flow_out"]),
     ("TensorListPopBack", &["output_handle", "tensor"]),
+    ("TensorListConcat", &["tensor", "lengths"]),
+    ("TensorListConcatV2", &["tensor", "lengths"]),
 ];
 
 /// The index of an op's first output with this name; 0 for ops with a single output name.

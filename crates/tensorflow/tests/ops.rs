@@ -18,6 +18,12 @@ fn lists_and_gradients_of_loops_are_what_tensorflow_computes() {
     compare("lists");
 }
 
+/// Blocks, diagonals, scatters, special functions, and gradients of branches that save values of different shapes.
+#[test]
+fn later_ops_and_gradients_of_branches_are_what_tensorflow_computes() {
+    compare("more");
+}
+
 fn compare(file: &str) {
     let (arrays, terms) = arrays(file);
     let terms: Vec<(String, f64)> = terms.into_iter().map(|(name, terms)| (name, terms.parse().unwrap())).collect();
@@ -152,4 +158,74 @@ fn a_pushed_stack_has_its_final_contents() {
         format!("node {{ name: \"y\" op: \"StackPopV2\" input: \"popped\" {} }}", attrs("elem_type", "DT_FLOAT")),
     ];
     assert_eq!(computed(&nodes.join("\n"), &[Literal::from_elements([], &[3f32])], "y"), [3.0]);
+}
+
+/// TensorFlow takes any number as an `If`'s condition: it holds where it is not 0.
+#[test]
+fn a_condition_may_be_a_number() {
+    let float = "attr { key: \"T\" value { type: DT_FLOAT } }";
+    let function = |name: &str, op: &str| {
+        format!(
+            "function {{ signature {{ name: \"{name}\" input_arg {{ name: \"x\" type: DT_FLOAT }}
+               output_arg {{ name: \"y\" type: DT_FLOAT }} }}
+             node_def {{ name: \"z\" op: \"{op}\" input: \"x\" {float} }} ret {{ key: \"y\" value: \"z:y:0\" }} }}"
+        )
+    };
+    let placeholder = |name: &str, dtype: &str| {
+        format!(
+            "node {{ name: \"{name}\" op: \"Placeholder\" attr {{ key: \"dtype\" value {{ type: {dtype} }} }}
+             attr {{ key: \"shape\" value {{ shape {{}} }} }} }}"
+        )
+    };
+    let text = format!(
+        "{} {} node {{ name: \"y\" op: \"If\" input: \"n\" input: \"x\"
+           attr {{ key: \"then_branch\" value {{ func {{ name: \"negated\" }} }} }}
+           attr {{ key: \"else_branch\" value {{ func {{ name: \"squared\" }} }} }} }}
+         library {{ {} {} }}",
+        placeholder("n", "DT_INT32"),
+        placeholder("x", "DT_FLOAT"),
+        function("negated", "Neg"),
+        function("squared", "Square")
+    );
+    let x = Literal::from_elements([], &[3f32]);
+    for (n, y) in [(0, 9.0), (1, -3.0), (7, -3.0)] {
+        assert_eq!(computed(&text, &[Literal::from_elements([], &[n]), x.clone()], "y"), [y], "{n}");
+    }
+}
+
+/// Numbers differ from TensorFlow's, so only what holds for all of them is compared.
+#[test]
+fn draws_are_of_their_distributions() {
+    let constant = |name: &str, dims: &[i64], values: &[i32]| {
+        let dims: String = dims.iter().map(|dim| format!("dim {{ size: {dim} }} ")).collect();
+        let values: String = values.iter().map(|value| format!("int_val: {value} ")).collect();
+        format!(
+            "node {{ name: \"{name}\" op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_INT32
+             tensor_shape {{ {dims} }} {values} }} }} }} }}"
+        )
+    };
+    let placeholder = "node { name: \"x\" op: \"Placeholder\" attr { key: \"dtype\" value { type: DT_FLOAT } }
+        attr { key: \"shape\" value { shape { dim { size: 2 } dim { size: 3 } } } } }";
+    let drawn = |nodes: &str, x: &[f32]| {
+        let graph = Graph::read(format!("{placeholder} {nodes}").as_bytes(), "g.pbtxt").unwrap();
+        let lowered = lower(&graph, &Choice { name: Some("y".to_string()), size_of: &|_, _| None }).unwrap();
+        verify(&lowered.module).unwrap();
+        let mut inputs: Vec<Literal> = lowered.roles.inputs.iter().map(|_| Literal::from_elements([2, 3], x)).collect();
+        inputs.extend(lowered.roles.has_random_state.then(|| Literal::from_elements([2], &[1u64, 2])));
+        fixtures::values(&run::run(&lowered.module, &inputs).unwrap()[0])
+    };
+    let shuffle = "node { name: \"y\" op: \"RandomShuffle\" input: \"x\" }";
+    let rows = drawn(shuffle, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert!(rows == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] || rows == [4.0, 5.0, 6.0, 1.0, 2.0, 3.0], "{rows:?}");
+    let classes = constant("n", &[], &[4]) + "node { name: \"y\" op: \"Multinomial\" input: \"x\" input: \"n\" }";
+    let far = -1e4;
+    assert_eq!(drawn(&classes, &[0.0, far, far, far, far, 0.0]), [0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0]);
+    let whole = constant("dims", &[1], &[9])
+        + &constant("seed", &[2], &[5, 6])
+        + &constant("low", &[], &[3])
+        + &constant("high", &[], &[5])
+        + "node { name: \"y\" op: \"StatelessRandomUniformInt\" input: \"dims\" input: \"seed\" input: \"low\"
+           input: \"high\" attr { key: \"dtype\" value { type: DT_INT32 } } }";
+    let numbers = drawn(&whole, &[]);
+    assert!(numbers.len() == 9 && numbers.iter().all(|x| [3.0, 4.0].contains(x)), "{numbers:?}");
 }

@@ -68,7 +68,9 @@ fn slips_are_those_that_the_dtypes_show() {
     assert_eq!(kinds("slip_dice"), [SlipKind::Bf16Loss, SlipKind::Bf16LossSum]);
     assert_eq!(kinds("slip_bf16_variables"), [SlipKind::Bf16Variable, SlipKind::Bf16Update]);
     assert_eq!(kinds("slip_moments"), [SlipKind::Bf16Statistics]);
+    assert_eq!(kinds("slip_norm_by_hand"), [SlipKind::Bf16Statistics]);
     assert_eq!(kinds("slip_sum_over_cores"), [SlipKind::SumOverCores]);
+    assert_eq!(kinds("clean_norm"), []);
     assert_eq!(kinds("clean_bf16"), []);
     assert_eq!(kinds("clean_cores"), []);
 }
@@ -174,6 +176,27 @@ fn plain_ops_become_the_layers_that_they_are() {
     assert_eq!(ported.variables.unmapped, [""; 0]);
 }
 
+/// Transposed convolutions, resizes by whole factors, and both forms of GELU as they are written by hand and by TensorFlow.
+#[test]
+fn networks_that_enlarge_images_have_words() {
+    let ported = ported("up");
+    let text = ported.experiment.unwrap();
+    for line in [
+        "{activation: gelu, name: Gelu/mul_1}",
+        "{conv_transpose: 6, kernel_size: 3, strides: 2, padding: same, name: same}",
+        "{activation: gelu_tanh, name: mul_3}",
+        "{conv_transpose: 5, kernel_size: [3, 2], strides: 2, name: valid}",
+        "{activation: gelu_tanh, name: Gelu_1/mul_3}",
+        "{conv_transpose: 4, kernel_size: 3, strides: 2, padding: same, output_padding: 0, use_bias: false, name: odd}",
+        "{upsample: [2, 3], name: ResizeNearestNeighbor}",
+        "{upsample: 2, interpolation: bilinear, name: resize/ResizeBilinear}",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert_eq!(ported.missing, [], "{text}");
+    assert_eq!(ported.variables.unmapped, [""; 0]);
+}
+
 /// Initializers of a graph that have no name in YAML.
 #[test]
 fn other_initializers_are_written_with_numbers() {
@@ -268,6 +291,15 @@ fn each_kind_of_slip_is_shown_by_a_few_nodes() {
     let sum = |dtype: &str| node("s", "CrossReplicaSum", &["x", "x"], &[("T", dtype)], None);
     let xent = |logits: &str| node("e", "SparseSoftmaxCrossEntropyWithLogits", &[logits, "x"], &[("T", f32)], None);
     let softmax = node("p", "Softmax", &["x"], &[("T", f32)], None);
+    let sigmoid = node("p", "Sigmoid", &["x"], &[("T", f32)], None);
+    // tf.nn.sigmoid_cross_entropy_with_logits, without the terms of the labels.
+    let logistic = |logits: &str| {
+        node("negative", "Neg", &[logits], &[("T", f32)], None)
+            + &node("is_positive", "GreaterEqual", &[logits, "x"], &[("T", f32)], None)
+            + &node("below", "SelectV2", &["is_positive", "negative", logits], &[("T", f32)], None)
+            + &node("exp", "Exp", &["below"], &[("T", f32)], None)
+            + &node("log", "Log1p", &["exp"], &[("T", f32)], None)
+    };
     for (slip, with, without) in [
         (SlipKind::Bf16Variable, variable("w", bf16, vector), variable("w", f32, vector)),
         (SlipKind::Bf16Statistics, input(bf16) + &norm(bf16), input(f32) + &norm(f32)),
@@ -289,6 +321,11 @@ fn each_kind_of_slip_is_shown_by_a_few_nodes() {
         ),
         (SlipKind::Float16, tpu.clone() + &input(half) + &matmul(half), input(half) + &matmul(half)),
         (SlipKind::ProbabilitiesAsLogits, input(f32) + &softmax + &xent("p"), input(f32) + &softmax + &xent("x")),
+        (
+            SlipKind::ProbabilitiesAsLogits,
+            input(f32) + &sigmoid + &logistic("p"),
+            input(f32) + &sigmoid + &logistic("x"),
+        ),
         (
             SlipKind::Bf16Loss,
             input(bf16) + &node("e", "SparseSoftmaxCrossEntropyWithLogits", &["x", "x"], &[("T", bf16)], None),
@@ -348,6 +385,44 @@ fn read(text: &str) -> Ported {
 fn left_out(ported: &Ported) -> Vec<&str> {
     let notes = ported.missing.iter().filter(|note| note.text.contains("is a part of the loss") && note.is_in_step);
     notes.map(|note| note.node.as_str()).collect()
+}
+
+/// A norm by hand is a layer over the axes that the layer takes, and no layer over another axis.
+#[test]
+fn a_norm_over_another_axis_is_missing() {
+    let graph = |axis: i32| {
+        let axes = format!(
+            "node {{ name: \"axes\" op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_INT32 \
+             tensor_shape {{ dim {{ size: 1 }} }} int_val: {axis} }} }} }} }}\n"
+        );
+        let variable = |name: &str| {
+            node(name, "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4]))
+                + &node(&format!("{name}/read"), "ReadVariableOp", &[name], &[("dtype", "DT_FLOAT")], None)
+        };
+        let norm = plain("mean", "Mean", &["features", "axes"])
+            + &plain("squares", "SquaredDifference", &["features", "mean"])
+            + &plain("variance", "Mean", &["squares", "axes"])
+            + &number("small", 0.001)
+            + &plain("sum", "AddV2", &["variance", "small"])
+            + &plain("root", "Rsqrt", &["sum"])
+            + &plain("factor", "Mul", &["root", "norm/gamma/read"])
+            + &plain("scaled", "Mul", &["features", "factor"])
+            + &plain("moved", "Mul", &["mean", "factor"])
+            + &plain("shift", "Sub", &["norm/beta/read", "moved"])
+            + &plain("y", "AddV2", &["scaled", "shift"]);
+        let end = node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+            + &dense("classes", 3).replace("\"features\"", "\"y\"")
+            + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+            + &plain("loss", "Mean", &["entropy"])
+            + &gradients("loss");
+        let features = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 3, 4]));
+        read(&(features + &axes + &variable("norm/gamma") + &variable("norm/beta") + &norm + &end))
+    };
+    let text = graph(2).experiment.unwrap();
+    assert!(text.contains("{layer_norm: , epsilon: 0.001, name: norm}"), "{text}");
+    let odd = graph(1);
+    assert_eq!(odd.experiment, None);
+    assert!(odd.missing.iter().any(|note| note.text == "`AddV2` is not of a variable alone, as a layer's is"));
 }
 
 /// A regulariser that the loss has is weight decay, and one that is only in the collection is a slip.

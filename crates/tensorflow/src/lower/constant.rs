@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::index_map::IndexMap;
 use bf16scope_hlo::ops::{Comparison, SliceDim};
-use bf16scope_hlo::{BinaryOp, CompId, DType, InstrId, Literal, Module, Op, UnaryOp};
+use bf16scope_hlo::{BinaryOp, CompId, Computation, DType, InstrId, Literal, Module, Op, UnaryOp};
 
 /// Arrays of more elements are not computed.
 const MAX_ELEMENTS: i64 = 4096;
@@ -190,17 +190,7 @@ fn compute(module: &Module, op: &Op, operands: &[Rc<Known>], dims: &[i64], dtype
             })
             .collect(),
         (Op::Concatenate { dimension }, parts) => {
-            let axis = *dimension as usize;
-            let from = |mut index: Vec<i64>| {
-                let mut parts = parts.iter();
-                let mut part = parts.next()?;
-                while index[axis] >= part.dims[axis] {
-                    index[axis] -= part.dims[axis];
-                    part = parts.next()?;
-                }
-                Some(at(part, index))
-            };
-            indices(dims).map(from).collect::<Option<_>>()?
+            indices(dims).map(|index| part_at(parts, *dimension as usize, index)).collect::<Option<_>>()?
         }
         (Op::Unary(op), [x]) => x.values.iter().map(|value| unary(*op, *value)).collect::<Option<_>>()?,
         (Op::Binary(op), [x, y]) => {
@@ -225,19 +215,41 @@ fn compute(module: &Module, op: &Op, operands: &[Rc<Known>], dims: &[i64], dtype
             (0..x.values.len()).map(choose).collect()
         }
         (Op::Reduce { dimensions, to_apply }, [x, init]) => {
-            let comp = module.comp(*to_apply);
-            let Op::Binary(op) = comp.instr(comp.root).op else { return None };
-            let mut out = vec![*init.values.first()?; dims.iter().product::<i64>() as usize];
-            let axes: Vec<usize> = (0..x.dims.len()).filter(|axis| !dimensions.contains(&(*axis as i64))).collect();
-            let strides = strides(dims);
-            for (index, value) in indices(&x.dims).zip(&x.values) {
-                let place: i64 = axes.iter().zip(&strides).map(|(axis, stride)| index[*axis] * stride).sum();
-                out[place as usize] = rounded(binary(op, out[place as usize], *value)?, dtype)?;
-            }
-            out
+            reduced(module.comp(*to_apply), dimensions, x, *init.values.first()?, dims, dtype)?
         }
         _ => return None,
     })
+}
+
+/// The element of parts that are joined along an axis.
+fn part_at(parts: &[Rc<Known>], axis: usize, mut index: Vec<i64>) -> Option<Number> {
+    let mut parts = parts.iter();
+    let mut part = parts.next()?;
+    while index[axis] >= part.dims[axis] {
+        index[axis] -= part.dims[axis];
+        part = parts.next()?;
+    }
+    Some(at(part, index))
+}
+
+/// A reduction of some dimensions by a computation of one op, from a first value.
+fn reduced(
+    comp: &Computation,
+    dimensions: &[i64],
+    x: &Known,
+    init: Number,
+    dims: &[i64],
+    dtype: DType,
+) -> Option<Vec<Number>> {
+    let Op::Binary(op) = comp.instr(comp.root).op else { return None };
+    let mut out = vec![init; dims.iter().product::<i64>() as usize];
+    let axes: Vec<usize> = (0..x.dims.len()).filter(|axis| !dimensions.contains(&(*axis as i64))).collect();
+    let strides = strides(dims);
+    for (index, value) in indices(&x.dims).zip(&x.values) {
+        let place: i64 = axes.iter().zip(&strides).map(|(axis, stride)| index[*axis] * stride).sum();
+        out[place as usize] = rounded(binary(op, out[place as usize], *value)?, dtype)?;
+    }
+    Some(out)
 }
 
 fn converted(value: Number, dtype: DType) -> Number {

@@ -1,27 +1,34 @@
-//! Lowers control flow: v1 branches (`Switch`, `Merge`) by gates, v1 and v2 loops as `while`, v2 branches as `conditional`;
+//! Lowers control flow: v1 branches (`Switch`, `Merge`) by gates, v2 branches as `conditional`, loops as `loops` writes them;
 //! function calls are inlined.
 
 use std::rc::Rc;
 
 use super::call::Outputs;
-use super::carried::{Effects, Form, Store, flat, promoted};
+use super::carried::{Carried, Form, flat, promoted};
 use super::frames::Frames;
 use super::list::Join;
 use super::{Call, Gates, Lowering, MAX_CALLS, Scope, Value};
 use crate::error::{GraphError, Problem};
-use crate::graph::{Body, Function};
+use crate::graph::Function;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::ops::Conditional;
 use bf16scope_hlo::{CompId, Emitter, InstrId, Op, Shape};
 
 /// How often a loop or branch is rewritten at most, until the forms of its carried values no longer change.
-const MAX_FORMS: usize = 8;
-
-/// A loop's condition or body, as a function of the values at the start of a trip.
-type Inside<'a, 'g, T> = &'a dyn Fn(&mut Lowering<'g>, Vec<Value>) -> Result<T, GraphError>;
+pub(super) const MAX_FORMS: usize = 8;
 
 /// A branch's results, and the stores after it.
 type Outcome = (Vec<Value>, Vec<Value>);
+
+/// The forms of a branch's results, and of the stores after it.
+type Forms = (Vec<Form>, Vec<Form>);
+
+/// Branches as they are written: a computation and an outcome for each.
+#[derive(Debug, Default)]
+struct Branches {
+    comps: Vec<CompId>,
+    outcomes: Vec<Outcome>,
+}
 
 impl<'g> Lowering<'g> {
     /// The current value of a variable.
@@ -173,7 +180,7 @@ impl<'g> Lowering<'g> {
     }
 
     /// Writes a new computation: `write` gets the elements of its parameter and returns its results.
-    fn inside(
+    pub(super) fn inside(
         &mut self,
         name: &str,
         state: &[Shape],
@@ -202,203 +209,63 @@ impl<'g> Lowering<'g> {
         Ok(comp)
     }
 
-    /// A loop over values. It is rewritten until its inputs and outputs have the same forms, since only a trip shows what lists
-    /// hold.
-    fn looped(
+    /// Writes each branch as a computation over the same values; results and stores get `forms` once they are known.
+    fn write_branches(
         &mut self,
-        name: &str,
-        mut values: Vec<Value>,
-        is_invariant: &[bool],
-        condition: Inside<'_, 'g, InstrId>,
-        body: Inside<'_, 'g, Vec<Value>>,
-        error: &dyn Fn(&Self, Problem) -> GraphError,
-    ) -> Result<Vec<Value>, GraphError> {
-        // The loop's bound does not apply to pushes after the loop.
-        let is_bounded = |value: &Value| matches!(value, Value::List(list) if list.kind.is_bounded);
-        let were_bounded: Vec<bool> = values.iter().map(is_bounded).collect();
-        let stores_were: Vec<bool> = self.stores.iter().map(Store::is_bounded).collect();
-        let originals: Vec<Form> = values.iter().map(Form::from_value).collect();
-        let store_form = |store: &Store| store.list.as_ref().map(|list| Form::List(Box::new(list.kind.clone())));
-        let original_stores: Vec<Option<Form>> = self.stores.iter().map(store_form).collect();
-        for _ in 0..MAX_FORMS {
-            let carried = self.carried(&values, is_invariant).map_err(|problem| error(self, problem))?;
-            let shapes = self.shapes(&carried);
-            let mark = self.mark();
-            let written_condition = self.inside(&format!("{name}_condition"), &shapes, |this, elements| {
-                Ok(vec![this.with_carried(&carried, elements, condition)?.0])
-            })?;
-            let mut results: Vec<Value> = Vec::new();
-            let mut effects = Effects::default();
-            let written_body = self.inside(&format!("{name}_body"), &shapes, |this, elements| {
-                (results, effects) = this.with_carried(&carried, elements, body)?;
-                let states = carried.is_state().zip(&results).filter(|(is_state, _)| *is_state);
-                let mut arrays: Vec<InstrId> = states.flat_map(|(_, value)| flat(&this.e, value)).collect();
-                arrays.extend(&effects.variables);
-                arrays.extend(effects.stores.iter().flat_map(|store| flat(&this.e, store)));
-                Ok(arrays)
-            })?;
-            let n_trips = || self.n_trips(written_condition, written_body, &carried.state);
-            // The form that each value and each store needs before the first trip.
-            let joined = |before: Form, original: &Form, after: &Value| match before == Form::from_value(after) {
-                true => Ok(before),
-                false => before.forgetful(original).joined(&Form::from_value(after), Join::Loop(n_trips())),
-            };
-            let pairs = values.iter().zip(&originals).zip(carried.is_state()).zip(&results);
-            let forms = pairs.map(|(((before, original), is_state), after)| match is_state {
-                true => joined(Form::from_value(before), original, after),
-                false => Ok(Form::from_value(before)),
-            });
-            let forms = forms.collect::<Result<Vec<Form>, Problem>>().map_err(|problem| error(self, problem))?;
-            let stores = carried.stores.iter().zip(&effects.stores);
-            let stores = stores.map(|((store, kind), after)| {
-                let before = Form::List(Box::new(kind.clone()));
-                let original = original_stores.get(*store).cloned().flatten().unwrap_or_else(|| before.clone());
-                joined(before, &original, after)
-            });
-            let stores = stores.collect::<Result<Vec<Form>, Problem>>().map_err(|problem| error(self, problem))?;
-            let is_fixed = |before: &Form, after: &Form, value: Option<&Value>| {
-                before == after && value.is_none_or(|value| Form::from_value(value) == *after)
-            };
-            let values_are =
-                values.iter().zip(carried.is_state()).zip(&forms).enumerate().all(|(at, ((value, is_state), form))| {
-                    !is_state || is_fixed(&Form::from_value(value), form, results.get(at))
-                });
-            let stores_are = carried
-                .stores
-                .iter()
-                .zip(&stores)
-                .zip(&effects.stores)
-                .all(|(((_, kind), form), after)| is_fixed(&Form::List(Box::new(kind.clone())), form, Some(after)));
-            if !values_are || !stores_are {
-                self.go_back(mark);
-                values = values.iter().zip(&forms).map(|(value, form)| promoted(&self.e, value, form)).collect();
-                for ((store, _), form) in carried.stores.iter().zip(&stores) {
-                    let list = Value::List(self.store(*store).map_err(|problem| error(self, problem))?);
-                    if let Value::List(list) = promoted(&self.e, &list, form) {
-                        self.stores[*store].list = Some(list);
-                    }
+        node: &'g Node,
+        functions: &[&'g Function],
+        carried: &Carried,
+        forms: Option<&Forms>,
+    ) -> Result<Branches, GraphError> {
+        let shapes = self.shapes(carried);
+        let none = Gates::default();
+        let mut branches = Branches::default();
+        for function in functions {
+            let comp = self.inside("branch", &shapes, |this, elements| {
+                let (mut results, mut effects) =
+                    this.with_carried(carried, elements, |this, values| this.call(node, function, values, &none))?;
+                if let Some((result_forms, store_forms)) = forms {
+                    let fitted = |(value, form): (&Value, &Form)| promoted(&this.e, value, form);
+                    results = results.iter().zip(result_forms).map(fitted).collect();
+                    effects.stores = effects.stores.iter().zip(store_forms).map(fitted).collect();
                 }
-                continue;
-            }
-            let last = self.e.emit(
-                Op::While { condition: written_condition, body: written_body },
-                &[self.e.tuple(&carried.state)],
-                None,
-            );
-            let elements: Vec<InstrId> =
-                (0..carried.state.len()).map(|index| self.e.get_tuple_element(last, index)).collect();
-            let counts = self.counts(written_condition, written_body, &carried.state);
-            let comp = self.e.comp();
-            self.counts.extend(counts.into_iter().map(|(at, most)| ((comp, elements[at]), most)));
-            let mut elements = elements.into_iter();
-            let mut results = self.after(&carried, values, &mut elements);
-            results.iter_mut().zip(were_bounded).for_each(|(value, was)| {
-                if let Value::List(list) = value {
-                    Rc::make_mut(list).kind.is_bounded = was;
-                }
-            });
-            let trip = (written_condition, written_body, &carried.state[..]);
-            self.settle_grown(trip, &originals, &mut results).map_err(|problem| error(self, problem))?;
-            for (store, _) in &carried.stores {
-                self.stores[*store].set_bounded(stores_were.get(*store) == Some(&true));
-            }
-            return Ok(results);
+                let arrays: Vec<InstrId> = results.iter().flat_map(|value| flat(&this.e, value)).collect();
+                let stores = effects.stores.iter().flat_map(|store| flat(&this.e, store));
+                let all = arrays.into_iter().chain(effects.variables).chain(stores).collect();
+                branches.outcomes.push((results, effects.stores));
+                Ok(all)
+            })?;
+            branches.comps.push(comp);
         }
-        let problem = Problem::new(format!("its lists change their form on {MAX_FORMS} trips"));
-        Err(error(self, problem.with_help("write elements of one shape to a TensorArray")))
+        Ok(branches)
     }
 
-    /// A v1 loop whose frame this node leaves.
-    pub(super) fn exit(
+    /// The values after the branch that `selector` chooses.
+    fn choose_branch(
         &mut self,
-        body: &'g Body,
-        frames: &Frames,
-        scope: &mut Scope,
-        idx: usize,
-    ) -> Result<(), GraphError> {
-        if scope.done.contains(&idx) {
-            // Another exit of the loop has already written it.
-            return Ok(());
-        }
-        let node = &body.nodes[idx];
-        let input = node.inputs.first().copied();
-        if frames.is_opened(idx) {
-            let value = input.and_then(|edge| scope.values.get(&edge)).cloned().unwrap_or(Value::Nothing);
-            scope.values.insert(Edge { node: idx, output: 0 }, value);
-            scope.done.insert(idx);
-            return Ok(());
-        }
-        let Some(frame) = frames.of_node.get(&idx).map(|frame| &frames.frames[*frame]) else {
-            return Err(self.error(node, Problem::new("it leaves a loop that nothing enters")));
-        };
-        let problem = |lowering: &Self, message: &str| Err(lowering.error(node, Problem::new(message)));
-        let Some(condition) = frame.condition else { return problem(self, "its loop has no condition") };
-        let value = |scope: &Scope, edge: Edge| scope.values.get(&edge).cloned().unwrap_or(Value::Nothing);
-        // The values that enter: first the loop variables, which reach a merge, then the loop invariants.
-        let mut first = Vec::new();
-        for &merge in &frame.merges {
-            let is_enter = |edge: &&Edge| body.nodes[edge.node].op.ends_with("Enter");
-            match body.nodes[merge].inputs.iter().find(is_enter) {
-                Some(enter) => first.push(enter.node),
-                None => return problem(self, "a value of its loop enters nowhere"),
-            }
-        }
-        let others: Vec<usize> = frame.enters.iter().filter(|enter| !first.contains(enter)).copied().collect();
-        let enters: Vec<usize> = first.iter().chain(&others).copied().collect();
-        let values: Vec<Value> = enters
-            .iter()
-            .map(|enter| body.nodes[*enter].inputs.first().map_or(Value::Nothing, |edge| value(scope, *edge)))
-            .collect();
-        let is_invariant: Vec<bool> = (0..enters.len()).map(|at| at >= first.len()).collect();
-        let preset = |values: Vec<Value>| {
-            let mut inner = Scope::default();
-            for (at, value) in values.into_iter().enumerate() {
-                for node in [Some(enters[at]), frame.merges.get(at).copied()].into_iter().flatten() {
-                    inner.values.insert(Edge { node, output: 0 }, value.clone());
-                    inner.done.insert(node);
-                }
-            }
-            inner
-        };
-        let condition_edge = body.nodes[condition].inputs.first().copied();
-        let Some(condition_edge) = condition_edge else { return problem(self, "its condition has no input") };
-        let name = frame.name.rsplit('/').next().unwrap_or("while").to_string();
-        let condition = |this: &mut Self, values: Vec<Value>| {
-            let mut inner = preset(values);
-            this.run(body, frames, &mut inner, &[condition_edge.node])?;
-            match inner.values.get(&condition_edge) {
-                Some(Value::Array(pred)) => Ok(*pred),
-                _ => Err(this.error(node, Problem::new("the condition of its loop is no array"))),
-            }
-        };
-        let next = |merge: &usize| {
-            body.nodes[*merge].inputs.iter().find(|edge| body.nodes[edge.node].op.ends_with("NextIteration")).copied()
-        };
-        let nexts: Vec<Edge> = frame.merges.iter().filter_map(next).collect();
-        let targets: Vec<usize> = nexts.iter().map(|edge| edge.node).collect();
-        let trip = |this: &mut Self, values: Vec<Value>| {
-            let mut inner = preset(values.clone());
-            this.run(body, frames, &mut inner, &targets)?;
-            let results = nexts.iter().map(|edge| inner.values.get(edge).cloned().unwrap_or(Value::Nothing));
-            Ok(results.chain(values.into_iter().skip(nexts.len())).collect::<Vec<_>>())
-        };
-        let error = |this: &Self, problem: Problem| this.error(node, problem);
-        let results = self.looped(&name, values, &is_invariant, &condition, &trip, &error)?;
-        // An exit reads a switch's other output, directly or behind nodes that run only on the last trip (a gradient's
-        // identities).
-        let mut last = preset(results);
-        for &exit in &frame.exits {
-            let Some(input) = body.nodes[exit].inputs.first() else { continue };
-            self.run(body, frames, &mut last, &[input.node])?;
-            if let Some(value) = last.values.get(input) {
-                scope.values.insert(Edge { node: exit, output: 0 }, value.clone());
-                scope.done.insert(exit);
-            }
-        }
-        if !scope.done.contains(&idx) {
-            return problem(self, "it leaves its loop with a value that the loop does not carry");
-        }
-        Ok(())
+        selector: InstrId,
+        carried: &Carried,
+        branches: Branches,
+        stores: &[Form],
+    ) -> Vec<Value> {
+        let operand = self.e.tuple(&carried.state);
+        let operands: Vec<InstrId> = [selector].into_iter().chain(branches.comps.iter().map(|_| operand)).collect();
+        let chosen = self.e.emit(Op::Conditional(Conditional { branches: branches.comps }), &operands, None);
+        let n = self.e.shape(chosen).as_tuple().map_or(0, <[Shape]>::len);
+        let elements: Vec<InstrId> = (0..n).map(|index| self.e.get_tuple_element(chosen, index)).collect();
+        let mut elements = elements.into_iter();
+        let (results, _) = branches.outcomes.into_iter().next_back().unwrap_or_default();
+        let results = results.into_iter().map(|value| match value {
+            Value::Array(_) | Value::List(_) => super::carried::taken(&Form::from_value(&value), &mut elements),
+            other => other,
+        });
+        let results = results.collect();
+        let stores = carried.stores.iter().zip(stores).filter_map(|((store, _), form)| match form {
+            Form::List(kind) => Some((*store, (**kind).clone())),
+            Form::Array => None,
+        });
+        self.write_back(&carried.variables, &stores.collect::<Vec<_>>(), &mut elements);
+        results
     }
 }
 
@@ -463,76 +330,40 @@ impl<'g> Call<'_, 'g> {
         }
         let node = self.node;
         let this = &mut *self.lowering;
-        let none = Gates::default();
         // The common forms of results and of stores, once the branches are known to differ.
-        let mut forms: Option<(Vec<Form>, Vec<Form>)> = None;
+        let mut forms: Option<Forms> = None;
         for _ in 0..MAX_FORMS {
             let carried = this.carried(&values, &vec![true; values.len()])?;
-            let shapes = this.shapes(&carried);
             let mark = this.mark();
-            let mut comps = Vec::new();
-            let mut outcomes: Vec<Outcome> = Vec::new();
-            for function in &functions {
-                let written = this.inside("branch", &shapes, |this, elements| {
-                    let (mut results, mut effects) =
-                        this.with_carried(&carried, elements, |this, values| this.call(node, function, values, &none))?;
-                    if let Some((result_forms, store_forms)) = &forms {
-                        let fitted = |(value, form): (&Value, &Form)| promoted(&this.e, value, form);
-                        results = results.iter().zip(result_forms).map(fitted).collect();
-                        effects.stores = effects.stores.iter().zip(store_forms).map(fitted).collect();
-                    }
-                    let arrays: Vec<InstrId> = results.iter().flat_map(|value| flat(&this.e, value)).collect();
-                    let stores = effects.stores.iter().flat_map(|store| flat(&this.e, store));
-                    let all = arrays.into_iter().chain(effects.variables).chain(stores).collect();
-                    outcomes.push((results, effects.stores));
-                    Ok(all)
-                });
-                comps.push(written.map_err(nested)?);
-            }
-            let common_forms = |which: fn(&Outcome) -> &Vec<Value>| {
-                let n = outcomes.iter().map(|outcome| which(outcome).len()).min().unwrap_or(0);
-                (0..n)
-                    .map(|at| {
-                        let mut all = outcomes.iter().map(|outcome| Form::from_value(&which(outcome)[at]));
-                        let first = all.next().unwrap_or(Form::Array);
-                        // Forms grow with each branch: in a second round every branch has the common form.
-                        all.try_fold(first, |form, other| form.joined(&other, Join::Branches))
-                    })
-                    .collect::<Result<Vec<Form>, Problem>>()
-            };
-            let (result_forms, store_forms) =
-                (common_forms(|outcome| &outcome.0)?, common_forms(|outcome| &outcome.1)?);
+            let branches = this.write_branches(node, &functions, &carried, forms.as_ref()).map_err(nested)?;
+            let common = (
+                common_forms(&branches.outcomes, |outcome| &outcome.0)?,
+                common_forms(&branches.outcomes, |outcome| &outcome.1)?,
+            );
             let are = |values: &[Value], forms: &[Form]| {
                 values.iter().zip(forms).all(|(value, form)| Form::from_value(value) == *form)
             };
-            let is_uniform =
-                outcomes.iter().all(|(results, stores)| are(results, &result_forms) && are(stores, &store_forms));
-            if !is_uniform {
-                this.go_back(mark);
-                forms = Some((result_forms, store_forms));
-                continue;
+            if branches.outcomes.iter().all(|(results, stores)| are(results, &common.0) && are(stores, &common.1)) {
+                return Ok(this.choose_branch(selector, &carried, branches, &common.1));
             }
-            let operand = this.e.tuple(&carried.state);
-            let operands: Vec<InstrId> = [selector].into_iter().chain(comps.iter().map(|_| operand)).collect();
-            let chosen = this.e.emit(Op::Conditional(Conditional { branches: comps }), &operands, None);
-            let n = this.e.shape(chosen).as_tuple().map_or(0, <[Shape]>::len);
-            let elements: Vec<InstrId> = (0..n).map(|index| this.e.get_tuple_element(chosen, index)).collect();
-            let mut elements = elements.into_iter();
-            let (results, _) = outcomes.pop().unwrap_or_default();
-            let results = results.into_iter().map(|value| match value {
-                Value::Array(_) | Value::List(_) => super::carried::taken(&Form::from_value(&value), &mut elements),
-                other => other,
-            });
-            let results = results.collect();
-            let stores = carried.stores.iter().zip(store_forms).filter_map(|((store, _), form)| match form {
-                Form::List(kind) => Some((*store, *kind)),
-                Form::Array => None,
-            });
-            this.write_back(&carried.variables, &stores.collect::<Vec<_>>(), &mut elements);
-            return Ok(results);
+            this.go_back(mark);
+            forms = Some(common);
         }
         Err(Problem::new("its branches give lists of forms that no list holds"))
     }
+}
+
+/// The forms that hold the results of every branch, or the stores after it. Forms grow with each branch: in a second round
+/// every branch has the common form.
+fn common_forms(outcomes: &[Outcome], which: fn(&Outcome) -> &Vec<Value>) -> Result<Vec<Form>, Problem> {
+    let n = outcomes.iter().map(|outcome| which(outcome).len()).min().unwrap_or(0);
+    (0..n)
+        .map(|at| {
+            let mut all = outcomes.iter().map(|outcome| Form::from_value(&which(outcome)[at]));
+            let first = all.next().unwrap_or(Form::Array);
+            all.try_fold(first, |form, other| form.joined(&other, Join::Branches))
+        })
+        .collect()
 }
 
 /// Whether a function returns argument `at` as result `at`, directly or through identities.

@@ -74,6 +74,8 @@ pub(crate) enum Element {
     List(Box<ListKind>),
     /// The handle of a `TensorArray` that every trip of a loop makes; it has no arrays.
     Handle(Rc<Handle>),
+    /// An optional's value: branches save values of different shapes for their gradients in the same place.
+    OneOf(Vec<Element>),
 }
 
 /// A `TensorArray`'s handle, or that of a gradient's array.
@@ -92,13 +94,34 @@ impl Element {
             Element::Array(shape) => vec![shape.clone()],
             Element::List(kind) => kind.leaves(),
             Element::Handle(_) => Vec::new(),
+            Element::OneOf(all) => all.iter().flat_map(Element::leaves).collect(),
+        }
+    }
+
+    /// The type that holds values of both, if there is one.
+    fn joined(&self, other: &Element) -> Option<Element> {
+        match (self, other) {
+            (Element::List(a), Element::List(b)) => Some(Element::List(Box::new(a.joined(b, Join::Branches).ok()?))),
+            (a, b) => (a == b).then(|| a.clone()),
         }
     }
 }
 
-fn prefixed(n: i64, shape: &ArrayShape) -> ArrayShape {
-    let dims: Vec<i64> = std::iter::once(n).chain(shape.dims.iter().copied()).collect();
-    ArrayShape::new(shape.dtype, dims)
+/// The alternatives of two optionals together.
+fn alternatives(a: &[Element], b: &[Element]) -> Vec<Element> {
+    let mut all = a.to_vec();
+    for new in b {
+        let joined = all.iter().enumerate().find_map(|(at, known)| Some((at, known.joined(new)?)));
+        match joined {
+            Some((at, joined)) => all[at] = joined,
+            None => all.push(new.clone()),
+        }
+    }
+    all
+}
+
+fn prefixed(prefix: &[i64], shape: &ArrayShape) -> ArrayShape {
+    ArrayShape::new(shape.dtype, [prefix, &shape.dims[..]].concat())
 }
 
 impl ListKind {
@@ -128,7 +151,7 @@ impl ListKind {
     pub(crate) fn leaves(&self) -> Vec<ArrayShape> {
         let element_shapes = self.element.iter().flat_map(Element::leaves);
         let length = self.n.is_none().then(|| ArrayShape::new(DType::S32, []));
-        element_shapes.map(|shape| prefixed(self.size(), &shape)).chain(length).collect()
+        element_shapes.map(|shape| prefixed(&[self.size()], &shape)).chain(length).collect()
     }
 
     /// The kind that holds lists of both kinds: `other` is another branch's kind, or the kind after a loop's trip from `self`.
@@ -141,6 +164,7 @@ impl ListKind {
             (Some(Element::List(a)), Some(Element::List(b))) => {
                 Some(Element::List(Box::new(a.joined(b, Join::Branches)?)))
             }
+            (Some(Element::OneOf(a)), Some(Element::OneOf(b))) => Some(Element::OneOf(alternatives(a, b))),
             (Some(a), Some(b)) if a == b => Some(a.clone()),
             (Some(a), Some(b)) => {
                 let say =
@@ -199,7 +223,7 @@ impl List {
         match self.leaves.is_empty() {
             true => {
                 let shapes = self.kind.element.iter().flat_map(Element::leaves);
-                shapes.map(|shape| zeros(e, &prefixed(self.kind.size(), &shape))).collect()
+                shapes.map(|shape| zeros(e, &prefixed(&[self.kind.size()], &shape))).collect()
             }
             false => self.leaves.clone(),
         }
@@ -232,20 +256,45 @@ impl List {
         if self.leaves.is_empty() && is_array {
             return List { kind: kind.clone(), leaves: Vec::new(), len, only: None };
         }
-        let (n, mut leaves) = (self.kind.size(), self.arrays(e));
-        if let (Some(Element::List(from)), Some(Element::List(to))) = (&self.kind.element, &kind.element) {
-            if from.element.is_none() {
-                let arrays = ListKind { n: Some(to.size()), ..(**to).clone() }.leaves();
-                leaves.splice(0..0, arrays.iter().map(|shape| zeros(e, &prefixed(n, shape))));
-            }
-            // The lengths of its inner lists, which were all equal.
-            if let (Some(length), None) = (from.n, to.n) {
-                leaves.push(e.full(DType::S32, &[n], length as f64));
-            }
-        }
-        let target = kind.element.iter().flat_map(Element::leaves).map(|shape| prefixed(kind.size(), &shape));
+        let leaves = match (&self.kind.element, &kind.element) {
+            (Some(from), Some(to)) => fitted(e, &[self.kind.size()], from, to, self.arrays(e)),
+            _ => self.arrays(e),
+        };
+        let target = kind.element.iter().flat_map(Element::leaves).map(|shape| prefixed(&[kind.size()], &shape));
         let leaves = leaves.into_iter().zip(target).map(|(leaf, shape)| enlarged(e, leaf, &shape.dims)).collect();
         List { kind: kind.clone(), leaves, len, only: None }
+    }
+}
+
+/// The arrays `[prefix…, element…]` of elements as those of a more general type, before they are enlarged to its sizes.
+fn fitted(e: &Emitter, prefix: &[i64], from: &Element, to: &Element, mut leaves: Vec<InstrId>) -> Vec<InstrId> {
+    let zeros_of = |element: &Element, prefix: &[i64]| -> Vec<InstrId> {
+        element.leaves().iter().map(|shape| zeros(e, &prefixed(prefix, shape))).collect()
+    };
+    match (from, to) {
+        (Element::List(from), Element::List(to)) => {
+            let length = if from.n.is_none() { leaves.pop() } else { None };
+            let mut leaves = match (&from.element, &to.element) {
+                (Some(inner), Some(outer)) => fitted(e, &[prefix, &[from.size()]].concat(), inner, outer, leaves),
+                (None, Some(outer)) => zeros_of(outer, &[prefix, &[to.size()]].concat()),
+                (_, None) => leaves,
+            };
+            // The lengths of inner lists, which were all equal.
+            let equal = from.n.filter(|_| to.n.is_none()).map(|length| e.full(DType::S32, prefix, length as f64));
+            leaves.extend(length.or(equal));
+            leaves
+        }
+        (Element::OneOf(from), Element::OneOf(to)) => {
+            let mut leaves = leaves.into_iter();
+            let parts: Vec<(&Element, Vec<InstrId>)> =
+                from.iter().map(|one| (one, leaves.by_ref().take(one.leaves().len()).collect())).collect();
+            let part = |to: &Element| match parts.iter().find(|(one, _)| one.joined(to).is_some()) {
+                Some((one, leaves)) => fitted(e, prefix, one, to, leaves.clone()),
+                None => zeros_of(to, prefix),
+            };
+            to.iter().flat_map(part).collect()
+        }
+        _ => leaves,
     }
 }
 
@@ -312,5 +361,7 @@ pub(crate) fn value(element: &Element, leaves: Vec<InstrId>) -> Value {
         (Element::Array(_), _) => Value::Nothing,
         (Element::List(kind), _) => Value::List(Rc::new(List::from_carried(kind, leaves))),
         (Element::Handle(handle), _) => Value::Handle(handle.clone()),
+        // `OptionalGetValue` chooses among its alternatives.
+        (Element::OneOf(_), _) => Value::Nothing,
     }
 }

@@ -13,6 +13,7 @@ mod constant;
 mod flow;
 mod frames;
 mod list;
+mod loops;
 mod ops;
 mod order;
 mod program;

@@ -15,9 +15,7 @@ fn is_assignment(op: &str) -> bool {
     op.starts_with("Assign")
         || op.starts_with("ResourceApply")
         || op.starts_with("Apply")
-        || op.starts_with("ScatterAdd")
-        || op.starts_with("ScatterSub")
-        || op.starts_with("ScatterUpdate")
+        || op.starts_with("Scatter") && op != "ScatterNd"
         || op.starts_with("ResourceScatter")
         || op.starts_with("SparseApply")
         || op.starts_with("ResourceSparseApply")

@@ -429,7 +429,7 @@ fn local_name(lines: &[Line], at: usize) -> String {
 /// The name of the option that is written as a kind's own value.
 fn first_option(kind: &str) -> &str {
     match kind {
-        "conv" => "filters",
+        "conv" | "conv_transpose" => "filters",
         "dense" => "units",
         "depthwise_conv" => "kernel_size",
         "max_pool" | "avg_pool" => "pool_size",

@@ -5,11 +5,13 @@ mod products;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::gelus::{self, Gelu};
+use super::heads::{self, Head};
 use super::initial::{initial, preferred};
 use super::network::{HeadLine, LayerLine, NetworkPort};
 use super::norms::{self, Norm, NormKind};
 use super::symbols::{Symbol, Symbols, shortest};
-use super::{Note, Notes, heads, network, region, shapes, terms};
+use super::{Note, Notes, network, region, shapes, terms};
 use crate::graph::Graph;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
@@ -24,8 +26,9 @@ struct Porting<'g, 'n> {
     /// Indices of layers, by name.
     at: BTreeMap<String, usize>,
     n_readers: IndexMap<Edge, usize>,
-    /// Normalisations written with plain ops, by the node of their result; and the nodes inside of them.
+    /// Normalisations and GELUs written with plain ops, by the node of their result; and the nodes inside of them.
     norms: HashMap<usize, Norm>,
+    gelus: HashMap<usize, Gelu>,
     inside: HashSet<usize>,
     /// Known output dims of layers, without the batch.
     dims: HashMap<String, Vec<i64>>,
@@ -69,7 +72,9 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     }
     let symbols = Symbols::new(graph);
     let order = in_order(graph, heads.iter().map(|head| head.logits.node));
-    let (norms, inside) = norms::norms(&symbols, &order);
+    let (norms, mut inside) = norms::norms(&symbols, &order);
+    let (gelus, inside_gelus) = gelus::gelus(&symbols, &order);
+    inside.extend(inside_gelus);
     let mut porting = Porting {
         symbols,
         port: NetworkPort {
@@ -82,6 +87,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         at: BTreeMap::new(),
         n_readers,
         norms,
+        gelus,
         inside,
         dims: HashMap::new(),
         momenta: network::momenta(graph),
@@ -95,28 +101,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     for idx in order {
         porting.node(idx);
     }
-    for head in &heads {
-        let edge = porting.symbols.behind_layers(head.logits);
-        match porting.symbols.of_edge.get(&edge) {
-            Some(Symbol::Layer(name)) => porting.port.heads.push(HeadLine {
-                output: name.clone(),
-                loss: head.loss.to_string(),
-                options: head.options.clone(),
-                labels: match head.labels {
-                    // A graph that only predicts has no labels, so each of several outputs gets a name for its labels.
-                    None if heads.len() > 1 => format!("{}_label", name.replace('/', "_")),
-                    labels => heads::labels_name(graph, labels),
-                },
-                weight: head.weight,
-            }),
-            _ => {
-                let text = format!("the loss at `{}` is not of layers alone", graph.body.nodes[head.logits.node].name);
-                let note = Note::new(graph, Some(head.logits.node), text, "").in_step();
-                porting.notes.missing.push(note);
-                porting.port.layers.clear();
-            }
-        }
-    }
+    porting.add_heads(&heads);
     porting.without_softmax();
     porting.note_renamed();
     porting.prune();
@@ -154,6 +139,34 @@ impl Porting<'_, '_> {
         self.symbols.of_edge.insert(Edge { node: idx, output: 0 }, symbol);
     }
 
+    /// The losses, each at the layer that it judges.
+    fn add_heads(&mut self, heads: &[Head]) {
+        let graph = self.symbols.graph;
+        for head in heads {
+            let edge = self.symbols.behind_layers(head.logits);
+            match self.symbols.of_edge.get(&edge) {
+                Some(Symbol::Layer(name)) => self.port.heads.push(HeadLine {
+                    output: name.clone(),
+                    loss: head.loss.to_string(),
+                    options: head.options.clone(),
+                    labels: match head.labels {
+                        // A graph that only predicts has no labels, so each of several outputs gets a name for its labels.
+                        None if heads.len() > 1 => format!("{}_label", name.replace('/', "_")),
+                        labels => heads::labels_name(graph, labels),
+                    },
+                    weight: head.weight,
+                }),
+                _ => {
+                    let name = &graph.body.nodes[head.logits.node].name;
+                    let text = format!("the loss at `{name}` is not of layers alone");
+                    let note = Note::new(graph, Some(head.logits.node), text, "").in_step();
+                    self.notes.missing.push(note);
+                    self.port.layers.clear();
+                }
+            }
+        }
+    }
+
     /// The layer that a node becomes, or belongs to.
     fn layer(&mut self, idx: usize, node: &Node) -> Symbol {
         let reads = |number: usize| match self.symbols.input(node, number) {
@@ -166,6 +179,12 @@ impl Porting<'_, '_> {
         if let Some(norm) = self.norms.remove(&idx) {
             return self.plain_norm(node, &norm);
         }
+        if let Some(gelu) = self.gelus.remove(&idx) {
+            return match self.symbols.of_edge.get(&gelu.x).cloned() {
+                Some(Symbol::Layer(x)) => self.push(node, "activation", gelu.word, Vec::new(), vec![x]),
+                _ => Symbol::Other,
+            };
+        }
         match (node.op.as_str(), reads(0), reads(1)) {
             ("Placeholder" | "PlaceholderV2", ..) => {
                 self.input(node, &node.name, node.dtype("dtype"), node.dims("shape"))
@@ -173,6 +192,8 @@ impl Porting<'_, '_> {
             ("IteratorGetNext" | "InfeedDequeueTuple" | "InfeedDequeue", ..) => self.first_of_pipeline(idx, node),
             ("Conv2D" | "DepthwiseConv2dNative", Some(x), _) => self.convolution(node, x),
             ("Conv2D", None, _) if self.sequence_input(node).is_some() => self.sequence_convolution(node),
+            ("Conv2DBackpropInput", ..) => self.transposed_convolution(node),
+            ("ResizeBilinear" | "ResizeNearestNeighbor", Some(x), _) => self.resized(node, x),
             ("Squeeze", Some(x), _) if self.kind_of(&x) == Some("conv1d") => Symbol::Layer(x),
             ("Max", Some(x), _) => self.maximum(node, x),
             ("MatMul", Some(x), _) => self.dense(node, x),
@@ -376,9 +397,16 @@ impl Porting<'_, '_> {
     /// A normalisation written with plain ops.
     fn plain_norm(&mut self, node: &Node, norm: &Norm) -> Symbol {
         let Some(Symbol::Layer(x)) = self.symbols.of_edge.get(&norm.x).cloned() else { return Symbol::Other };
-        let kind = match norm.kind {
-            NormKind::Batch => "batch_norm",
-            NormKind::Layer => "layer_norm",
+        let rank = self.dims.get(&x).map(|dims| dims.len() as i64 + 1);
+        let kind = match (norm.kind, rank) {
+            (NormKind::Batch, Some(rank)) if norm.axes.iter().copied().ne(0..rank - 1) && !norm.axes.is_empty() => {
+                return self.unclaimed(node);
+            }
+            (NormKind::Layer, Some(rank)) if norm.axes != [-1] && norm.axes != [rank - 1] => {
+                return self.unclaimed(node);
+            }
+            (NormKind::Batch, _) => "batch_norm",
+            (NormKind::Layer, _) => "layer_norm",
         };
         if kind == "batch_norm" && !self.momenta.is_empty() {
             let text = "the moving variance takes the batch's variance as it is; here times n / (n - 1), as fused batch norms do";

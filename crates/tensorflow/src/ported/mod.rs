@@ -5,6 +5,7 @@
 //! node, and never guessed.
 
 mod blocks;
+mod gelus;
 mod heads;
 mod initial;
 mod inline;

@@ -18,6 +18,8 @@ pub(super) enum NormKind {
 /// A normalisation.
 pub(super) struct Norm {
     pub kind: NormKind,
+    /// The axes of its statistics; none of running ones.
+    pub axes: Vec<i64>,
     pub x: Edge,
     pub gamma: Option<Edge>,
     pub beta: Option<Edge>,
@@ -94,22 +96,22 @@ fn norm(symbols: &Symbols<'_>, idx: usize) -> Option<Norm> {
     let (variance, _) = pair(sum, &["Add", "AddV2"])?;
     let epsilon = symbols.scalar(symbols.node(sum.node), 1)?;
     let variance = through(symbols, variance);
-    let kind = match symbols.node(mean.node).op.as_str() {
+    let (kind, axes) = match symbols.node(mean.node).op.as_str() {
         "Mean" => {
             let axes = axes(symbols, mean)?;
             if axes != self::axes(symbols, variance)? {
                 return None;
             }
             match axes[..] {
-                [0, ..] => NormKind::Batch,
-                [_] => NormKind::Layer,
+                [0, ..] => (NormKind::Batch, axes),
+                [_] => (NormKind::Layer, axes),
                 _ => return None,
             }
         }
-        "ReadVariableOp" | "VarHandleOp" | "VariableV2" | "Variable" => NormKind::Batch,
+        "ReadVariableOp" | "VarHandleOp" | "VariableV2" | "Variable" => (NormKind::Batch, Vec::new()),
         _ => return None,
     };
-    Some(Norm { kind, x, gamma, beta: Some(beta), epsilon })
+    Some(Norm { kind, axes, x, gamma, beta: Some(beta), epsilon })
 }
 
 fn axes(symbols: &Symbols<'_>, mean: Edge) -> Option<Vec<i64>> {

@@ -4,7 +4,7 @@ use super::network::LayerLine;
 
 /// The output dims of a layer, given its input dims.
 pub(super) fn output_dims(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Option<Vec<i64>> {
-    let option = |name: &str| line.options.iter().find(|(option, _)| *option == name).map(|(_, value)| value.as_str());
+    let option = |name: &str| option(line, name);
     let first = || reads.first().copied().flatten().cloned();
     if option("data_format").is_some() {
         return None;
@@ -35,6 +35,7 @@ pub(super) fn output_dims(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Opti
             let length = if is_same { *dims.first()? } else { dims.first()? - covered + 1 };
             Some(vec![(length + by - 1).checked_div(by)?, line.first.parse().ok()?])
         }
+        "conv_transpose" => transposed(line, &first()?),
         "depthwise_conv" => {
             let n = option("depth_multiplier").map_or(Some(1), |n| n.parse().ok())?;
             slid(pair(&line.first)?, Some(first()?.last()? * n))
@@ -75,6 +76,27 @@ pub(super) fn output_dims(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Opti
         }
         _ => first(),
     }
+}
+
+fn option<'l>(line: &'l LayerLine, name: &str) -> Option<&'l str> {
+    line.options.iter().find(|(option, _)| *option == name).map(|(_, value)| value.as_str())
+}
+
+/// The output dims of a transposed convolution.
+fn transposed(line: &LayerLine, dims: &[i64]) -> Option<Vec<i64>> {
+    let [height, width, _] = dims[..] else { return None };
+    let (size, strides) = (pair(option(line, "kernel_size")?)?, pair(option(line, "strides").unwrap_or("1"))?);
+    let added = option(line, "output_padding").and_then(pair);
+    let is_same = option(line, "padding") == Some("same");
+    let along = |at: usize, n: i64| match added {
+        Some(added) => {
+            let spread = (n - 1).saturating_mul(strides[at]).saturating_add(size[at]);
+            spread - if is_same { 2 * (size[at] / 2) } else { 0 } + added[at]
+        }
+        None if is_same => n.saturating_mul(strides[at]),
+        None => n.saturating_mul(strides[at]).saturating_add((size[at] - strides[at]).max(0)),
+    };
+    Some(vec![along(0, height), along(1, width), line.first.parse().ok()?])
 }
 
 /// `3` or `[3, 5]`.

@@ -8,9 +8,9 @@
 use std::collections::HashSet;
 
 use super::region;
-use super::symbols::{Symbols, is_variable};
+use super::symbols::{Symbols, constant, is_variable};
 use crate::graph::Graph;
-use crate::node::Node;
+use crate::node::{Edge, Node};
 use bf16scope_hlo::DType;
 
 /// A mistake that the graph shows.
@@ -55,7 +55,7 @@ pub enum SlipKind {
     Bf16Counter,
     /// float16 in a TPU program, which TPUs compute slowly or not.
     Float16,
-    /// A loss reads a softmax's probabilities as logits.
+    /// A loss reads the probabilities of a softmax or sigmoid as logits.
     ProbabilitiesAsLogits,
     /// A regulariser's term is in a collection, and in no loss whose gradient is taken.
     UnaddedRegulariser,
@@ -96,7 +96,7 @@ impl SlipKind {
             SlipKind::Bf16Counter => "whole numbers above 256 are rounded",
             SlipKind::Float16 => "a TPU computes f16 slowly or not, and f16 ends at 65504",
             SlipKind::ProbabilitiesAsLogits => {
-                "the loss takes the softmax of a softmax: no class gets more than e times another's share, and gradients are small"
+                "the loss takes a softmax or sigmoid itself: of logits from 0 to 1 no class gets more than e times another's share"
             }
             SlipKind::UnaddedRegulariser => "it is kept in a collection, and changes nothing until the loss has it",
         }
@@ -121,7 +121,7 @@ impl SlipKind {
             SlipKind::Bf16Counter => "tf.cast(global_step, tf.float32)",
             SlipKind::Float16 => "tf.bfloat16",
             SlipKind::ProbabilitiesAsLogits => {
-                "give the loss what is before the softmax (of Keras: classifier_activation=None)"
+                "give the loss what is before the softmax or sigmoid (of Keras: classifier_activation=None)"
             }
             SlipKind::UnaddedRegulariser => "loss += tf.losses.get_regularization_loss()",
         }
@@ -143,6 +143,9 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
         let is_half = node.dtype("T") == Some(DType::F16) && region::is_weighted(&node.op);
         if is_half && is_tpu {
             shown.push((SlipKind::Float16, idx));
+        }
+        if reads_probabilities(&symbols, node) {
+            shown.push((SlipKind::ProbabilitiesAsLogits, idx));
         }
     }
     if let Some(sum) = summed_over_cores(&symbols, loss) {
@@ -180,14 +183,8 @@ fn node_slips(
         "Softmax" | "LogSoftmax" if is_bf16("T") && is_forward && behind.contains(&idx) => {
             shown.push((SlipKind::Bf16Loss, idx));
         }
-        "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" => {
-            if is_bf16("T") {
-                shown.push((SlipKind::Bf16Loss, idx));
-            }
-            let logits = node.inputs.first().map(|edge| &symbols.node(symbols.behind(*edge).node).op);
-            if logits.is_some_and(|op| op == "Softmax") {
-                shown.push((SlipKind::ProbabilitiesAsLogits, idx));
-            }
+        "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" if is_bf16("T") => {
+            shown.push((SlipKind::Bf16Loss, idx));
         }
         "Sum" | "Mean" if is_bf16("T") && is_forward && behind.contains(&idx) => {
             shown.push((SlipKind::Bf16LossSum, idx))
@@ -198,6 +195,10 @@ fn node_slips(
         // tf.nn.moments: the variance is a mean of squared differences.
         "SquaredDifference" if is_bf16("T") && is_forward && node.name.contains("moments/") => {
             shown.push((SlipKind::Bf16Statistics, idx));
+        }
+        // A batch norm by hand: what is below the root.
+        "Rsqrt" | "Sqrt" | "Pow" if is_forward && !behind.contains(&idx) => {
+            shown.extend(bf16_variance(symbols, node).map(|mean| (SlipKind::Bf16Statistics, mean)));
         }
         "CrossReplicaSum" if is_bf16("T") => shown.push((SlipKind::Bf16GradientSum, idx)),
         op if (op.starts_with("Apply") || op.starts_with("ResourceApply")) && is_bf16("T") => {
@@ -228,6 +229,64 @@ fn node_slips(
         }
         _ => {}
     }
+}
+
+/// Whether a cross-entropy's logits are the result of a softmax or sigmoid. TensorFlow writes the one of sigmoids with
+/// `log1p(exp(select(logits >= 0, -logits, logits)))`.
+fn reads_probabilities(symbols: &Symbols<'_>, node: &Node) -> bool {
+    let producer =
+        |node: &Node, number: usize| node.inputs.get(number).map(|edge| symbols.node(symbols.behind(*edge).node));
+    let logits = match node.op.as_str() {
+        "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" => producer(node, 0),
+        "Log1p" if !region::is_backward(&node.name) => producer(node, 0)
+            .filter(|exp| exp.op == "Exp")
+            .and_then(|exp| producer(exp, 0))
+            .filter(|select| matches!(select.op.as_str(), "Select" | "SelectV2"))
+            .and_then(|select| producer(select, 2)),
+        _ => None,
+    };
+    logits.is_some_and(|logits| matches!(logits.op.as_str(), "Softmax" | "Sigmoid"))
+}
+
+/// The bf16 mean of squares over the batch below a root: a batch norm's variance, written by hand as a mean of squared
+/// differences or as E(x²) - E(x)².
+fn bf16_variance(symbols: &Symbols<'_>, root: &Node) -> Option<usize> {
+    let producer = |edge: &Edge| {
+        let mut idx = symbols.behind(*edge).node;
+        for _ in 0..4 {
+            let node = symbols.node(idx);
+            match (node.op.as_str(), node.inputs.first()) {
+                ("Squeeze" | "ExpandDims", Some(input)) => idx = symbols.behind(*input).node,
+                _ => break,
+            }
+        }
+        idx
+    };
+    let is_square = |idx: usize| {
+        let node = symbols.node(idx);
+        matches!(node.op.as_str(), "Square" | "SquaredDifference")
+            || node.op == "Mul" && !node.inputs.is_empty() && node.inputs.first() == node.inputs.get(1)
+    };
+    let is_variance = |idx: &usize| {
+        let node = symbols.node(*idx);
+        let axes = || constant(symbols.node(symbols.behind(*node.inputs.get(1)?).node));
+        node.op == "Mean"
+            && node.dtype("T") == Some(DType::BF16)
+            // `tf.nn.moments` is shown by its squared difference.
+            && !node.name.contains("moments/")
+            && node.inputs.first().is_some_and(|edge| is_square(producer(edge)))
+            && axes().is_some_and(|(_, axes)| axes.contains(&0.0))
+    };
+    let sum = symbols.node(producer(root.inputs.first()?));
+    if !matches!(sum.op.as_str(), "Add" | "AddV2") {
+        return None;
+    }
+    let terms = sum.inputs.iter().map(producer);
+    let mut means = terms.flat_map(|idx| match symbols.node(idx).op.as_str() {
+        "Sub" => symbols.node(idx).inputs.iter().map(producer).collect::<Vec<usize>>(),
+        _ => vec![idx],
+    });
+    means.find(is_variance)
 }
 
 /// Whether a node assigns moving statistics a value that was rounded to bf16.

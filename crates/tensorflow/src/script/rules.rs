@@ -43,11 +43,13 @@ pub fn read_script(text: &str) -> ScriptReading {
 
 type RuleOfScript = fn(&Script) -> Vec<Finding>;
 
-const RULES: [RuleOfScript; 14] = [
+const RULES: [RuleOfScript; 16] = [
     scope_around_compile,
     scope_in_a_comment,
     cast_without_use,
+    cast_never_read,
     statistics_through_a_cast,
+    statistics_by_hand,
     scaling_with_bf16,
     half_on_a_tpu,
     optimizer_without_shards,
@@ -95,16 +97,25 @@ impl Script {
         &rest[..end]
     }
 
-    /// The value last assigned to a name before line `at`, within that line's function.
-    fn value_of(&self, name: &str, at: usize) -> Option<&[Token]> {
+    /// The function around line `at`: its first line, and the number of the first line behind it.
+    fn function_around(&self, at: usize) -> Option<(usize, usize)> {
+        let lines = self.lines();
+        let is_def = |line: &Line| line.tokens.first().and_then(Token::name) == Some("def");
+        let first = (0..at).rev().find(|first| lines[*first].indent < lines[at].indent && is_def(&lines[*first]))?;
+        let end = first + 1 + self.block(first).len();
+        (at < end).then_some((first, end))
+    }
+
+    /// The value last assigned to a name before line `at`, within that line's function, and the line of the assignment.
+    fn value_of(&self, name: &str, at: usize) -> Option<(usize, &[Token])> {
         let indent = self.lines()[at].indent;
-        let starts_function = |line: &&Line| {
+        let starts_function = |line: &Line| {
             line.indent < indent
                 && line.tokens.first().and_then(Token::name).is_some_and(|word| word == "def" || word == "class")
         };
-        let before = self.lines()[..at].iter().rev().take_while(|line| !starts_function(line));
-        let mut values = before.filter_map(|line| match &line.tokens[..] {
-            [Token::Name(known), equals, value @ ..] if equals.is("=") && known == name => Some(value),
+        let before = self.lines()[..at].iter().enumerate().rev().take_while(|(_, line)| !starts_function(line));
+        let mut values = before.filter_map(|(at, line)| match &line.tokens[..] {
+            [Token::Name(known), equals, value @ ..] if equals.is("=") && known == name => Some((at, value)),
             _ => None,
         });
         values.next()
@@ -150,7 +161,11 @@ impl Script {
 }
 
 fn has(line: &Line, word: &str) -> bool {
-    line.tokens.iter().any(|token| token.name() == Some(word))
+    has_name(&line.tokens, word)
+}
+
+fn has_name(tokens: &[Token], word: &str) -> bool {
+    tokens.iter().any(|token| token.name() == Some(word))
 }
 
 fn has_text(line: &Line, part: &str) -> bool {
@@ -164,10 +179,14 @@ fn calls(line: &Line, word: &str) -> bool {
 
 /// The tokens of the arguments of the first call of `word`.
 fn arguments<'l>(line: &'l Line, word: &str) -> &'l [Token] {
-    let Some(at) = line.tokens.windows(2).position(|pair| pair[0].name() == Some(word) && pair[1].is("(")) else {
+    arguments_in(&line.tokens, word)
+}
+
+fn arguments_in<'l>(tokens: &'l [Token], word: &str) -> &'l [Token] {
+    let Some(at) = tokens.windows(2).position(|pair| pair[0].name() == Some(word) && pair[1].is("(")) else {
         return &[];
     };
-    let inside = &line.tokens[at + 2..];
+    let inside = &tokens[at + 2..];
     let mut depth = 1;
     for (n, token) in inside.iter().enumerate() {
         match token {
@@ -184,8 +203,12 @@ fn arguments<'l>(line: &'l Line, word: &str) -> &'l [Token] {
 
 /// The argument of a call with this keyword, or at this position.
 fn argument<'l>(line: &'l Line, word: &str, name: &str, place: usize) -> &'l [Token] {
+    argument_in(&line.tokens, word, name, place)
+}
+
+fn argument_in<'l>(tokens: &'l [Token], word: &str, name: &str, place: usize) -> &'l [Token] {
     let mut depth = 0;
-    let mut parts = arguments(line, word).split(|token| {
+    let mut parts = arguments_in(tokens, word).split(|token| {
         match token {
             Token::Sign("(" | "[" | "{") => depth += 1,
             Token::Sign(")" | "]" | "}") => depth -= 1,
@@ -199,9 +222,9 @@ fn argument<'l>(line: &'l Line, word: &str, name: &str, place: usize) -> &'l [To
     named.or_else(|| all.get(place).copied().filter(|part| !is_named(part))).unwrap_or_default()
 }
 
-/// Whether an expression is a call of softmax, and not an expression that only contains one.
-fn is_softmax(value: &[Token]) -> bool {
-    let Some(open) = value.iter().position(|token| token.is("(")) else { return false };
+/// The function that an expression calls, unless the call is only a part of it.
+fn called(value: &[Token]) -> Option<&str> {
+    let open = value.iter().position(|token| token.is("("))?;
     let (mut depth, mut end) = (0, open);
     for (at, token) in value.iter().enumerate().skip(open) {
         match token {
@@ -214,8 +237,28 @@ fn is_softmax(value: &[Token]) -> bool {
             break;
         }
     }
-    let called = open.checked_sub(1).and_then(|at| value[at].name());
-    end + 1 == value.len() && called.is_some_and(|name| name.eq_ignore_ascii_case("softmax"))
+    let is_path = value[..open].iter().all(|token| token.name().is_some() || token.is("."));
+    open.checked_sub(1).and_then(|at| value[at].name()).filter(|_| is_path && end + 1 == value.len())
+}
+
+/// Whether an expression of line `at` is the result of a softmax or sigmoid, by name or through casts.
+fn is_probability(script: &Script, value: &[Token], at: usize) -> bool {
+    let (mut value, mut at) = (value, at);
+    for _ in 0..8 {
+        if let [Token::Name(name)] = value {
+            match script.value_of(name, at) {
+                Some((line, assigned)) => (at, value) = (line, assigned),
+                None => return false,
+            }
+            continue;
+        }
+        match called(value) {
+            Some(word) if word.eq_ignore_ascii_case("softmax") || word == "sigmoid" => return true,
+            Some(word @ ("cast" | "identity")) => value = argument_in(value, word, "x", 0),
+            _ => return false,
+        }
+    }
+    false
 }
 
 fn says_bf16(line: &Line) -> bool {
@@ -231,11 +274,13 @@ fn slip(line: u32, what: &'static str, why: &'static str, mend: &'static str) ->
     Finding { line, what, why, mend, is_slip: true }
 }
 
+fn opens_scope(line: &Line) -> bool {
+    line.tokens.first().and_then(Token::name) == Some("with") && has(line, "bfloat16_scope")
+}
+
 fn scope_around_compile(script: &Script) -> Vec<Finding> {
-    let is_scope =
-        |line: &Line| line.tokens.first().and_then(Token::name) == Some("with") && has(line, "bfloat16_scope");
     let around = (0..script.lines().len()).filter(|at| {
-        is_scope(&script.lines()[*at]) && {
+        opens_scope(&script.lines()[*at]) && {
             let block = script.block(*at);
             block.iter().any(|line| calls(line, "compile"))
                 || (!block.is_empty() && block.iter().all(|line| calls(line, "fit")))
@@ -255,31 +300,77 @@ fn scope_in_a_comment(script: &Script) -> Vec<Finding> {
     hits.map(|(line, _)| slip(*line, what, why, "take the # away, and indent what it is about")).collect()
 }
 
+const UNUSED_CAST: &str = "a cast whose result is not used";
+
+/// Why an unused cast is a mistake, and the line that is meant.
+fn unused_cast(line: &Line) -> Finding {
+    match says_bf16(line) {
+        true => slip(
+            line.number,
+            UNUSED_CAST,
+            "a cast gives a new tensor; the old one stays f32",
+            "x = tf.cast(x, tf.bfloat16)",
+        ),
+        false => slip(
+            line.number,
+            UNUSED_CAST,
+            "a cast gives a new tensor; the old one stays bfloat16",
+            "logits = tf.cast(logits, tf.float32), and give these to the loss",
+        ),
+    }
+}
+
 fn cast_without_use(script: &Script) -> Vec<Finding> {
     let is_alone = |line: &&Line| {
         let names =
             line.tokens.iter().take_while(|token| !token.is("(")).filter(|token| token.name().is_some()).count();
-        let is_call =
-            matches!(&line.tokens[..], [Token::Name(_), ..]) && line.tokens.last().is_some_and(|token| token.is(")"));
-        let starts_cast =
-            line.tokens.iter().take_while(|token| !token.is("(")).last().and_then(Token::name) == Some("cast");
-        let starts_to =
-            line.tokens.iter().take_while(|token| !token.is("(")).last().and_then(Token::name) == Some("to");
+        let is_call = matches!(&line.tokens[..], [Token::Name(first), ..] if first != "return" && first != "yield")
+            && line.tokens.last().is_some_and(|token| token.is(")"));
+        let word = line.tokens.iter().take_while(|token| !token.is("(")).last().and_then(Token::name);
+        let is_cast = match word {
+            Some("cast") => says_bf16(line) || has(line, "float32"),
+            // `model.to(torch.float32)` changes a module of PyTorch in place.
+            Some("to") => says_bf16(line),
+            _ => false,
+        };
         is_call
             && names > 1
-            && (starts_cast || starts_to)
-            && says_bf16(line)
+            && is_cast
             && !line
                 .tokens
                 .iter()
                 .any(|token| token.is("=") && line.tokens.first() != Some(token) && !in_brackets(line, token))
     };
-    let what = "a cast whose result is not used";
-    let hits = script.lines().iter().filter(is_alone);
-    hits.map(|line| {
-        slip(line.number, what, "a cast gives a new tensor; the old one stays f32", "x = tf.cast(x, tf.bfloat16)")
-    })
-    .collect()
+    script.lines().iter().filter(is_alone).map(unused_cast).collect()
+}
+
+/// Casts in a function whose name nothing in that function reads.
+fn cast_never_read(script: &Script) -> Vec<Finding> {
+    let mut hits = Vec::new();
+    for (at, line) in script.lines().iter().enumerate() {
+        let [Token::Name(name), equals, value @ ..] = &line.tokens[..] else { continue };
+        let is_cast = equals.is("=") && called(value) == Some("cast") && (says_bf16(line) || has(line, "float32"));
+        if !is_cast {
+            continue;
+        }
+        let Some((first, end)) = script.function_around(at) else { continue };
+        let in_text = format!("{{{name}");
+        let reads = |other: usize| {
+            let line = &script.lines()[other];
+            let tokens = match &line.tokens[..] {
+                [Token::Name(known), equals, value @ ..] if known == name && equals.is("=") => value,
+                tokens => tokens,
+            };
+            has_name(tokens, name) || has_text(line, &in_text) || has(line, "locals")
+        };
+        // A function that ends without a result may leave it to what the file does not show.
+        let returns =
+            (first + 1..end).any(|other| script.lines()[other].tokens.first().and_then(Token::name) == Some("return"));
+        if returns && !(first + 1..end).any(|other| other != at && reads(other)) {
+            hits.push(unused_cast(line));
+        }
+    }
+    hits
 }
 
 /// Whether the first token equal to this one is inside brackets.
@@ -314,6 +405,42 @@ fn statistics_through_a_cast(script: &Script) -> Vec<Finding> {
         slip(line.number, what, why, "assign the f32 value; batch norm's variables stay f32 in a bf16 scope")
     })
     .collect()
+}
+
+/// A batch norm by hand in a bf16 scope: a mean of squares over the batch, and a root of it.
+fn statistics_by_hand(script: &Script) -> Vec<Finding> {
+    let mut hits = Vec::new();
+    let scopes = (0..script.lines().len()).filter(|at| opens_scope(&script.lines()[*at]));
+    for block in scopes.map(|at| script.block(at)) {
+        for (at, line) in block.iter().enumerate() {
+            let (name, word) = match &line.tokens[..] {
+                [Token::Name(name), equals, ..] if equals.is("=") => (name, "reduce_mean"),
+                [Token::Name(_), comma, Token::Name(name), equals, ..] if comma.is(",") && equals.is("=") => {
+                    (name, "moments")
+                }
+                _ => continue,
+            };
+            let is_square = |token: &Token| matches!(token.name(), Some("square" | "squared_difference"));
+            let is_mean = word == "moments" || arguments(line, word).iter().any(is_square);
+            let axes = match argument(line, word, "axis", 1) {
+                [] => argument(line, word, "axes", 1),
+                axes => axes,
+            };
+            let is_zero = |token: &Token| *token == Token::Number("0".to_string());
+            let is_over_batch = matches!(axes, [first] if is_zero(first))
+                || matches!(axes, [open, first, ..] if (open.is("[") || open.is("(")) && is_zero(first));
+            let casts = |line: &Line| calls(line, "cast") && has(line, "float32") || calls(line, "to_float");
+            let is_f32 = block[..=at].iter().any(casts);
+            let roots = ["rsqrt", "sqrt", "batch_normalization"];
+            let is_root = |line: &Line| roots.iter().any(|root| has_name(arguments(line, root), name));
+            if is_mean && is_over_batch && !is_f32 && block[at + 1..].iter().any(is_root) {
+                // A graph shows the same slip.
+                let kind = SlipKind::Bf16Statistics;
+                hits.push(slip(line.number, kind.what(), kind.why(), kind.mend()));
+            }
+        }
+    }
+    hits
 }
 
 fn scaling_with_bf16(script: &Script) -> Vec<Finding> {
@@ -411,7 +538,7 @@ fn rate_without_use(script: &Script) -> Vec<Finding> {
 }
 
 fn remainder_kept(script: &Script) -> Vec<Finding> {
-    if !script.is_tpu || !script.any("TPUEstimator") && !script.any("TPUStrategy") {
+    if !["TPUEstimator", "TPUEstimatorSpec", "TPUStrategy"].iter().any(|word| script.any(word)) {
         return Vec::new();
     }
     let keeps = |line: &&Line| {
@@ -476,6 +603,9 @@ fn long_labels(script: &Script) -> Vec<Finding> {
 
 fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
     let losses = [
+        "sigmoid_cross_entropy",
+        "sigmoid_cross_entropy_with_logits",
+        "weighted_cross_entropy_with_logits",
         "softmax_cross_entropy",
         "sparse_softmax_cross_entropy",
         "softmax_cross_entropy_with_logits",
@@ -486,13 +616,10 @@ fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
     for (at, line) in script.lines().iter().enumerate() {
         let Some(loss) = losses.iter().find(|loss| calls(line, loss)) else { continue };
         let logits = argument(line, loss, "logits", 1);
-        let is_probabilities = match logits {
-            [Token::Name(name)] => script.value_of(name, at).is_some_and(is_softmax),
-            value => is_softmax(value),
-        };
-        if is_probabilities {
-            let why = "the loss takes a softmax itself: of probabilities it is flat";
-            hits.push(slip(line.number, "probabilities given as logits", why, "give what goes into the softmax"));
+        if is_probability(script, logits, at) {
+            let why = "the loss takes a softmax or sigmoid itself: of probabilities it is flat";
+            let mend = "give what goes into the softmax or sigmoid";
+            hits.push(slip(line.number, "probabilities given as logits", why, mend));
         }
     }
     let is_keras = script.lines().iter().find(|line| {

@@ -1,9 +1,9 @@
 """Makes the fixtures of this folder: TensorFlow's results of each op on random inputs.
 
-    python make.py FOLDER [lists]
+    python make.py FOLDER [lists|more]
 
 writes ops.pb (one GraphDef, a name scope for each case) and ops.safetensors (inputs and outputs, by the graph's names), or of loops
-with lists (TensorArray, gradients of loops) lists.pb and lists.safetensors.
+with lists (TensorArray, gradients of loops) lists.pb and lists.safetensors, or of ops that came later more.pb and more.safetensors.
 `tests/ops.rs` lowers the graph and compares. TensorFlow 2.15.1 made what is committed.
 """
 
@@ -413,6 +413,78 @@ def lists():
             case(named("second_order"), second, f32(3), terms=400)
 
 
+def more():
+    special = np.array([-30.5, -2.25, -0.5, 0.25, 0.5, 1.0, 1.5, 2.0, 7.5, 100.0], np.float32)
+    case("Atan", with_gradient(lambda x: raw.Atan(x=x)), f32(7, low=-9.0, high=9.0), terms=16)
+    case("Erfc", with_gradient(lambda x: raw.Erfc(x=x)), f32(9, low=-4.0, high=4.0), terms=32)
+    case("Erfinv", with_gradient(lambda x: raw.Erfinv(x=x)), f32(9, low=-0.9, high=0.9), terms=32)
+    case("Erfinv_ends", lambda x: raw.Erfinv(x=x), np.array([-1.0, 1.0, 0.0], np.float32))
+    case("Ndtri", with_gradient(lambda x: raw.Ndtri(x=x)), f32(7, low=0.05, high=0.95), terms=40)
+    case("Lgamma", lambda x: raw.Lgamma(x=x), special, terms=64)
+    case("lgamma_gradient", with_gradient(lambda x: raw.Lgamma(x=x)), f32(9, low=0.2, high=9.0), terms=64)
+    case("Digamma", lambda x: raw.Digamma(x=x), special, terms=64)
+    case("AccumulateNV2", lambda x, y: raw.AccumulateNV2(inputs=[x, y, x], shape=[4]), f32(4), f32(4), terms=3)
+    case("LRN_gradient", with_gradient(lambda x: raw.LRN(input=x, depth_radius=2, bias=1.5, alpha=0.3, beta=0.6)), f32(1, 2, 2, 7), terms=60)
+    x = f32(2, 3, 4)
+    case("MirrorPad_reflect", with_gradient(lambda x: tf.pad(x, [[1, 0], [2, 1], [0, 3]], "REFLECT")), x, terms=8)
+    case("MirrorPad_symmetric", with_gradient(lambda x: tf.pad(x, [[2, 2], [0, 1], [4, 0]], "SYMMETRIC")), x, terms=16)
+    case("SpaceToBatchND", with_gradient(lambda x: raw.SpaceToBatchND(input=x, block_shape=[2, 3], paddings=[[1, 0], [0, 2]])), f32(2, 3, 4, 2))
+    case("SpaceToBatchND_1d", with_gradient(lambda x: raw.SpaceToBatchND(input=x, block_shape=[2], paddings=[[1, 2]])), f32(2, 5, 3))
+    case("BatchToSpaceND", with_gradient(lambda x: raw.BatchToSpaceND(input=x, block_shape=[2, 3], crops=[[1, 0], [0, 2]])), f32(12, 2, 2, 2))
+    case("SpaceToBatch", with_gradient(lambda x: raw.SpaceToBatch(input=x, block_size=2, paddings=[[1, 0], [0, 1]])), f32(1, 3, 5, 2))
+    case("BatchToSpace", with_gradient(lambda x: raw.BatchToSpace(input=x, block_size=2, crops=[[0, 1], [0, 0]])), f32(8, 2, 3, 1))
+
+    def dilated(x, w):
+        """A convolution at rate 2 as tf.nn.convolution and tf.layers wrote it before kernels had dilations."""
+        wide = tf.space_to_batch(x, [2, 2], [[2, 3], [2, 2]])
+        return tf.batch_to_space(tf.nn.conv2d(wide, w, 1, "VALID"), [2, 2], [[0, 1], [0, 0]])
+
+    case("dilated", with_gradient(dilated), f32(2, 5, 6, 2), f32(3, 3, 2, 3), terms=120)
+    for n, (k, s, r, pad) in enumerate([(3, 1, 1, "SAME"), (2, 2, 1, "VALID"), (3, 2, 2, "SAME")]):
+        patches = lambda x, k=k, s=s, r=r, pad=pad: raw.ExtractImagePatches(images=x, ksizes=[1, k, k, 1], strides=[1, s, s, 1], rates=[1, r, r, 1], padding=pad)
+        case(f"ExtractImagePatches_{n}", patches, f32(2, 6, 5, 2))
+    lengths = np.array([3, 0, 5, 1], np.int32)
+    case("ReverseSequence", with_gradient(lambda x, n: tf.reverse_sequence(x, n, seq_axis=1, batch_axis=0)), f32(4, 5, 2), lengths)
+    case("ReverseSequence_time", with_gradient(lambda x, n: tf.reverse_sequence(x, n, seq_axis=0, batch_axis=2)), f32(5, 2, 4), lengths.astype(np.int64))
+    places = np.array([[1, 0], [3, 1]], np.int32)
+    for op in ["Update", "Sub", "Max", "Min"]:
+        scattered = lambda x, i, u, op=op: getattr(raw, f"TensorScatter{op}")(tensor=x, indices=i, updates=u)
+        smooth = op in ("Update", "Sub")
+        case(f"TensorScatter{op}", with_gradient(scattered) if smooth else scattered, f32(4, 2), places, f32(2), terms=3)
+    case("TensorScatterUpdate_rows", lambda x, i, u: raw.TensorScatterUpdate(tensor=x, indices=i, updates=u), i32(4, 3), np.array([[2], [0]], np.int32), i32(2, 3))
+    case("SparseToDense", lambda i, v: raw.SparseToDense(sparse_indices=i, output_shape=[4, 3], sparse_values=v, default_value=-1.0), np.array([[0, 2], [1, 0], [3, 1]], np.int32), f32(3))
+    case("SparseToDense_vector", lambda i: raw.SparseToDense(sparse_indices=i, output_shape=[6], sparse_values=1.0, default_value=0.0), np.array([0, 2, 5], np.int64))
+    for op in ["Mean", "Max", "Min"]:
+        case(f"Segment{op}", lambda x, op=op: getattr(raw, f"Segment{op}")(data=x, segment_ids=[0, 0, 2, 3, 3, 3]), f32(6, 2), terms=6)
+    case("MatrixDiag", with_gradient(lambda x: raw.MatrixDiag(diagonal=x)), f32(2, 3), terms=3)
+    case("MatrixDiagV3", lambda x: raw.MatrixDiagV3(diagonal=x, k=0, num_rows=3, num_cols=5, padding_value=2.5), f32(2, 3))
+    case("MatrixDiagPart", with_gradient(lambda x: raw.MatrixDiagPart(input=x)), f32(2, 3, 3))
+    case("MatrixDiagPartV3", lambda x, y: [raw.MatrixDiagPartV3(input=x, k=0, padding_value=0.0), raw.MatrixDiagPartV3(input=y, k=0, padding_value=0.0)], f32(2, 3, 4), f32(4, 2))
+    case("MatrixSetDiag", lambda x, d: [raw.MatrixSetDiagV3(input=x, diagonal=d, k=0), raw.MatrixSetDiag(input=tf.transpose(x, [0, 2, 1]), diagonal=d)], f32(2, 3, 4), f32(2, 3))
+    case("Diag", with_gradient(lambda x: raw.Diag(diagonal=x)), f32(2, 3), terms=3)
+    case("DiagPart", lambda x: raw.DiagPart(input=x), f32(2, 3, 2, 3))
+    branches()
+
+
+def branches():
+    """Gradients of branches that save values of different shapes and dtypes, in control flow of version 2."""
+    v1.enable_control_flow_v2()
+    w = np.linspace(-1.0, 1.0, 9).reshape(3, 3).astype(np.float32)
+    rows = {
+        "products": lambda p, x: tf.cond(p, lambda: tf.nn.relu(tf.matmul(x, w) + 0.1), lambda: tf.nn.softplus(tf.matmul(x, w)) * 0.5),
+        "slices": lambda p, x: tf.cond(p, lambda: tf.exp(x[:2] * x[:2])[0], lambda: tf.tanh(x)[1] * tf.sin(x)[2]),
+        "dtypes": lambda p, x: tf.cond(p, lambda: tf.where(x > 0.0, x * x, x)[0], lambda: tf.sin(x)[3] * tf.cast(tf.argmax(x[0]), tf.float32)),
+        "nested": lambda p, x: tf.cond(p, lambda: tf.cond(x[0, 0] > -9.0, lambda: tf.exp(x)[0], lambda: tf.sin(x[:2])[1]), lambda: tf.tanh(x)[1]),
+        "in_loop": lambda p, x: tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.cond(tf.equal(i % 2 == 0, p), lambda: tf.sin(h[:2] * h[:2])[0] + h, lambda: tf.tanh(h) * h)), [0, x], maximum_iterations=3)[1],
+        "loop_inside": lambda p, x: tf.cond(p, lambda: tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.sin(h) * h), [0, x[0]], maximum_iterations=3)[1], lambda: tf.tanh(x)[1]),
+    }
+    for name, build in rows.items():
+        for taken in (True, False):
+            case(f"branches_{name}_{taken}", lambda p, x, build=build: with_gradient(lambda x: build(p, x))(x), np.array(taken), f32(4, 3), terms=100)
+    cases_of = lambda i, x: tf.switch_case(i, [lambda: tf.exp(x[:2])[0], lambda: tf.tanh(x)[1] * tf.sin(x)[2], lambda: x[0]])
+    case("branches_case", lambda i, x: with_gradient(lambda x: cases_of(i, x))(x), np.array(1, np.int32), f32(4, 3), terms=40)
+
+
 def save(folder, file_name):
     feeds = {tensor: value for fed, inputs, _, _ in cases.values() for tensor, value in zip(fed, inputs)}
     outs = [tensor for _, _, outs, _ in cases.values() for tensor in outs]
@@ -440,7 +512,7 @@ def save(folder, file_name):
 
 if __name__ == "__main__":
     name = sys.argv[2] if len(sys.argv) > 2 else "ops"
-    families = {"lists": [lists], "ops": [elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control]}
+    families = {"lists": [lists], "more": [more], "ops": [elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control]}
     for family in families[name]:
         family()
     save(sys.argv[1], name)

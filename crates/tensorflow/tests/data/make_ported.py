@@ -1,4 +1,4 @@
-"""Makes two_heads.meta.gz and plain_ops.meta.gz: networks whose layers consist of several ops each.
+"""Makes two_heads.meta.gz, plain_ops.meta.gz and up.meta.gz: networks whose layers consist of several ops each.
 
     python make_ported.py FOLDER
 
@@ -64,8 +64,27 @@ def plain_ops():
     return v1.losses.sparse_softmax_cross_entropy(labels, logits)
 
 
+def bert_gelu(x):
+    return x * (0.5 * (1.0 + tf.tanh(0.7978845608028654 * (x + 0.044715 * tf.pow(x, 3)))))
+
+
+def up():
+    """Transposed convolutions, resizes and GELUs."""
+    x = v1.placeholder(tf.float32, [2, 8, 8, 3], name="features")
+    labels = v1.placeholder(tf.int32, [2], name="labels")
+    x = tf.nn.gelu(v1.layers.conv2d(x, 4, 3, 2, "same", name="down"))
+    x = bert_gelu(v1.layers.conv2d_transpose(x, 6, 3, 2, "same", name="same"))
+    x = tf.nn.gelu(v1.layers.conv2d_transpose(x, 5, [3, 2], 2, name="valid"), approximate=True)
+    kernel = v1.get_variable("odd/kernel", [3, 3, 4, 5])
+    x = tf.nn.conv2d_transpose(x, kernel, [2, 33, 31, 4], 2, "SAME")
+    x = v1.image.resize_nearest_neighbor(x, [66, 93])
+    x = tf.image.resize(x, [132, 186])
+    x = tf.reduce_mean(x, [1, 2])
+    return v1.losses.sparse_softmax_cross_entropy(labels, v1.layers.dense(x, 3, name="logits"))
+
+
 def main(folder):
-    for name, network in (("two_heads", two_heads), ("plain_ops", plain_ops)):
+    for name, network in (("two_heads", two_heads), ("plain_ops", plain_ops), ("up", up)):
         graph = tf.Graph()
         with graph.as_default():
             loss = network()

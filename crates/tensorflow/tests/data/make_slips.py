@@ -31,6 +31,11 @@ def save(folder, name, slip):
             if slip == "moments":
                 mean, variance = tf.nn.moments(x, [0])
                 x = (x - mean) * tf.math.rsqrt(variance + tf.cast(1e-3, x.dtype))
+            if slip in ("norm_by_hand", "norm_in_f32"):
+                x = tf.cast(x, tf.float32) if slip == "norm_in_f32" else x
+                mean = tf.reduce_mean(x, 0)
+                variance = tf.reduce_mean(tf.square(x - mean), 0)
+                x = tf.cast((x - mean) * tf.math.rsqrt(variance + 1e-3), tf.bfloat16)
             return dense(tf.nn.relu(x), "second", 5)
 
         if slip == "bf16_variables":
@@ -69,7 +74,8 @@ def save(folder, name, slip):
 
 if __name__ == "__main__":
     v1.disable_v2_behavior()
-    for slip in ("bf16_loss", "bf16_variables", "dice", "moments", "sum_over_cores"):
+    for slip in ("bf16_loss", "bf16_variables", "dice", "moments", "norm_by_hand", "sum_over_cores"):
         save(sys.argv[1], f"slip_{slip}", slip)
     save(sys.argv[1], "clean_bf16", "")
     save(sys.argv[1], "clean_cores", "cores")
+    save(sys.argv[1], "clean_norm", "norm_in_f32")

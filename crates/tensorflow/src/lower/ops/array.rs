@@ -1,7 +1,7 @@
 //! Constants, concatenation, splitting, slicing, padding and stacking of arrays.
 //!
 //! Source: `strided_slice_op.cc`, `slice_op.cc`, `pad_op.cc`, `mirror_pad_op.cc`, `concat_op.cc`, `split_op.cc`, `pack_op.cc`,
-//! `unpack_op.cc`, `reverse_op.cc`, `depthtospace_op.cc` of `tf2xla/kernels`.
+//! `unpack_op.cc`, `reverse_op.cc` of `tf2xla/kernels`.
 
 use super::super::Call;
 use super::super::Value;
@@ -142,25 +142,8 @@ pub(super) const TABLE: Table = &[
         let (x, value) = (c.array(0)?, c.array(2)?);
         c.padded(x, value)
     }),
-    ("MirrorPad", |c| {
-        let x = c.array(0)?;
-        let pads = c.ints(1)?;
-        let skip = i64::from(c.node.text("mode") == "REFLECT");
-        if pads.len() != 2 * c.dims(x).len() {
-            return Err(Problem::new(format!("an array of dims {:?} is mirrored by {pads:?}", c.dims(x))));
-        }
-        let mut x = x;
-        for (axis, pad) in pads.chunks(2).enumerate() {
-            let (n, axis) = (c.dims(x)[axis], axis as i64);
-            if pad.iter().any(|pad| *pad < 0 || *pad > n - skip) {
-                return Err(Problem::new(format!("{n} elements are mirrored by {pad:?}")));
-            }
-            let low = c.e().reverse(c.slice_axis(x, axis, skip, pad[0]), &[axis]);
-            let high = c.e().reverse(c.slice_axis(x, axis, n - skip - pad[1], pad[1]), &[axis]);
-            x = c.e().concatenate(&[low, x, high], axis);
-        }
-        c.one(x)
-    }),
+    ("MirrorPad", mirrored),
+    ("MirrorPadGrad", mirrored_back),
     ("Reverse", |c| {
         let x = c.array(0)?;
         let flags = c.ints(1)?;
@@ -185,8 +168,6 @@ pub(super) const TABLE: Table = &[
         }
         c.one(x)
     }),
-    ("SpaceToDepth", |c| c.blocks(true)),
-    ("DepthToSpace", |c| c.blocks(false)),
 ];
 
 fn constant(c: &mut Call<'_, '_>) -> Outputs {
@@ -202,6 +183,81 @@ fn constant(c: &mut Call<'_, '_>) -> Outputs {
             c.one(if dims.is_empty() { scalar } else { c.e().broadcast(scalar, &[], &dims) })
         }
     }
+}
+
+/// The slice of an axis of size `dim` between a begin and an end; where a mask is set, the axis' own.
+fn axis_range(
+    dim: i64,
+    step: i64,
+    [begin, end]: [Option<i64>; 2],
+    [begins, ends]: [bool; 2],
+) -> Result<AxisRange, Problem> {
+    let unknown = || {
+        Problem::new("where it begins or ends is computed when the program runs, and HLO needs it before")
+            .with_help("take one element, or tf.slice with a size that is a constant")
+    };
+    let (least, most) = if step > 0 { (0, dim) } else { (-1, dim - 1) };
+    let bound = |place: i64| (if place < 0 { place.saturating_add(dim) } else { place }).clamp(least, most);
+    let start = match (begins, step > 0) {
+        (false, _) => bound(begin.ok_or_else(unknown)?),
+        (true, true) => 0,
+        (true, false) => dim - 1,
+    };
+    let end = match (ends, step > 0) {
+        (false, _) => bound(end.ok_or_else(unknown)?),
+        (true, true) => dim,
+        (true, false) => -1,
+    };
+    Ok(AxisRange { start, end, step })
+}
+
+/// A mirrored padding's low and high padding of each axis, and the number of elements at an edge that are not repeated.
+fn mirror_pads(c: &mut Call<'_, '_>) -> Result<(InstrId, Vec<i64>, i64), Problem> {
+    let x = c.array(0)?;
+    let pads = c.ints(1)?;
+    match pads.len() == 2 * c.dims(x).len() && pads.iter().all(|pad| (0..1 << 32).contains(pad)) {
+        true => Ok((x, pads, i64::from(c.node.text("mode") == "REFLECT"))),
+        false => Err(Problem::new(format!("an array of dims {:?} is mirrored by {pads:?}", c.dims(x)))),
+    }
+}
+
+fn mirrored(c: &mut Call<'_, '_>) -> Outputs {
+    let (mut x, pads, skip) = mirror_pads(c)?;
+    for (axis, (pad, n)) in pads.chunks(2).zip(c.dims(x)).enumerate() {
+        let axis = axis as i64;
+        if pad.iter().any(|pad| *pad > n - skip) {
+            return Err(Problem::new(format!("{n} elements are mirrored by {pad:?}")));
+        }
+        let low = c.e().reverse(c.slice_axis(x, axis, skip, pad[0]), &[axis]);
+        let high = c.e().reverse(c.slice_axis(x, axis, n - skip - pad[1], pad[1]), &[axis]);
+        x = c.e().concatenate(&[low, x, high], axis);
+    }
+    c.one(x)
+}
+
+/// The gradient of a mirrored padding: each edge is added to the elements that it repeats.
+fn mirrored_back(c: &mut Call<'_, '_>) -> Outputs {
+    let (mut x, pads, skip) = mirror_pads(c)?;
+    let (zero, dims) = (c.e().scalar(c.dtype(x), 0.0), c.dims(x));
+    for (axis, pad) in pads.chunks(2).enumerate().filter(|(_, pad)| pad.iter().any(|pad| *pad != 0)) {
+        if c.e().error().is_some() {
+            break;
+        }
+        let n = dims[axis] - pad[0] - pad[1];
+        if pad.iter().any(|pad| *pad > n - skip) {
+            return Err(Problem::new(format!("{n} elements are mirrored by {pad:?}")));
+        }
+        let at = axis as i64;
+        let edge = |start: i64, n_edge: i64, low: i64| {
+            let mut place = vec![PadDim { low: 0, high: 0, interior: 0 }; dims.len()];
+            place[axis] = PadDim { low, high: n - low - n_edge, interior: 0 };
+            let reversed = c.e().reverse(c.slice_axis(x, at, start, n_edge), &[at]);
+            c.e().pad(reversed, zero, &place)
+        };
+        let edges = c.e().add(edge(0, pad[0], skip), edge(pad[0] + n, pad[1], n - skip - pad[1]));
+        x = c.e().add(c.slice_axis(x, at, pad[0], n), edges);
+    }
+    c.one(x)
 }
 
 /// A slice of one axis, with a step that may be negative.
@@ -337,33 +393,8 @@ impl Call<'_, '_> {
                     slices.push(AxisRange { start, end: start + 1, step: 1 });
                     continue;
                 }
-                let (least, most) = if step > 0 { (0, dim) } else { (-1, dim - 1) };
-                let bound = |place: i64| from_start(place).clamp(least, most);
-                let unknown = || {
-                    Problem::new("where it begins or ends is computed when the program runs, and HLO needs it before")
-                        .with_help("take one element, or tf.slice with a size that is a constant")
-                };
-                let start = match begin[at] {
-                    _ if has("begin_mask", at) => {
-                        if step > 0 {
-                            0
-                        } else {
-                            dim - 1
-                        }
-                    }
-                    begin => bound(begin.ok_or_else(unknown)?),
-                };
-                let end = match end[at] {
-                    _ if has("end_mask", at) => {
-                        if step > 0 {
-                            dim
-                        } else {
-                            -1
-                        }
-                    }
-                    end => bound(end.ok_or_else(unknown)?),
-                };
-                let slice = AxisRange { start, end, step };
+                let masks = [has("begin_mask", at), has("end_mask", at)];
+                let slice = axis_range(dim, step, [begin[at], end[at]], masks)?;
                 result.push(slice.count());
                 slices.push(slice);
             }
@@ -443,38 +474,5 @@ impl Call<'_, '_> {
             axes if axes.is_empty() => sliced,
             axes => self.e().reverse(sliced, &axes),
         }
-    }
-
-    /// Space to depth (blocks of pixels become channels), or depth to space.
-    fn blocks(&mut self, to_depth: bool) -> Outputs {
-        let mut x = self.array(0)?;
-        let block = self.node.int("block_size").unwrap_or(1).clamp(1, 1 << 15);
-        let is_nchw = match self.node.text("data_format") {
-            "NCHW" => true,
-            "" | "NHWC" => false,
-            other => return Err(Problem::new(format!("its data_format is {other}, expected NHWC or NCHW"))),
-        };
-        if is_nchw {
-            x = self.e().transpose(x, &[0, 2, 3, 1]);
-        }
-        let dims = self.dims(x);
-        let [n, h, w, channels] = dims[..] else { return Err(Problem::new(format!("its input has dims {dims:?}"))) };
-        x = match to_depth {
-            true => {
-                let split = self.e().reshape(x, &[n, h / block, block, w / block, block, channels]);
-                let moved = self.e().transpose(split, &[0, 1, 3, 2, 4, 5]);
-                self.e().reshape(moved, &[n, h / block, w / block, block * block * channels])
-            }
-            false => {
-                let inner = channels / (block * block);
-                let split = self.e().reshape(x, &[n, h, w, block, block, inner]);
-                let moved = self.e().transpose(split, &[0, 1, 3, 2, 4, 5]);
-                self.e().reshape(moved, &[n, h * block, w * block, inner])
-            }
-        };
-        if is_nchw {
-            x = self.e().transpose(x, &[0, 3, 1, 2]);
-        }
-        self.one(x)
     }
 }

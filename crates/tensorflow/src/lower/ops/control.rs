@@ -2,11 +2,16 @@
 //!
 //! Source: `control_flow_ops.cc`, `functional_ops.cc` of TensorFlow's kernels.
 
+use std::rc::Rc;
+
 use super::super::Call;
 use super::super::Value;
 use super::super::call::Outputs;
+use super::super::list::{List, ListKind};
 use super::Table;
 use crate::error::Problem;
+use bf16scope_hlo::DType;
+use bf16scope_hlo::ops::Comparison;
 
 pub(super) const TABLE: Table = &[
     ("Identity", pass),
@@ -15,6 +20,7 @@ pub(super) const TABLE: Table = &[
     ("StopGradient", pass),
     ("PreventGradient", pass),
     ("Snapshot", pass),
+    ("GuaranteeConst", pass),
     ("CheckNumerics", pass),
     ("CheckNumericsV2", pass),
     ("PlaceholderWithDefault", pass),
@@ -40,6 +46,7 @@ pub(super) const TABLE: Table = &[
     ("StatelessIf", condition),
     ("Case", case),
     ("StatelessCase", case),
+    ("FakeParam", fake),
 ];
 
 fn pass(c: &mut Call<'_, '_>) -> Outputs {
@@ -56,7 +63,26 @@ fn both(c: &mut Call<'_, '_>) -> Outputs {
     Ok(vec![data.clone(), data])
 }
 
+/// A residual of another branch, which nothing reads: zeros.
+fn fake(c: &mut Call<'_, '_>) -> Outputs {
+    let Ok(dtype) = c.dtype_of("dtype") else {
+        return Ok(vec![Value::List(Rc::new(List::zeros(ListKind::zeros(0, None))))]);
+    };
+    let dims = c.node.dims("shape").filter(|dims| dims.iter().all(|dim| *dim >= 0));
+    let dims = dims.ok_or_else(|| {
+        Problem::new("its `shape` is not known, and HLO needs it before the program runs")
+            .with_help("give the inputs of the branches shapes that are known, the batch's size too")
+    })?;
+    c.check_dims(&dims)?;
+    c.one(c.e().full(dtype, &dims, 0.0))
+}
+
+/// A condition of numbers holds where it is not 0.
 fn condition(c: &mut Call<'_, '_>) -> Outputs {
+    let selector = c.array(0)?;
+    if c.dtype(selector) != DType::Pred {
+        c.inputs[0] = Value::Array(c.e().compare(Comparison::Ne, selector, c.like(selector, 0.0)));
+    }
     let name = |name: &str| c.node.function(name).map(str::to_string);
     match (name("then_branch"), name("else_branch")) {
         (Some(on_true), Some(on_false)) => c.branches(&[on_true, on_false]),

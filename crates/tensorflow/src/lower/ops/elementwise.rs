@@ -131,14 +131,8 @@ pub(super) const TABLE: Table = &[
         let difference = c.e().unary(UnaryOp::Abs, c.e().sub(x, y));
         c.one(c.e().compare(Comparison::Lt, difference, c.like(x, tolerance)))
     }),
-    ("AddN", |c| {
-        if let Some(sum) = c.sum_of_lists() {
-            return sum;
-        }
-        let all = c.arrays(0, c.inputs.len())?;
-        let sum = all.iter().copied().reduce(|sum, x| c.e().add(sum, x));
-        c.one(sum.ok_or_else(|| Problem::new("it has no inputs"))?)
-    }),
+    ("AddN", add_n),
+    ("AccumulateNV2", add_n),
     ("ClipByValue", |c| {
         let x = c.array(0)?;
         let dims = c.dims(x);
@@ -172,6 +166,15 @@ fn add(c: &mut Call<'_, '_>) -> Outputs {
         Some(sum) => sum,
         None => c.binary_op(BinaryOp::Add),
     }
+}
+
+fn add_n(c: &mut Call<'_, '_>) -> Outputs {
+    if let Some(sum) = c.sum_of_lists() {
+        return sum;
+    }
+    let all = c.arrays(0, c.inputs.len())?;
+    let sum = all.iter().copied().reduce(|sum, x| c.e().add(sum, x));
+    c.one(sum.ok_or_else(|| Problem::new("it has no inputs"))?)
 }
 
 impl Call<'_, '_> {

@@ -2,8 +2,8 @@
 //!
 //! TensorFlow's CPU kernels refuse an index out of range; its XLA bridge clamps it (gathers) or skips it (scatters), as here.
 //!
-//! Source: `gather_op.cc`, `scatter_nd_op.cc`, `segment_reduction_ops.cc`, `one_hot_op.cc`, `matrix_band_part_op.cc`,
-//! `dynamic_stitch_op.cc` of `tf2xla/kernels`.
+//! Source: `gather_op.cc`, `scatter_nd_op.cc`, `segment_reduction_ops.cc`, `reverse_sequence_op.cc`,
+//! `one_hot_op.cc`, `matrix_band_part_op.cc`, `dynamic_stitch_op.cc` of `tf2xla/kernels`.
 
 use super::super::Call;
 use super::super::Value;
@@ -11,7 +11,7 @@ use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
 use bf16scope_hlo::ops::{Comparison, GatherDims, ScatterDims};
-use bf16scope_hlo::{BinaryOp, DType, InstrId, Op};
+use bf16scope_hlo::{BinaryOp, CompId, DType, InstrId, Metadata, Op, Shape};
 
 pub(super) const TABLE: Table = &[
     ("Gather", |c| {
@@ -31,35 +31,25 @@ pub(super) const TABLE: Table = &[
         let n_batch = c.node.int("batch_dims").unwrap_or(0);
         c.gathered(x, indices, n_batch, n_batch)
     }),
-    ("GatherNd", |c| {
-        let (x, indices) = (c.array(0)?, c.array(1)?);
-        let (dims, index_dims) = (c.dims(x), c.dims(indices));
-        let Some((n_indexed, outer)) = index_dims.split_last() else {
-            return Err(Problem::new("its indices are a scalar, expected vectors"));
-        };
-        let n_indexed = *n_indexed as usize;
-        let slice_sizes = (0..dims.len()).map(|axis| if axis < n_indexed { 1 } else { dims[axis] }).collect();
-        let gather = GatherDims {
-            offset_dims: (0..dims.len().saturating_sub(n_indexed)).map(|axis| (outer.len() + axis) as i64).collect(),
-            collapsed_slice_dims: (0..n_indexed as i64).collect(),
-            start_index_map: (0..n_indexed as i64).collect(),
-            index_vector_dim: outer.len() as i64,
-            slice_sizes,
-            ..GatherDims::default()
-        };
-        c.one(c.e().emit(Op::Gather(gather), &[x, indices], None))
-    }),
+    ("GatherNd", gathered_nd),
+    ("ResourceGatherNd", gathered_nd),
+    ("ReverseSequence", reversed_sequences),
     ("ScatterNd", |c| {
         let (indices, updates) = (c.array(0)?, c.array(1)?);
         let dims = c.ints(2)?;
         c.check_dims(&dims)?;
         let zeros = c.e().full(c.dtype(updates), &dims, 0.0);
-        c.scattered_nd(zeros, indices, updates)
+        c.one(c.scattered_nd(zeros, indices, updates, Some(BinaryOp::Add))?)
     }),
-    ("TensorScatterAdd", |c| {
+    ("TensorScatterAdd", |c| c.tensor_scattered(Some(BinaryOp::Add))),
+    ("TensorScatterMax", |c| c.tensor_scattered(Some(BinaryOp::Maximum))),
+    ("TensorScatterMin", |c| c.tensor_scattered(Some(BinaryOp::Minimum))),
+    ("TensorScatterSub", |c| {
         let (x, indices, updates) = (c.array(0)?, c.array(1)?, c.array(2)?);
-        c.scattered_nd(x, indices, updates)
+        c.one(c.scattered_nd(x, indices, c.e().neg(updates), Some(BinaryOp::Add))?)
     }),
+    ("TensorScatterUpdate", |c| c.tensor_scattered(None)),
+    ("SparseToDense", sparse_to_dense),
     ("UnsortedSegmentSum", |c| {
         let n = c.int(2)?;
         c.segments(n, BinaryOp::Add)
@@ -84,6 +74,9 @@ pub(super) const TABLE: Table = &[
         let n = c.n_segments()?;
         c.segments(n, BinaryOp::Multiply)
     }),
+    ("SegmentMax", |c| c.segments_or_zero(BinaryOp::Maximum)),
+    ("SegmentMin", |c| c.segments_or_zero(BinaryOp::Minimum)),
+    ("SegmentMean", |c| c.segments_or_zero(BinaryOp::Add)),
     ("Unique", unique),
     ("OneHot", one_hot),
     ("MatrixBandPart", |c| {
@@ -151,8 +144,15 @@ impl Call<'_, '_> {
         self.one(self.e().emit(Op::Gather(gather), &[x, indices], None))
     }
 
-    /// Rows of `updates` combined into `x` at scalar indices along `axis` 0.
-    pub(super) fn scattered(&self, x: InstrId, indices: InstrId, updates: InstrId, axis: i64, op: BinaryOp) -> InstrId {
+    /// Rows of `updates` combined into `x` at scalar indices along `axis` 0; without an op they replace the rows.
+    pub(super) fn scattered(
+        &self,
+        x: InstrId,
+        indices: InstrId,
+        updates: InstrId,
+        axis: i64,
+        op: Option<BinaryOp>,
+    ) -> InstrId {
         let (rank, update_rank) = (self.dims(indices).len() as i64, self.dims(updates).len() as i64);
         let dims = ScatterDims {
             update_window_dims: (rank..update_rank).collect(),
@@ -161,8 +161,23 @@ impl Call<'_, '_> {
             index_vector_dim: rank,
             ..ScatterDims::default()
         };
-        let to_apply = self.e().scalar_computation(op, self.dtype(x));
+        let to_apply = self.combination(op, self.dtype(x));
         self.e().emit(Op::Scatter { dims, to_apply }, &[x, indices, updates], None)
+    }
+
+    /// The computation by which a scatter combines an element and its update: an op, or the update itself.
+    fn combination(&self, op: Option<BinaryOp>, dtype: DType) -> CompId {
+        if let Some(op) = op {
+            return self.e().scalar_computation(op, dtype);
+        }
+        self.e().with_module_mut(|module| {
+            module.made_once(&format!("second_{dtype}"), |module, comp| {
+                for number in [0, 1] {
+                    let shape = Shape::scalar(dtype);
+                    module.append(comp, Op::parameter(number), Vec::new(), shape, Metadata::default());
+                }
+            })
+        })
     }
 
     /// Rows of input 0 combined by the segment ids in input 1. A segment without rows has the neutral element; for maxima and
@@ -179,7 +194,25 @@ impl Call<'_, '_> {
             op => self.least(dtype, op == BinaryOp::Minimum)?,
         };
         let start = self.e().broadcast(empty, &[], &rows);
-        self.one(self.scattered(start, segments, x, 0, op))
+        self.one(self.scattered(start, segments, x, 0, Some(op)))
+    }
+
+    /// Maxima, minima or, for sums, means of segments that are known; a segment without rows has 0.
+    fn segments_or_zero(&mut self, op: BinaryOp) -> Outputs {
+        let n = self.n_segments()?;
+        let combined = self.segments(n, op)?;
+        let Some(&Value::Array(combined)) = combined.first() else { return Ok(combined) };
+        let (segments, dtype) = (self.array(1)?, self.dtype(combined));
+        let (wide, dims) = (self.sums_in(dtype), self.dims(combined));
+        let ones = self.e().full(wide, &self.dims(segments), 1.0);
+        let counts = self.scattered(self.e().full(wide, &[n], 0.0), segments, ones, 0, Some(BinaryOp::Add));
+        let counts = self.along(counts, 0, &dims);
+        let is_empty = self.e().compare(Comparison::Eq, counts, self.like(counts, 0.0));
+        let result = match op {
+            BinaryOp::Add => self.e().convert(self.e().div(self.e().convert(combined, wide), counts), dtype),
+            _ => combined,
+        };
+        self.one(self.e().select(is_empty, self.like(result, 0.0), result))
     }
 
     /// The least finite number of a dtype, or the largest.
@@ -208,11 +241,24 @@ impl Call<'_, '_> {
         Ok(last.saturating_add(1))
     }
 
-    fn scattered_nd(&mut self, x: InstrId, indices: InstrId, updates: InstrId) -> Outputs {
+    fn tensor_scattered(&mut self, op: Option<BinaryOp>) -> Outputs {
+        let (x, indices, updates) = (self.array(0)?, self.array(1)?, self.array(2)?);
+        self.one(self.scattered_nd(x, indices, updates, op)?)
+    }
+
+    /// Slices of `updates` combined into `x` at index vectors; without an op they replace the slices.
+    pub(super) fn scattered_nd(
+        &self,
+        x: InstrId,
+        indices: InstrId,
+        updates: InstrId,
+        op: Option<BinaryOp>,
+    ) -> Result<InstrId, Problem> {
         let index_dims = self.dims(indices);
         let Some((n_indexed, outer)) = index_dims.split_last() else {
             return Err(Problem::new("its indices are a scalar, expected vectors"));
         };
+        check_index_vector(*n_indexed, &self.dims(x))?;
         let update_rank = self.dims(updates).len();
         let dims = ScatterDims {
             update_window_dims: (outer.len()..update_rank).map(|axis| axis as i64).collect(),
@@ -221,9 +267,79 @@ impl Call<'_, '_> {
             index_vector_dim: outer.len() as i64,
             ..ScatterDims::default()
         };
-        let to_apply = self.e().scalar_computation(BinaryOp::Add, self.dtype(x));
-        self.one(self.e().emit(Op::Scatter { dims, to_apply }, &[x, indices, updates], None))
+        let to_apply = self.combination(op, self.dtype(x));
+        Ok(self.e().emit(Op::Scatter { dims, to_apply }, &[x, indices, updates], None))
     }
+}
+
+/// Checks that index vectors have at most as many numbers as an array has axes.
+fn check_index_vector(n: i64, dims: &[i64]) -> Result<(), Problem> {
+    match (0..=dims.len() as i64).contains(&n) {
+        true => Ok(()),
+        false => Err(Problem::new(format!("its index vectors have {n} numbers, and its array has dims {dims:?}"))),
+    }
+}
+
+fn gathered_nd(c: &mut Call<'_, '_>) -> Outputs {
+    let (x, indices) = (c.array(0)?, c.array(1)?);
+    let (dims, index_dims) = (c.dims(x), c.dims(indices));
+    let Some((n_indexed, outer)) = index_dims.split_last() else {
+        return Err(Problem::new("its indices are a scalar, expected vectors"));
+    };
+    check_index_vector(*n_indexed, &dims)?;
+    let n_indexed = *n_indexed as usize;
+    let slice_sizes = (0..dims.len()).map(|axis| if axis < n_indexed { 1 } else { dims[axis] }).collect();
+    let gather = GatherDims {
+        offset_dims: (0..dims.len().saturating_sub(n_indexed)).map(|axis| (outer.len() + axis) as i64).collect(),
+        collapsed_slice_dims: (0..n_indexed as i64).collect(),
+        start_index_map: (0..n_indexed as i64).collect(),
+        index_vector_dim: outer.len() as i64,
+        slice_sizes,
+        ..GatherDims::default()
+    };
+    c.one(c.e().emit(Op::Gather(gather), &[x, indices], None))
+}
+
+/// The first elements of each sequence in reverse order, as many as its length says.
+fn reversed_sequences(c: &mut Call<'_, '_>) -> Outputs {
+    let (x, lengths) = (c.array(0)?, c.array(1)?);
+    let rank = c.dims(x).len();
+    let axis = |name: &str| c.axis(c.node.int(name).unwrap_or(0), rank);
+    let (batch, sequence) = (axis("batch_dim")?, axis("seq_dim")?);
+    if batch == sequence {
+        return Err(Problem::new(format!("axis {batch} is that of its examples and that of its sequences")));
+    }
+    let rest = (0..rank as i64).filter(|axis| *axis != batch && *axis != sequence);
+    let order: Vec<i64> = [batch, sequence].into_iter().chain(rest).collect();
+    let moved = c.e().transpose(x, &order);
+    let places = {
+        let (e, dims) = (c.e(), c.dims(moved)[..2].to_vec());
+        let (place, length) = (e.iota(DType::S32, &dims, 1), e.convert(lengths, DType::S32));
+        let length = e.broadcast(length, &[0], &dims);
+        let mirrored = e.add_scalar(e.sub(length, place), -1.0);
+        e.select(e.compare(Comparison::Lt, place, length), mirrored, place)
+    };
+    let reversed = c.gathered(moved, places, 1, 1)?;
+    let Some(Value::Array(reversed)) = reversed.first() else { return Ok(reversed) };
+    let mut back = vec![0; rank];
+    order.iter().enumerate().for_each(|(at, axis)| back[*axis as usize] = at as i64);
+    c.one(c.e().transpose(*reversed, &back))
+}
+
+/// An array of a default value with some values at indices.
+fn sparse_to_dense(c: &mut Call<'_, '_>) -> Outputs {
+    let (indices, values, default) = (c.array(0)?, c.array(2)?, c.array(3)?);
+    let dims = c.ints(1)?;
+    c.check_dims(&dims)?;
+    let index_dims = match c.dims(indices)[..] {
+        [] => vec![1, 1],
+        [n] => vec![n, 1],
+        [n, rank] => vec![n, rank],
+        _ => return Err(Problem::new(format!("its indices have dims {:?}, expected rows", c.dims(indices)))),
+    };
+    let values = c.broadcast_to(values, &index_dims[..1])?;
+    let (indices, start) = (c.e().reshape(indices, &index_dims), c.e().broadcast(default, &[], &dims));
+    c.one(c.scattered_nd(start, indices, values, None)?)
 }
 
 fn one_hot(c: &mut Call<'_, '_>) -> Outputs {

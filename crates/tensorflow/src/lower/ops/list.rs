@@ -72,7 +72,7 @@ pub(super) const TABLE: Table = &[
         let dtype = c.node.dtype("shape_type").unwrap_or(DType::S32);
         c.one(match &list.kind.element {
             Some(Element::Array(shape)) => c.ints_constant(&shape.dims, &[shape.dims.len() as i64], dtype),
-            Some(Element::List(_) | Element::Handle(_)) => c.ints_constant(&[], &[0], dtype),
+            Some(Element::List(_) | Element::Handle(_) | Element::OneOf(_)) => c.ints_constant(&[], &[0], dtype),
             None => c.ints_constant(&[-1], &[], dtype),
         })
     }),
@@ -210,31 +210,9 @@ pub(super) const TABLE: Table = &[
         c.one(list.length(c.e()))
     }),
     ("TensorArrayCloseV3", |_| Ok(Vec::new())),
-    // A branch's residual for its gradient: a list of one element, which stays unwritten for `OptionalNone`.
-    ("OptionalFromValue", |c| {
-        let list = List::zeros(ListKind::zeros(1, None));
-        let (first, item) = (c.ints_constant(&[0], &[], DType::S32), c.input(0)?.clone());
-        if c.inputs.len() != 1 {
-            return Err(Problem::new(format!("it holds {} values, expected 1", c.inputs.len())));
-        }
-        let list = c.with_item(&list, first, &item)?;
-        c.list(List { only: None, ..list })
-    }),
-    ("OptionalNone", |c| c.list(List::zeros(ListKind::zeros(1, None)))),
-    ("OptionalGetValue", |c| {
-        let mut list = (*c.list_at(0)?).clone();
-        let (types, shapes) = (c.node.list("output_types"), c.node.list("output_shapes"));
-        let dtype = types.and_then(|list| crate::dtypes::hlo(*list.r#type.first()?));
-        let dims = shapes.and_then(|list| crate::node::dims_of(list.shape.first()?));
-        if let (None, Some(dtype), Some(dims)) = (&list.kind.element, dtype, dims)
-            && dims.iter().all(|dim| *dim >= 0)
-        {
-            c.check_dims(&dims)?;
-            list.kind.element = Some(Element::Array(ArrayShape::new(dtype, dims)));
-        }
-        let first = c.ints_constant(&[0], &[], DType::S32);
-        c.item(&list, first)
-    }),
+    ("OptionalFromValue", |c| c.optional()),
+    ("OptionalNone", |c| c.list(List::zeros(ListKind::zeros(1, Some(Element::OneOf(Vec::new())))))),
+    ("OptionalGetValue", |c| c.optional_value()),
     ("StackV2", |c| {
         let most = c.int(0)?;
         let kind = ListKind::empty(most, None);
@@ -271,6 +249,56 @@ fn is_gradient(handle: &Handle) -> bool {
 impl Call<'_, '_> {
     fn list(&self, list: List) -> Outputs {
         Ok(vec![Value::List(Rc::new(list))])
+    }
+
+    /// A branch's residual for its gradient: a list of one element, which stays unwritten for `OptionalNone`.
+    fn optional(&mut self) -> Outputs {
+        if self.inputs.len() != 1 {
+            return Err(Problem::new(format!("it holds {} values, expected 1", self.inputs.len())));
+        }
+        let (element, leaves) = element(self.e(), self.input(0)?)?;
+        let as_row = |leaf: InstrId| self.e().reshape(leaf, &[&[1], &self.dims(leaf)[..]].concat());
+        let leaves = leaves.into_iter().map(as_row).collect();
+        let kind = ListKind::zeros(1, Some(Element::OneOf(vec![element])));
+        self.list(List { leaves, ..List::zeros(kind) })
+    }
+
+    /// The value of an optional: the alternative of the dtype and dims that the op names; zeros of one that nothing filled.
+    fn optional_value(&mut self) -> Outputs {
+        let list = self.list_at(0)?;
+        let (types, shapes) = (self.node.list("output_types"), self.node.list("output_shapes"));
+        let dtype = types.and_then(|list| dtypes::hlo(*list.r#type.first()?));
+        let dims = shapes.and_then(|list| crate::node::dims_of(list.shape.first()?));
+        let has_dims = |known: &[i64]| match &dims {
+            Some(dims) => {
+                dims.len() == known.len() && dims.iter().zip(known).all(|(dim, known)| *dim < 0 || dim == known)
+            }
+            None => true,
+        };
+        let is_meant = |element: &Element| match (element, dtype) {
+            (Element::Array(shape), Some(dtype)) => shape.dtype == dtype && has_dims(&shape.dims),
+            (element, dtype) => !matches!(element, Element::Array(_)) && dtype.is_none(),
+        };
+        let Some(Element::OneOf(all)) = &list.kind.element else { return Err(Problem::new("input 0 is no optional")) };
+        let mut leaves = list.arrays(self.e()).into_iter();
+        let parts: Vec<(&Element, Vec<InstrId>)> =
+            all.iter().map(|one| (one, leaves.by_ref().take(one.leaves().len()).collect())).collect();
+        let mut meant = parts.into_iter().filter(|(element, _)| is_meant(element));
+        match (meant.next(), meant.next(), dtype, dims.as_ref().filter(|dims| dims.iter().all(|dim| *dim >= 0))) {
+            (Some((element, leaves)), None, ..) => {
+                let without_row = |leaf: InstrId| self.e().reshape(leaf, self.dims(leaf).get(1..).unwrap_or_default());
+                Ok(vec![value(element, leaves.into_iter().map(without_row).collect())])
+            }
+            (None, _, Some(dtype), Some(dims)) if all.is_empty() => {
+                self.check_dims(dims)?;
+                self.one(zeros(self.e(), &ArrayShape::new(dtype, dims.clone())))
+            }
+            (None, ..) => Err(Problem::new("no branch saves a value of its dtype and dims")),
+            (Some(_), Some(_), ..) => {
+                Err(Problem::new("branches save several values of its dtype, and its `output_shapes` fits them all")
+                    .with_help("give the inputs of the branches shapes that are known, the batch's size too"))
+            }
+        }
     }
 
     fn list_at(&self, number: usize) -> Result<Rc<List>, Problem> {

@@ -8,6 +8,7 @@ mod array;
 mod collective;
 mod control;
 mod convolution;
+mod diagonal;
 mod elementwise;
 mod gradients;
 mod index;
@@ -21,6 +22,8 @@ mod random;
 mod reduce;
 mod resize;
 mod shape;
+mod space;
+mod special;
 mod variable;
 
 use std::collections::HashMap;
@@ -36,11 +39,12 @@ pub(crate) type Rule = for<'a, 'b, 'g> fn(&'a mut Call<'b, 'g>) -> Outputs;
 /// Rules by op.
 pub(crate) type Table = &'static [(&'static str, Rule)];
 
-const TABLES: [Table; 18] = [
+const TABLES: [Table; 21] = [
     array::TABLE,
     collective::TABLE,
     control::TABLE,
     convolution::TABLE,
+    diagonal::TABLE,
     elementwise::TABLE,
     gradients::TABLE,
     index::TABLE,
@@ -54,6 +58,8 @@ const TABLES: [Table; 18] = [
     reduce::TABLE,
     resize::TABLE,
     shape::TABLE,
+    space::TABLE,
+    special::TABLE,
     variable::TABLE,
 ];
 
@@ -76,8 +82,25 @@ pub(crate) fn is_random(op: &str) -> bool {
     random::STATEFUL.contains(&op)
 }
 
+/// Parts of names of ops without a rule, and what to write in their place. Of most, XLA would need to know before the program
+/// runs how many elements they give.
+const REFUSED: [(&str, &str); 8] = [
+    ("Where", "how many places it gives is known only when it runs: choose by `tf.where(condition, x, y)`"),
+    ("DynamicPartition", "how many rows a part has is known only when it runs: multiply by a mask of each part"),
+    ("NonMaxSuppression", "how many boxes it gives is known only when it runs: name the boxes and scores before it"),
+    ("UniqueV2", UNIQUE),
+    ("UniqueWithCounts", UNIQUE),
+    ("Bincount", "how many bins it has is known only when it runs: tf.math.unsorted_segment_sum of ones has a number"),
+    ("CandidateSampler", "it draws until all classes differ, as no TPU does: hand the sampled classes in as a feature"),
+    ("RandomGamma", "it draws until a number is accepted, as no TPU does: hand its numbers in as a feature"),
+];
+const UNIQUE: &str = "how many values it gives is known only when it runs: tf.math.unsorted_segment_sum has a number";
+
 /// Help for an unknown op: the reason, or a known op with a similar name.
 pub(crate) fn nearest(op: &str) -> Option<String> {
+    if let Some((_, why)) = REFUSED.iter().find(|(part, _)| op.contains(*part)) {
+        return Some(why.to_string());
+    }
     let host =
         ["Decode", "Parse", "Read", "String", "Regex", "Dataset", "Iterator", "Lookup", "Queue", "PyFunc", "Sparse"];
     if host.iter().any(|word| op.contains(word)) {
@@ -101,6 +124,17 @@ mod tests {
         let mut once = names.clone();
         once.dedup();
         assert_eq!(names, once);
-        assert!(names.len() > 200 && names.iter().all(|name| !crate::host::is_left_out(name)), "{}", names.len());
+        assert!(names.len() > 400 && names.iter().all(|name| !crate::host::is_left_out(name)), "{}", names.len());
+    }
+    #[test]
+    fn an_op_that_no_tpu_runs_is_refused_with_what_to_write() {
+        for (part, why) in REFUSED {
+            let op = known_ops().into_iter().find(|op| op.contains(part));
+            assert_eq!(op, None, "{part}: {why}");
+        }
+        let help = nearest("LogUniformCandidateSampler").unwrap();
+        assert!(help.ends_with("hand the sampled classes in as a feature"), "{help}");
+        let help = nearest("NonMaxSuppressionV3").unwrap();
+        assert!(help.starts_with("how many boxes it gives is known only when it runs"), "{help}");
     }
 }

@@ -1,4 +1,4 @@
-//! Batch normalisation and its gradients.
+//! Batch normalisation, local response normalisation and their gradients.
 //!
 //! The computation is in the dtype of the scale: f32 for bf16 data. Training returns the unbiased variance (divided by n - 1) and
 //! passes the biased one to the gradient.
@@ -10,8 +10,8 @@ use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
-use bf16scope_hlo::ops::BatchNorm;
-use bf16scope_hlo::{InstrId, Op, UnaryOp};
+use bf16scope_hlo::ops::{BatchNorm, WindowDim};
+use bf16scope_hlo::{BinaryOp, InstrId, Op, UnaryOp};
 
 pub(super) const TABLE: Table = &[
     ("FusedBatchNorm", forward),
@@ -21,6 +21,7 @@ pub(super) const TABLE: Table = &[
     ("FusedBatchNormGradV2", backward),
     ("FusedBatchNormGradV3", backward),
     ("LRN", local_response),
+    ("LRNGrad", local_response_grad),
 ];
 
 impl Call<'_, '_> {
@@ -97,22 +98,42 @@ fn backward(c: &mut Call<'_, '_>) -> Outputs {
     Ok(out.map(Value::Array).to_vec())
 }
 
-/// x / (bias + alpha * the sum of squares over neighbouring channels)^beta.
-fn local_response(c: &mut Call<'_, '_>) -> Outputs {
-    use bf16scope_hlo::BinaryOp;
-    use bf16scope_hlo::ops::WindowDim;
-    let x = c.array(0)?;
-    let dims = c.dims(x);
-    let number = |name: &str, default: f32| f64::from(c.node.float(name).unwrap_or(default));
+/// Sums over neighbouring channels.
+fn neighbours(c: &Call<'_, '_>, x: InstrId) -> Result<InstrId, Problem> {
+    let dtype = c.dtype(x);
     let radius = c.node.int("depth_radius").unwrap_or(5);
-    let mut window = vec![WindowDim::of_size(1); dims.len()];
+    if !(0..1 << 20).contains(&radius) {
+        return Err(Problem::new(format!("its depth_radius is {radius}")));
+    }
+    let mut window = vec![WindowDim::of_size(1); c.dims(x).len()];
     let last = window.last_mut().ok_or_else(|| Problem::new("its input is a scalar"))?;
     *last = WindowDim { padding_low: radius, padding_high: radius, ..WindowDim::of_size(2 * radius + 1) };
-    let dtype = c.dtype(x);
-    let to_apply = c.e().scalar_computation(BinaryOp::Add, dtype);
-    let zero = c.e().scalar(dtype, 0.0);
-    let sums = c.e().emit(Op::ReduceWindow { window, to_apply }, &[c.e().mul(x, x), zero], None);
-    let base = c.e().add_scalar(c.e().mul_scalar(sums, number("alpha", 1.0)), number("bias", 1.0));
-    let power = c.e().binary(BinaryOp::Power, base, c.like(x, -number("beta", 0.5)));
+    let (to_apply, zero) = (c.e().scalar_computation(BinaryOp::Add, dtype), c.e().scalar(dtype, 0.0));
+    Ok(c.e().emit(Op::ReduceWindow { window, to_apply }, &[x, zero], None))
+}
+
+/// bias + alpha * the sum of squares over neighbouring channels; alpha, and beta.
+fn response_base(c: &Call<'_, '_>, x: InstrId) -> Result<(InstrId, [f64; 2]), Problem> {
+    let number = |name: &str, default: f32| f64::from(c.node.float(name).unwrap_or(default));
+    let (alpha, beta) = (number("alpha", 1.0), number("beta", 0.5));
+    let sums = neighbours(c, c.e().mul(x, x))?;
+    Ok((c.e().add_scalar(c.e().mul_scalar(sums, alpha), number("bias", 1.0)), [alpha, beta]))
+}
+
+/// x / (bias + alpha * the sum of squares over neighbouring channels)^beta.
+fn local_response(c: &mut Call<'_, '_>) -> Outputs {
+    let x = c.array(0)?;
+    let (base, [_, beta]) = response_base(c, x)?;
+    let power = c.e().binary(BinaryOp::Power, base, c.like(x, -beta));
     c.one(c.e().mul(x, power))
+}
+
+/// Inputs: cotangent, input, result.
+fn local_response_grad(c: &mut Call<'_, '_>) -> Outputs {
+    let [dy, x, y] = c.first()?;
+    let (base, [alpha, beta]) = response_base(c, x)?;
+    let direct = c.e().mul(dy, c.e().binary(BinaryOp::Power, base, c.like(x, -beta)));
+    let shares = neighbours(c, c.e().div(c.e().mul(dy, y), base))?;
+    let indirect = c.e().mul(c.e().mul_scalar(x, -2.0 * alpha * beta), shares);
+    c.one(c.e().add(direct, indirect))
 }

@@ -102,8 +102,8 @@ impl Call<'_, '_> {
             self.lowering.variables[variable].value = Some(value);
             let ones = self.e().full_like(new, 1.0);
             let zeros = self.e().zeros_like(value);
-            let placed = self.scattered(zeros, rows, new, 0, BinaryOp::Add);
-            let hit = self.scattered(zeros, rows, ones, 0, BinaryOp::Add);
+            let placed = self.scattered(zeros, rows, new, 0, Some(BinaryOp::Add));
+            let hit = self.scattered(zeros, rows, ones, 0, Some(BinaryOp::Add));
             let is_hit = self.e().compare(Comparison::Ne, hit, zeros);
             self.assign(variable, self.e().select(is_hit, placed, value))?;
         }

@@ -12,13 +12,14 @@ use bf16scope_hlo::ops::{Comparison, RngAlgorithm};
 use bf16scope_hlo::{BinaryOp, DType, InstrId, Literal, Op, Shape, UnaryOp};
 
 /// Ops that draw from a generator with state.
-pub(super) const STATEFUL: [&str; 6] = [
+pub(super) const STATEFUL: [&str; 7] = [
     "RandomUniform",
     "RandomUniformInt",
     "RandomStandardNormal",
     "TruncatedNormal",
     "ParameterizedTruncatedNormal",
     "Multinomial",
+    "RandomShuffle",
 ];
 
 pub(super) const TABLE: Table = &[
@@ -39,6 +40,35 @@ pub(super) const TABLE: Table = &[
         let (dims, dtype) = (c.ints(0)?, c.dtype_of("dtype")?);
         c.stateful(&dims, |c, bits| c.truncated(bits, dtype))
     }),
+    ("Multinomial", |c| {
+        let (logits, n) = (c.array(0)?, c.int(1)?);
+        let (dims, dtype) = (c.draw_dims(logits, n)?, c.drawn_dtype()?);
+        c.stateful(&dims, |c, bits| c.drawn(bits, logits, dtype))
+    }),
+    ("StatelessMultinomial", |c| {
+        let (logits, n, seed) = (c.array(0)?, c.int(1)?, c.array(2)?);
+        let (dims, dtype) = (c.draw_dims(logits, n)?, c.drawn_dtype()?);
+        let (_, bits) = c.bits(c.e().convert(seed, DType::U64), &dims);
+        c.one(c.drawn(bits, logits, dtype))
+    }),
+    ("RandomShuffle", |c| {
+        let x = c.array(0)?;
+        let Some(n) = c.dims(x).first().copied() else { return c.one(x) };
+        // Rows in the order of random numbers.
+        let order = c.stateful(&[n], |c, bits| c.sorted(bits).1)?;
+        match order[..] {
+            [Value::Array(order)] => c.gathered(x, order, 0, 0),
+            _ => Ok(order),
+        }
+    }),
+    ("StatelessRandomUniformInt", |c| {
+        let (low, high) = (c.array(2)?, c.array(3)?);
+        c.stateless(|c, bits, _| c.uniform_int(bits, low, high))
+    }),
+    ("StatelessRandomUniformIntV2", |c| {
+        let (low, high) = (c.array(4)?, c.array(5)?);
+        c.stateless(|c, bits, _| c.uniform_int(bits, low, high))
+    }),
     ("StatelessRandomUniform", |c| c.stateless(|c, bits, dtype| c.uniform(bits, dtype))),
     ("StatelessRandomUniformV2", |c| c.stateless(|c, bits, dtype| c.uniform(bits, dtype))),
     ("StatelessRandomNormal", |c| c.stateless(|c, bits, dtype| c.normal(bits, dtype))),
@@ -46,12 +76,12 @@ pub(super) const TABLE: Table = &[
     ("StatelessTruncatedNormal", |c| c.stateless(|c, bits, dtype| c.truncated(bits, dtype))),
     ("StatelessTruncatedNormalV2", |c| c.stateless(|c, bits, dtype| c.truncated(bits, dtype))),
     ("StatelessRandomGetKeyCounter", |c| {
-        // The key is the seed; the counter is zero.
-        let seed = c.array(0)?;
-        let seed = c.e().convert(seed, DType::U64);
-        let key = c.slice_axis(seed, 0, 0, 1);
-        let counter = c.e().concatenate(&[c.slice_axis(seed, 0, 1, 1), c.e().full(DType::U64, &[1], 0.0)], 0);
+        let [key, counter] = c.key_and_counter()?;
         Ok(vec![Value::Array(key), Value::Array(counter)])
+    }),
+    ("StatelessRandomGetKeyCounterAlg", |c| {
+        let [key, counter] = c.key_and_counter()?;
+        Ok([key, counter, c.ints_constant(&[1], &[], DType::S32)].map(Value::Array).to_vec())
     }),
     ("StatelessRandomGetAlg", |c| c.one(c.ints_constant(&[1], &[], DType::S32))),
 ];
@@ -92,6 +122,44 @@ impl Call<'_, '_> {
         };
         let (_, bits) = self.bits(state, &dims);
         self.one(distribution(self, bits, dtype))
+    }
+
+    /// The key, which is the first number of a seed, and the counter: the second, and 0.
+    fn key_and_counter(&mut self) -> Result<[InstrId; 2], Problem> {
+        let seed = self.array(0)?;
+        if self.dims(seed) != [2] {
+            return Err(Problem::new(format!("its seed has dims {:?}, expected [2]", self.dims(seed))));
+        }
+        let seed = self.e().convert(seed, DType::U64);
+        let zero = self.e().full(DType::U64, &[1], 0.0);
+        Ok([self.slice_axis(seed, 0, 0, 1), self.e().concatenate(&[self.slice_axis(seed, 0, 1, 1), zero], 0)])
+    }
+
+    /// The dims of the numbers by which `n` classes are drawn for each row of logits.
+    fn draw_dims(&self, logits: InstrId, n: i64) -> Result<Vec<i64>, Problem> {
+        let dims = match self.dims(logits)[..] {
+            [batch, classes] => vec![batch, n, classes],
+            _ => return Err(Problem::new(format!("its logits have dims {:?}, expected 2", self.dims(logits)))),
+        };
+        self.check_dims(&dims)?;
+        Ok(dims)
+    }
+
+    fn drawn_dtype(&self) -> Result<DType, Problem> {
+        match self.node.type_number("output_dtype") {
+            Some(_) => self.dtype_of("output_dtype"),
+            None => Ok(DType::S64),
+        }
+    }
+
+    /// Classes by the probabilities that logits give: where logits with Gumbel noise are greatest.
+    fn drawn(&self, bits: InstrId, logits: InstrId, dtype: DType) -> InstrId {
+        let e = self.e();
+        let exponential = |x: InstrId| e.neg(e.unary(UnaryOp::Log, x));
+        let noise = exponential(exponential(self.uniform(bits, DType::F32)));
+        let wide = e.broadcast(e.convert(logits, DType::F32), &[0, 2], &self.dims(bits));
+        let best = self.first_best(e.add(wide, noise), 2, Comparison::Ge, BinaryOp::Maximum);
+        e.convert(best, dtype)
     }
 
     /// Uniform numbers in [0, 1): from as many bits as the significand of f32 holds.
@@ -150,7 +218,7 @@ impl Call<'_, '_> {
 
     /// The inverse of the error function in f32. Source: M. Giles, "Approximating the erfinv function" (2010), single
     /// precision.
-    fn erf_inverse(&self, x: InstrId) -> InstrId {
+    pub(super) fn erf_inverse(&self, x: InstrId) -> InstrId {
         const NEAR: [f64; 9] = [
             2.810_226_36e-8,
             3.432_739_39e-7,

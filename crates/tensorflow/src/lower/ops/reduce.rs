@@ -81,11 +81,17 @@ impl Call<'_, '_> {
         let axis = if self.inputs.len() > 1 { self.int(1)? } else { 0 };
         let dims = self.dims(x);
         let axis = self.axis(axis, dims.len())?;
-        let n = dims[axis as usize];
         let dtype = match self.node.type_number("output_type") {
             Some(_) => self.dtype_of("output_type")?,
             None => DType::S64,
         };
+        let first = self.first_best(x, axis, direction, op);
+        self.one(self.e().convert(first, dtype))
+    }
+
+    /// The index of the first best element along an axis, as s32.
+    pub(super) fn first_best(&self, x: InstrId, axis: i64, direction: Comparison, op: BinaryOp) -> InstrId {
+        let dims = self.dims(x);
         // The index of each element that is no worse than the best; one past the end for other elements.
         let best = self.e().reduce(op, x, &[axis]);
         let other_axes: Vec<i64> = (0..dims.len() as i64).filter(|other| *other != axis).collect();
@@ -99,9 +105,9 @@ impl Call<'_, '_> {
             false => is_best,
         };
         let places = self.e().iota(DType::S32, &dims, axis);
+        let n = dims.get(axis as usize).copied().unwrap_or(0);
         let places = self.e().select(is_best, places, self.like(places, n as f64));
-        let first = self.e().reduce(BinaryOp::Minimum, places, &[axis]);
-        self.one(self.e().convert(first, dtype))
+        self.e().reduce(BinaryOp::Minimum, places, &[axis])
     }
 
     /// Cumulative sums or products.
@@ -124,7 +130,7 @@ impl Call<'_, '_> {
     }
 
     /// Values and indices sorted along the last axis, greatest first; equal values keep their order.
-    fn sorted(&self, x: InstrId) -> (InstrId, InstrId) {
+    pub(super) fn sorted(&self, x: InstrId) -> (InstrId, InstrId) {
         let dims = self.dims(x);
         let axis = dims.len() as i64 - 1;
         let dtype = self.dtype(x);

@@ -78,6 +78,11 @@ pub(super) const TABLE: Table = &[
         c.check_dims(&dims)?;
         c.one(c.e().broadcast(value, &[], &dims))
     }),
+    ("Empty", |c| {
+        let (dims, dtype) = (c.ints(0)?, c.dtype_of("dtype")?);
+        c.check_dims(&dims)?;
+        c.one(c.e().full(dtype, &dims, 0.0))
+    }),
     ("ZerosLike", |c| {
         if let Some(zeros) = c.zeros_like_list() {
             return zeros;

@@ -23,10 +23,24 @@ pub(super) const TABLE: Table = &[
     ("AssignAddVariableOp", |c| c.assigned(|c, old, new| c.e().add(old, new))),
     ("AssignSub", |c| c.assigned(|c, old, new| c.e().sub(old, new))),
     ("AssignSubVariableOp", |c| c.assigned(|c, old, new| c.e().sub(old, new))),
-    ("ResourceScatterAdd", |c| c.scattered_into(BinaryOp::Add, false)),
-    ("ScatterAdd", |c| c.scattered_into(BinaryOp::Add, false)),
-    ("ResourceScatterSub", |c| c.scattered_into(BinaryOp::Add, true)),
-    ("ScatterSub", |c| c.scattered_into(BinaryOp::Add, true)),
+    ("ResourceScatterAdd", |c| c.scattered_into(Some(BinaryOp::Add), false)),
+    ("ScatterAdd", |c| c.scattered_into(Some(BinaryOp::Add), false)),
+    ("ResourceScatterSub", |c| c.scattered_into(Some(BinaryOp::Add), true)),
+    ("ScatterSub", |c| c.scattered_into(Some(BinaryOp::Add), true)),
+    ("ResourceScatterMul", |c| c.scattered_into(Some(BinaryOp::Multiply), false)),
+    ("ScatterMul", |c| c.scattered_into(Some(BinaryOp::Multiply), false)),
+    ("ResourceScatterMax", |c| c.scattered_into(Some(BinaryOp::Maximum), false)),
+    ("ScatterMax", |c| c.scattered_into(Some(BinaryOp::Maximum), false)),
+    ("ResourceScatterMin", |c| c.scattered_into(Some(BinaryOp::Minimum), false)),
+    ("ScatterMin", |c| c.scattered_into(Some(BinaryOp::Minimum), false)),
+    ("ResourceScatterUpdate", |c| c.scattered_into(None, false)),
+    ("ScatterUpdate", |c| c.scattered_into(None, false)),
+    ("ResourceScatterNdAdd", |c| c.scattered_nd_into(Some(BinaryOp::Add), false)),
+    ("ScatterNdAdd", |c| c.scattered_nd_into(Some(BinaryOp::Add), false)),
+    ("ResourceScatterNdSub", |c| c.scattered_nd_into(Some(BinaryOp::Add), true)),
+    ("ScatterNdSub", |c| c.scattered_nd_into(Some(BinaryOp::Add), true)),
+    ("ResourceScatterNdUpdate", |c| c.scattered_nd_into(None, false)),
+    ("ScatterNdUpdate", |c| c.scattered_nd_into(None, false)),
     ("VarIsInitializedOp", |c| c.one(c.e().constant(Literal::scalar(true)))),
     ("IsVariableInitialized", |c| c.one(c.e().constant(Literal::scalar(true)))),
     ("DestroyResourceOp", |_| Ok(Vec::new())),
@@ -57,11 +71,23 @@ impl Call<'_, '_> {
         self.lowering.assign(variable, value, &gates)
     }
 
-    fn scattered_into(&mut self, op: BinaryOp, is_negated: bool) -> Outputs {
+    /// The variable of a scatter, its value, and the indices and updates.
+    fn scatter_inputs(&mut self, is_negated: bool) -> Result<(usize, [InstrId; 3]), Problem> {
         let variable = self.variable(0)?;
         let (old, indices, updates) = (self.lowering.read(variable)?, self.array(1)?, self.array(2)?);
-        let updates = if is_negated { self.e().neg(updates) } else { updates };
+        Ok((variable, [old, indices, if is_negated { self.e().neg(updates) } else { updates }]))
+    }
+
+    fn scattered_into(&mut self, op: Option<BinaryOp>, is_negated: bool) -> Outputs {
+        let (variable, [old, indices, updates]) = self.scatter_inputs(is_negated)?;
         let new = self.scattered(old, indices, updates, 0, op);
+        self.assign(variable, new)?;
+        Ok(vec![Value::Variable(variable)])
+    }
+
+    fn scattered_nd_into(&mut self, op: Option<BinaryOp>, is_negated: bool) -> Outputs {
+        let (variable, [old, indices, updates]) = self.scatter_inputs(is_negated)?;
+        let new = self.scattered_nd(old, indices, updates, op)?;
         self.assign(variable, new)?;
         Ok(vec![Value::Variable(variable)])
     }

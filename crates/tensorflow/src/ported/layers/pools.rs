@@ -1,6 +1,6 @@
 //! Ports layers without variables (padding, pools, means), and layers that join layers.
 
-use super::{Porting, Symbol, one_or_two};
+use super::{Note, Porting, Symbol, one_or_two};
 use crate::node::Node;
 
 impl Porting<'_, '_> {
@@ -49,6 +49,34 @@ impl Porting<'_, '_> {
             true => self.push(node, "global_max_pool", "", Vec::new(), vec![x]),
             false => self.unclaimed(node),
         }
+    }
+
+    /// Images that are made larger by whole factors, with the pixels' centres in their middle.
+    pub(super) fn resized(&mut self, node: &Node, x: String) -> Symbol {
+        let is_bilinear = node.op == "ResizeBilinear";
+        let sizes: Vec<i64> = match self.symbols.input(node, 1) {
+            Symbol::Constant { values, .. } => values.iter().map(|size| *size as i64).collect(),
+            _ => Vec::new(),
+        };
+        let dims = self.dims.get(&x).cloned().unwrap_or_default();
+        let ([to_height, to_width], [height, width, _]) = (&sizes[..], &dims[..]) else { return self.unclaimed(node) };
+        let is_times = |to: i64, from: i64| from > 0 && to >= from && to % from == 0;
+        let is_whole = is_times(*to_height, *height) && is_times(*to_width, *width);
+        let is_ours = !node.flag("align_corners") && (!is_bilinear || node.flag("half_pixel_centers"));
+        if !is_whole || !is_ours {
+            let text = format!(
+                "`{}` of {height} x {width} to {to_height} x {to_width} has no word: `upsample` has whole factors, and \
+                 bilinear half-pixel centres",
+                node.op
+            );
+            let at = self.symbols.graph.body.find(&node.name);
+            let help = "TensorFlow 2's tf.image.resize has half-pixel centres";
+            self.notes.missing.push(Note::new(self.symbols.graph, at, text, help).in_step());
+            return Symbol::Other;
+        }
+        let first = one_or_two([to_height / height, to_width / width]);
+        let options = if is_bilinear { vec![("interpolation", "bilinear".to_string())] } else { Vec::new() };
+        self.push(node, "upsample", first, options, vec![x])
     }
 
     /// A mean over the spatial axes.

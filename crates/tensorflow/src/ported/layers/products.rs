@@ -55,6 +55,68 @@ impl Porting<'_, '_> {
         self.push_named(&layer, node, kind, first, options, vec![x])
     }
 
+    /// A transposed convolution, the gradient of one by its input: inputs are the result's dims, the kernel and x.
+    pub(super) fn transposed_convolution(&mut self, node: &Node) -> Symbol {
+        let (Symbol::Layer(x), Symbol::Variable { dims: kernel, .. }) =
+            (self.symbols.input(node, 2), self.symbols.input(node, 1))
+        else {
+            return self.unclaimed(node);
+        };
+        let Some(sizes) = self.result_sizes(node) else { return self.unclaimed(node) };
+        let is_plain = node.ints("dilations").iter().all(|dilation| *dilation == 1);
+        let is_same = node.text("padding") == "SAME";
+        let dims = self.dims.get(&x).cloned().unwrap_or_default();
+        let ([size @ .., filters, _], [_, strides @ .., _], [places @ .., _]) =
+            (&kernel[..], node.ints("strides"), &dims[..])
+        else {
+            return self.unclaimed(node);
+        };
+        let (&[height, width], &[down, right], &[n_rows, n_columns]) = (size, strides, places) else {
+            return self.unclaimed(node);
+        };
+        let (size, strides, places) = ([height, width], [down, right], [n_rows, n_columns]);
+        let is_known_padding = is_same || node.text("padding") == "VALID";
+        let is_read = is_plain && is_known_padding && !node.text("data_format").starts_with("NC");
+        // The padding at the end of each axis that gives the result its size.
+        let added = [0, 1].map(|at: usize| {
+            let spread = (places[at] - 1).saturating_mul(strides[at]).saturating_add(size[at]);
+            sizes[at].saturating_sub(spread - if is_same { 2 * (size[at] / 2) } else { 0 })
+        });
+        let default = [0, 1].map(|at: usize| match is_same {
+            true => places[at].saturating_mul(strides[at]),
+            false => places[at].saturating_mul(strides[at]).saturating_add(size[at].saturating_sub(strides[at]).max(0)),
+        });
+        let is_padded = sizes != default;
+        if !is_read || is_padded && (0..2).any(|at| !(0..strides[at]).contains(&added[at])) {
+            return self.unclaimed(node);
+        }
+        let filters = *filters;
+        let Some((layer, _)) = self.claim(node, 1, "kernel") else { return self.unclaimed(node) };
+        let mut options = vec![("kernel_size", one_or_two(size))];
+        if strides != [1, 1] {
+            options.push(("strides", one_or_two(strides)));
+        }
+        if is_same {
+            options.push(("padding", "same".to_string()));
+        }
+        if is_padded {
+            options.push(("output_padding", one_or_two(added)));
+        }
+        options.push(("use_bias", "false".to_string()));
+        self.push_named(&layer, node, "conv_transpose", filters, options, vec![x])
+    }
+
+    /// Height and width of the result that a node's first input names.
+    fn result_sizes(&self, node: &Node) -> Option<[i64; 2]> {
+        if let Symbol::Constant { values, .. } = self.symbols.input(node, 0) {
+            return values.get(1..3).map(|sizes| [sizes[0] as i64, sizes[1] as i64]);
+        }
+        // Packed, because the batch's size is not known.
+        let packed = self.symbols.node(self.symbols.behind(*node.inputs.first()?).node);
+        let size = |number: usize| self.symbols.scalar(packed, number).map(|size| size as i64);
+        (packed.op == "Pack" && packed.inputs.len() == 4).then(|| Some([size(1)?, size(2)?])).flatten()
+    }
+
     pub(super) fn kind_of(&self, layer: &str) -> Option<&'static str> {
         self.at.get(layer).map(|at| self.port.layers[*at].kind)
     }
