@@ -3,6 +3,8 @@
 
 use crate::newcomer::PNG;
 use crate::train_cli::{Folder, text};
+use bf16scope::data::npz::{Header, NpzWriter};
+use bf16scope::hlo::DType;
 use std::path::Path;
 
 /// Every kind is written once, begins with a comment, and its model is valid; a shipped model is listed, too.
@@ -200,4 +202,40 @@ fn folders_name_classes_and_files_of_names_do() {
         error.contains("`data` has 2 names of the classes of `labels`, expected 10, one for each class of the model"),
         "{error}"
     );
+}
+
+/// One of two outputs has classes for labels, the other distributions over classes.
+#[test]
+fn each_output_has_the_names_of_its_label() {
+    let folder = Folder::new();
+    let mut npz = NpzWriter::create(folder.path("pair.npz")).unwrap();
+    let floats = |values: Vec<f32>| values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+    let x = (0..40 * 2).map(|i| if i % 2 == i / 2 % 2 { 1.0 } else { -1.0 }).collect();
+    npz.add("x", &Header::for_dtype(DType::F32, vec![40, 2]), &floats(x)).unwrap();
+    let kinds: Vec<u8> = (0..40i32).flat_map(|i| (i % 2).to_le_bytes()).collect();
+    npz.add("kind", &Header::for_dtype(DType::S32, vec![40]), &kinds).unwrap();
+    let sizes = (0..40).flat_map(|i| if i % 2 == 0 { [0.9f32, 0.1, 0.0] } else { [0.0, 0.25, 0.75] }).collect();
+    npz.add("size", &Header::for_dtype(DType::F32, vec![40, 3]), &floats(sizes)).unwrap();
+    npz.finish().unwrap();
+    let yaml = "model:\n  kind: layers\n  inputs: {x: [2]}\n  layers:\n    - {dense: 2, name: a, inputs: x}\n    \
+                - {dense: 3, name: b, inputs: x}\n  outputs: {animal: a, length: b}\n  loss:\n    \
+                - {sparse_softmax_cross_entropy: , output: animal, labels: kind}\n    \
+                - {softmax_cross_entropy: , output: length, labels: size}\n\
+                data: {npz: pair.npz, n_test: 8, classes: {kind: [cat, dog], size: [small, medium, large]}}\n\
+                train: {batch: 8, epochs: 40, learning_rate: 0.1}\n";
+    std::fs::write(folder.path("pair.yaml"), yaml).unwrap();
+    folder.stdout(&["train", "pair.yaml"]);
+    let predicted = folder.json(&["predict", "pair.yaml", "--json"]);
+    let [animals, lengths] = ["animal", "length"].map(|output| &predicted["class_names"][output]);
+    assert_eq!(*animals, serde_json::json!(["cat", "dog", "cat", "dog", "cat", "dog", "cat", "dog"]));
+    assert_eq!((&lengths[0], &lengths[1]), (&"small".into(), &"large".into()));
+    let shown = folder.stdout(&["predict", "pair.yaml", "--wide"]);
+    assert!(["animal_classes", "length_classes", "dog", "large"].iter().all(|name| shown.contains(name)), "{shown}");
+    // The most probable class of a distribution is the true one.
+    let eval = folder.json(&["eval", "pair.yaml", "--json", "--confusion"]);
+    let confusion = eval["confusion"].to_string();
+    assert!(confusion.contains("[[4,0,0],[0,0,0],[0,0,4]]") && confusion.contains("[[4,0],[0,4]]"), "{eval}");
+    folder.stdout(&["package", "pair.yaml", "-o", "package"]);
+    let run = folder.json(&["run", "package", "--inputs", "pair.npz", "--json"]);
+    assert_eq!((&run["class_names"]["animal"][1], &run["class_names"]["length"][1]), (&"dog".into(), &"large".into()));
 }

@@ -6,12 +6,15 @@
 //! at most, and such exponentials.
 
 use crate::run;
+use bf16scope::data::Alignment;
 use bf16scope::document;
-use bf16scope::graph::Graph;
+use bf16scope::graph::{Graph, Precision};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::Model;
 use bf16scope::nn::{CtcLengths, ctc_per_example, ctc_with_lengths};
 use bf16scope::passes::grad;
+use bf16scope::train::program::evaluation;
+use bf16scope::tuning::Tuning;
 use ndarray::ArrayD;
 use ndarray_npy::{NpzReader, ReadableElement};
 use std::fs::File;
@@ -100,6 +103,27 @@ fn ctc_with_lengths_is_tensorflows_with_its_gradient() {
     }
 }
 
+/// TensorFlow's classic loss is infinite, too, with a warning that there is no valid path.
+#[test]
+fn labels_that_do_not_fit_have_an_infinite_loss_without_a_gradient() {
+    let g = Graph::training("ctc");
+    let logits = g.input("logits", DType::F32, [2, 3, 4]);
+    let labels = g.input("labels", DType::S32, [2, 3]);
+    let each = ctc_per_example(&logits, &labels, 0);
+    let gradients = grad::gradients(g.emitter(), each.sum(&[0]).id, &[logits.id]).unwrap();
+    let gradient = g.tensor(gradients[0]);
+    let program = g.finish(&[("loss", &each), ("gradient", &gradient)]).unwrap();
+    let results = run::run(&program, |name| match name {
+        // 1, a blank and 1 are all the steps.
+        "labels" => Literal::from_elements([2, 3], &[1, 1, 2, 1, 1, 0]),
+        _ => Literal::from_elements([2, 3, 4], &[0.0f32; 24]),
+    });
+    let (losses, gradients) = (run::f32s(&results[0]), run::f32s(&results[1]));
+    assert!(losses[0] == f32::INFINITY && (losses[1] - 3.0 * 4f32.ln()).abs() <= TOLERANCE, "{losses:?}");
+    assert!(gradients[..12].iter().all(|&number| number == 0.0), "{gradients:?}");
+    assert!(gradients[12..].iter().all(|number| number.is_finite() && *number != 0.0), "{gradients:?}");
+}
+
 #[test]
 fn an_experiment_names_lengths_and_bounds_them() {
     let read = |loss: &str| {
@@ -112,6 +136,8 @@ fn an_experiment_names_lengths_and_bounds_them() {
     let features = model.task(0.0).features();
     let lengths: Vec<_> = features.iter().map(|it| (it.name.as_str(), &it.dims[..], it.n_values)).collect();
     assert_eq!(lengths[1..], [("text", &[6][..], Some(5)), ("n", &[], Some(7)), ("steps", &[], Some(21))]);
+    let [label_lengths, logit_lengths] = ["n", "steps"].map(|name| Some(name.to_string()));
+    assert_eq!(features[1].alignments, [Alignment { n_steps: 20, blank: 0, label_lengths, logit_lengths }]);
     let error = read("sparse_softmax_cross_entropy: , label_lengths: n").unwrap_err().to_string();
     assert!(error.contains("sparse_softmax_cross_entropy has no lengths"), "{error}");
 }
@@ -134,4 +160,21 @@ fn an_experiment_has_it_by_its_name_and_says_what_does_not_fit() {
     );
     let error = read("{shape: [6, 2], dtype: int32}", "ctc: ").unwrap_err().to_string();
     assert!(error.contains("labels are s32[32,6,2], expected whole numbers [32, length]"), "{error}");
+}
+
+/// Padding is zeros, which say class 0 in every step where another class is the blank.
+#[test]
+fn padding_of_an_evaluation_does_not_make_its_loss_infinite() {
+    let text = "kind: layers\ninputs: {x: {shape: [3, 4], dtype: float32}}\nlabels: {text: {shape: [3], dtype: int32}}\n\
+                layers: [{activation: linear}]\nloss: {ctc: , blank: 3, labels: text}\n";
+    let model: Model = document::from_str("m.yaml", text).unwrap();
+    let program = evaluation(&*model.task(0.0), Precision::F32, 2, &Tuning::none()).unwrap().program;
+    let results = run::run(&program, |name| match name {
+        "text" => Literal::from_elements([2, 3], &[1, 2, 3, 0, 0, 0]),
+        "x" => Literal::from_elements([2, 3, 4], &[0.0f32; 24]),
+        _ => Literal::from_elements([2], &[1.0f32, 0.0]),
+    });
+    // Two labels in three steps of four equal logits: five alignments of 64.
+    let loss = run::f32s(&results[0])[0];
+    assert!((loss - (64f32 / 5.0).ln()).abs() <= TOLERANCE, "{loss}");
 }

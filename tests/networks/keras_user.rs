@@ -167,3 +167,31 @@ fn spatial_dropout_leaves_out_whole_channels() {
     }
     assert!((4..28).contains(&n_dropped), "{n_dropped} of 32");
 }
+
+/// Options of Keras' layers that have another form here: the error says which.
+#[test]
+fn options_of_keras_layers_are_told_their_equivalent() {
+    let help = |layer: &str| {
+        let text = format!("inputs: {{x: [8, 4]}}\nlayers:\n  - {layer}\n  - {{dense: 1}}\nloss: mean_squared_error\n");
+        let error = read(&text).unwrap_err();
+        assert!(error.starts_with("m.yaml:4:"), "{layer}: {error}");
+        error.split("help: ").nth(1).unwrap_or_else(|| panic!("{layer}: {error}")).to_string()
+    };
+    for (layer, expected) in [
+        ("{LSTM: {units: 4, dropout: 0.2}}", "write a `dropout` layer before it"),
+        ("{gru: 4, reset_after: true}", "it is Keras' with `reset_after: true`, the default there: leave it out"),
+        ("{gru: 4, bidirectional: true, merge_mode: sum}", "both directions are put behind one another: "),
+        ("{MultiHeadAttention: {num_heads: 2, key_dim: 4}}", "it is called `head_dim`"),
+        ("{layer_norm: , axis: -1}", "it is of the last axis, Keras' default"),
+        ("{GlobalAveragePooling1D: {keepdims: true}}", "write `{reduce: mean, "),
+        ("{ReLU: {max_value: 6}}", "write `relu6`, or "),
+        ("{dense: 4, trainable: false}", "write `trainable: ['NAME/*']` under `train`"),
+        ("{dense: 4, input_shape: [8]}", "the dims of what the network reads stand in its `inputs`"),
+        ("{dense: 4, kernel_constraint: max_norm}", "variables have no constraints"),
+        ("{RandomFlip: horizontal}", "write `augment: {flip: true}` under `data`"),
+        // A name that Keras does not have either is told as before.
+        ("{dense: 4, unitz: 3}", "did you mean `units`?"),
+    ] {
+        assert!(help(layer).starts_with(expected), "{layer}: {}", help(layer));
+    }
+}

@@ -17,6 +17,7 @@ mod grad_finite_difference;
 mod grad_loops;
 mod grad_oracle;
 mod keras_user;
+mod layer_errors;
 mod layer_faults;
 mod layers;
 mod layers_more_tf;

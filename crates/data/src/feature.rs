@@ -5,6 +5,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::alignment::Alignment;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::element::{f64s, integers};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,9 @@ pub struct Feature {
     /// Whether each number is the weight of an example or of a position, 0 or more. The host checks it, because a loss
     /// with a negative weight has no minimum: training would make that example's loss as large as it can.
     pub is_weight: bool,
+    /// The steps into which it has to fit, if it is a sequence of labels. The host checks them, because a sequence that
+    /// does not fit has an infinite loss.
+    pub alignments: Vec<Alignment>,
     /// The distribution to draw from if the source has no array of this name: new numbers for every example of every
     /// epoch, and always the same numbers outside of epochs.
     pub random: Option<Random>,
@@ -64,6 +68,7 @@ impl Feature {
             n_values: None,
             is_probability: false,
             is_weight: false,
+            alignments: Vec::new(),
             random: None,
         }
     }
@@ -177,6 +182,7 @@ mod tests {
                 n_values: Some(10),
                 is_probability: false,
                 is_weight: false,
+                alignments: Vec::new(),
                 random: None,
             }
         );

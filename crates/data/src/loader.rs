@@ -415,9 +415,23 @@ impl<'a> Loader<'a> {
         if let Some((column, done)) = self.columns.iter().zip(&done).find(|(column, done)| **done < column.n_elements) {
             return Err(column.wrong_bytes(done * column.from.n_bytes(), place));
         }
-        for ((column, whole), dst) in self.columns.iter().zip(&whole).zip(into) {
+        for ((column, whole), dst) in self.columns.iter().zip(&whole).zip(into.iter_mut()) {
             if let (Some(whole), Some((offset, dims))) = (whole, offset.zip(column.image())) {
                 column.copy_moved(whole, dst, dims, offset);
+            }
+        }
+        self.check_alignments(into, place)
+    }
+
+    /// Checks that the sequences of labels of an example fit the steps of the network's output.
+    fn check_alignments(&self, example: &[&mut [u8]], place: impl Fn() -> String) -> Result<(), DataError> {
+        let array_of = |name: &str| {
+            let number = self.columns.iter().position(|column| column.feature.name == name)?;
+            Some((self.columns[number].to, &*example[number]))
+        };
+        for column in self.columns.iter().filter(|column| !column.feature.alignments.is_empty()) {
+            if let Some(misfit) = column.feature.first_misfit(1, array_of) {
+                return Err(misfit.error(&column.feature.name, place()));
             }
         }
         Ok(())

@@ -119,13 +119,20 @@ fn look_again(
             if replica != 0 || !is_known(record.step) {
                 observe(OnTheWay::Watched(&record));
             }
-            if record.step == step {
-                // Or a rule that explains non-finite numbers.
-                let is_it = |rule: &str| rule == "not_finite" || explains(rule, "not_finite");
-                anomaly = anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule));
-            }
+            anomaly = first_cause(anomaly.take(), record, step);
             Ok::<bool, Ended>(true)
         },
     )?;
     Ok(anomaly)
+}
+
+/// The cause of the non-finite loss of `step`, with one more record. A step before may have made variables infinite or
+/// NaN in its backward pass or its update, so the first of those counts that are not finite up to `step`.
+fn first_cause(before: Option<Anomaly>, record: WatchRecord, step: u64) -> Option<Anomaly> {
+    if record.step < step && record.first_harmful().is_none() {
+        return None;
+    }
+    // Or a rule that explains non-finite numbers.
+    let is_it = |rule: &str| rule == "not_finite" || explains(rule, "not_finite");
+    before.or_else(|| anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule)))
 }

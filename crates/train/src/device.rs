@@ -132,6 +132,11 @@ impl Loaded {
                 let measured = format!("{} {value} at example {}", array.name, element / per_example);
                 return Err(TrainError::batch(step, &measured, &format!("{} {expected}", input.name)));
             }
+            let array_of = |name: &str| find(batch, name).map(|array| (array.dtype, &array.bytes[..]));
+            if let Some(misfit) = feature.and_then(|feature| feature.first_misfit(batch.n_valid, array_of)) {
+                let measured = format!("{} of example {} with {}", array.name, misfit.example, misfit.in_words());
+                return Err(TrainError::batch(step, &measured, &format!("at most {}", misfit.n_steps)));
+            }
         }
         Ok(())
     }

@@ -181,9 +181,12 @@ fn as_expected(written: &str, expected: &str) -> Option<String> {
     let (integer, float) = (in_backticks(written, "integer"), in_backticks(written, "floating point"));
     let is_list = expected == "a list" || expected.starts_with("a list of ");
     match (quoted, integer, float) {
-        (Some(text), ..) if expected.contains("number") && text.parse::<f64>().is_ok() => {
-            Some(format!("write {text} without quotes"))
-        }
+        (Some(text), ..) if text.starts_with('$') || text.contains("$(") => Some(
+            "`$name` and `$(4 * name)` are computed under `model` where that has `parameters: {name: 4}`; elsewhere write the \
+             value"
+                .to_string(),
+        ),
+        (Some(text), ..) if expected.contains("number") && text.parse::<f64>().is_ok() => as_number(text),
         (_, _, Some(number)) if expected.contains("whole number") => {
             let whole = number.parse::<f64>().ok().filter(|number| number.fract() == 0.0 && number.abs() < 1e15)?;
             Some(format!("write {whole:.0}"))
@@ -194,6 +197,24 @@ fn as_expected(written: &str, expected: &str) -> Option<String> {
         (_, Some(item), _) | (_, _, Some(item)) if is_list => Some(format!("write [{item}], if it is the only one")),
         _ => None,
     }
+}
+
+/// The correction of a text that is a number to Rust: one in quotes, with leading zeros, or beyond f64's range.
+fn as_number(text: &str) -> Option<String> {
+    let value: f64 = text.parse().ok()?;
+    let digits = text.trim_start_matches(['-', '+']);
+    let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if value.is_finite() && !(is_whole && digits.len() > 1 && digits.starts_with('0')) {
+        return Some(format!("write {text} without quotes"));
+    }
+    let has_octal_digits = digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    let is_octal = value.abs() > 7.0 && has_octal_digits;
+    Some(match digits.bytes().any(|byte| byte.is_ascii_digit()) {
+        true if value.is_infinite() => "it is beyond the range of f64, whose largest number is 1.8e308".to_string(),
+        true if is_octal => format!("write {value}; an octal number is 0o{}", digits.trim_start_matches('0')),
+        true => format!("write {value}"),
+        false => "write a finite number".to_string(),
+    })
 }
 
 fn in_backticks<'a>(written: &'a str, kind: &str) -> Option<&'a str> {

@@ -33,6 +33,7 @@ mod elementwise;
 mod expansion;
 mod expression;
 mod indices;
+mod keras_options;
 mod kinds;
 mod layer_options;
 mod llama;
@@ -418,6 +419,18 @@ impl Task for Layers {
             losses.any(|(judged, loss)| judged == source && loss.takes() == Some(nn::Activation::Sigmoid))
         };
         wiring.outputs.iter().filter(|(_, source)| is_independent(source)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Outputs with a loss that applies a softmax, by the label that it compares them with.
+    fn class_labels(&self) -> Vec<(String, String)> {
+        let Network { config, wiring, .. } = &self.network;
+        let label_of = |source: &wiring::Source| {
+            let mut losses = wiring.losses.iter().zip(&config.loss);
+            let (_, loss) = losses.find(|(judged, loss)| *judged == source && loss.is_of_classes())?;
+            Some(loss.options.labels.clone())
+        };
+        let labelled = |(name, source): &(String, wiring::Source)| Some((name.clone(), label_of(source)?));
+        wiring.outputs.iter().filter_map(labelled).collect()
     }
 
     fn identity(&self) -> Identity {

@@ -41,4 +41,8 @@ impl Task for WrittenTask {
     fn independent_logits(&self) -> Vec<String> {
         self.task.independent_logits()
     }
+
+    fn class_labels(&self) -> Vec<(String, String)> {
+        self.task.class_labels()
+    }
 }

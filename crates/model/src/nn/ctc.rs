@@ -22,7 +22,7 @@ const NEVER: f64 = -1e30;
 ///
 /// # Gradient
 /// The gradient of the recursion over steps: for each step the softmax minus each class's share of all alignments. If
-/// there are too few steps for the labels, the loss is about 1e30, and the gradient is 0 or the softmax.
+/// there are too few steps for the labels, the loss is infinite, and the gradient is 0.
 ///
 /// # Errors
 /// Logits of another rank or narrower than f32; labels that are not `[batch, length]` of integers; a blank that is not
@@ -58,7 +58,8 @@ pub fn ctc_with_lengths(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_
         return poison.clone();
     }
     let run = || match log_probability(logits, labels, lengths, blank) {
-        Ok(log_probability) => log_probability.negate(),
+        Ok(log_probability) if log_probability.is_poison() => log_probability,
+        Ok(log_probability) => infinite_without_alignment(&log_probability.negate()),
         Err(message) => logits.graph().fail("ctc", &[logits, labels], RuleError::new("ctc/step", message)),
     };
     let check = || {
@@ -66,6 +67,14 @@ pub fn ctc_with_lengths(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_
         length_inputs.clone().try_for_each(|length| check_length(length, logits.dims()[0]))
     };
     loss("ctc", [logits, labels], check, run)
+}
+
+/// The loss, infinite where no alignment exists: no other loss is near that of a step that cannot be. NaN stays NaN.
+#[track_caller]
+fn infinite_without_alignment(loss: &Tensor) -> Tensor {
+    let (g, dtype, dims) = (loss.graph(), loss.dtype(), loss.dims());
+    let [impossible, infinite] = [-NEVER / 2.0, f64::INFINITY].map(|value| g.full(dtype, &dims, value));
+    loss.greater(&impossible).select(&infinite, loss)
 }
 
 fn check_length(length: &Tensor, batch: i64) -> Result<(), RuleError> {

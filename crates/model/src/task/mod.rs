@@ -79,6 +79,11 @@ pub trait Task: Send + Sync + fmt::Debug {
     fn independent_logits(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// Predictions that are logits of exclusive classes, each with the label whose classes they are. Default none.
+    fn class_labels(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 }
 
 /// A shared task is a task.
@@ -101,6 +106,10 @@ impl<T: Task + ?Sized> Task for Arc<T> {
 
     fn independent_logits(&self) -> Vec<String> {
         (**self).independent_logits()
+    }
+
+    fn class_labels(&self) -> Vec<(String, String)> {
+        (**self).class_labels()
     }
 }
 

@@ -4,6 +4,7 @@
 mod index;
 
 use super::error::{Misfit, WeightNameError};
+use super::further_names::with_further_names;
 use super::layout::Layout;
 use super::numbering::Numbering;
 use super::rules::{Rules, SlotName};
@@ -223,6 +224,8 @@ impl Mapping {
 
     /// The mapping by these rules.
     pub fn from_rules(rules: &Rules, wanted: &[Wanted], arrays: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+        let arrays = with_further_names(&rules.also, arrays);
+        let arrays: &[Given] = &arrays;
         let index = Index::new(rules, wanted, arrays);
         let mut draft = Draft::default();
         let mut variables = draft.weights(&index, excepted);

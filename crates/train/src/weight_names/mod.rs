@@ -7,6 +7,7 @@
 
 mod backwards;
 mod error;
+mod further_names;
 mod layout;
 mod mapping;
 mod numbering;
@@ -18,6 +19,7 @@ mod variable;
 
 pub use backwards::{TheirArray, their_arrays};
 pub use error::{Misfit, WeightNameError};
+pub use further_names::FurtherName;
 pub use layout::Layout;
 pub use mapping::{Cast, Found, Mapped, Mapping};
 pub use numbering::{Indexed, SlotOrder, SlotsBy};

@@ -5,12 +5,13 @@
 //! variables, its templates name the arrays with their values, and the other keys give differences in layout. Rules can
 //! be applied in reverse, so each one is a bijection: a permutation of axes, joined axes, an equal part of an axis.
 
+use super::further_names::{FurtherName, one_or_several};
 use super::numbering::Indexed;
 use super::pattern::{Captures, Pattern, Template};
 use super::variable::Scale;
 use bf16scope_files as files;
 use bf16scope_model::document::{self, ConfigError, Node, ReadError, Value, nearest};
-use serde::de::{DeserializeOwned, Deserializer};
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -30,6 +31,9 @@ pub struct Rules {
     /// Each variable uses the first rule whose pattern matches.
     #[serde(deserialize_with = "rules")]
     pub rules: Vec<Rule>,
+    /// Further names of arrays, under which rules find them too.
+    #[serde(default)]
+    pub also: Vec<FurtherName>,
     /// Names of optimizer slots, by our name of the slot: templates of `{theirs}` (any name of the variable in the
     /// file), `{slot}`, `{number}`, and the captures of `paths`. The key `"*"` is for every slot.
     #[serde(default)]
@@ -190,15 +194,6 @@ fn no_prefix() -> Vec<String> {
     vec![String::new()]
 }
 
-/// One name or a list of names, as patterns or templates.
-fn one_or_several<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    Node::read(deserializer, |node| match &node.value {
-        Value::Text(_) => Ok(vec![T::deserialize(node)?]),
-        Value::List(list) if !list.is_empty() => Vec::deserialize(node),
-        _ => Err(node.wrong("a name, or a list of names")),
-    })
-}
-
 fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rule>, D::Error> {
     /// A rule that is checked while its line is known.
     struct Checked(Rule);
@@ -353,6 +348,7 @@ impl Rules {
         Rules {
             prefixes: if self.prefixes == no_prefix() { base.prefixes } else { self.prefixes },
             rules: self.rules.into_iter().chain(base.rules).collect(),
+            also: base.also.into_iter().chain(self.also).collect(),
             slots: base.slots.into_iter().chain(self.slots).collect(),
             indexed: self.indexed.or(base.indexed),
             numbers: base.numbers.into_iter().chain(self.numbers).collect(),

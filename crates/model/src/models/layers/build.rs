@@ -105,6 +105,11 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
                 Some(_) => {}
             }
         }
+        // Labels that are too many for the steps have no alignment, and an infinite loss.
+        let alignment = most[1].and_then(|n_steps| loss.alignment(n_steps));
+        if let Some(feature) = features.iter_mut().find(|it| it.name == loss.options.labels) {
+            feature.alignments.extend(alignment);
+        }
     }
     for name in &weights {
         if !features.iter().any(|feature| feature.name == **name) {

@@ -10,6 +10,7 @@ mod definition;
 mod share;
 
 use super::Config;
+use super::keras_options;
 use super::kinds::{self, LayerKind, text};
 use super::layer_options::Arity;
 use super::parameters::{Replacer, Values};
@@ -428,7 +429,7 @@ impl<'a> Expander<'a> {
             None => LayerKind::known(&name).map_or(EntryKind::Unknown, EntryKind::Layer),
         };
         if let EntryKind::Unknown = kind {
-            if let Some(help) = kinds::elsewhere(&name) {
+            if let Some(help) = keras_options::elsewhere(&name) {
                 let error = ReadError::new(format!("there is no layer and no block `{name}`")).or_at(key.mark);
                 return Err(error.with_help(help));
             }

@@ -3,9 +3,10 @@
 //! To add a kind, write its options with their `build` in a file beside this one, and a line in the table below.
 
 use super::choice::{Choice, Names as ChoiceNames, twice};
+use super::keras_options::plain;
 use super::layer_options::{Arity, LayerOptions};
 use super::regularizer::Regularizers;
-use super::{arithmetic, block, direct, elementwise, indices, llama, margins, merge, reductions, shape};
+use super::{arithmetic, block, direct, elementwise, indices, keras_options, llama, margins, merge, reductions, shape};
 use crate::document::{self, Key, Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
@@ -65,7 +66,7 @@ macro_rules! kinds {
                     $($name => Ok(LayerKind::$Kind(choice.options(&COMMON)?)),)*
                     _ => {
                         let error = choice.unknown(&[$($name),*], None, |_| String::new());
-                        Err(match elsewhere(name) {
+                        Err(match keras_options::elsewhere(name) {
                             Some(help) => error.with_help(help),
                             None => match activation_named(name) {
                                 Some(function) => error.with_help(format!("write `activation: {function}`")),
@@ -230,31 +231,6 @@ kinds! {
 const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
 /// Further keys that some layers take.
 const SOME: [&str; 2] = ["tied_to", "initial_state"];
-
-/// Names in other frameworks that are not kinds here, with the equivalent.
-const ELSEWHERE: &[(&str, &str)] = &[
-    ("bidirectional", "write `{lstm: 64, bidirectional: true}`, or `gru` so"),
-    ("time_distributed", "layers of the last axis work on every step: leave it out"),
-    ("simple_rnn", "write `lstm` or `gru`"),
-    ("rnn", "write `lstm` or `gru`"),
-    ("conv_lstm2d", "write `lstm` or `gru` of vectors, or `conv3d` of images"),
-    ("split", "write a `{slice: [0, 4], axis: -1}` for each part"),
-    ("einsum", "write `dot` of two layers, or `dense`"),
-    ("glu", "write a `slice` for each half, and `{expression: \"a * sigmoid(b)\"}` of them"),
-    ("hard_swish", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
-    ("hard_silu", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
-    ("mish", "write `{expression: \"x * tanh(softplus(x))\"}`"),
-    ("thresholded_relu", "write `{expression: \"where(x > 1, x, 0)\"}`"),
-    ("alpha_dropout", "write `dropout` or `gaussian_dropout`"),
-    ("activity_regularization", "write `activity_regularizer: {l2: 1.0e-4}` beside the layer's options"),
-    ("weight_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
-    ("normalization", "scale the data (`data: {scale: …}`), or write `batch_norm`"),
-    ("input", "name the network's inputs in `inputs`"),
-    ("input_layer", "name the network's inputs in `inputs`"),
-    ("lambda", "write `{expression: \"2 * x\"}`"),
-    ("adaptive_avg_pool", "write `global_avg_pool`"),
-    ("spectral_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
-];
 
 fn is_extra(key: &str) -> bool {
     SOME.contains(&key) || Regularizers::is_key(key)
@@ -505,13 +481,18 @@ impl Layer {
         }
         let inputs = inputs.unwrap_or_default();
         reads_its_mask(&choice, canonical, inputs.len().max(1))?;
+        let meaning = meaning_of_unknown(&choice, activation.unwrap_or(canonical));
+        let explained = |error: ReadError| match meaning {
+            Some(help) => error.with_help(help),
+            None => error,
+        };
         let kind = match activation {
             Some(activation) => {
                 let activation = nn::Activation::deserialize(StrDeserializer::<ReadError>::new(activation))?;
-                let shape::Flatten {} = choice.options(&COMMON)?;
+                let shape::Flatten {} = choice.options(&COMMON).map_err(explained)?;
                 LayerKind::Activation(elementwise::Activation { activation })
             }
-            None => LayerKind::read(canonical, choice)?,
+            None => LayerKind::read(canonical, choice).map_err(explained)?,
         };
         Ok(Layer { name, inputs, dtype, share, initial_state, tied_to, regularizers, kind })
     }
@@ -568,10 +549,6 @@ impl Serialize for Layer {
     }
 }
 
-pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
-    ELSEWHERE.iter().find(|(word, _)| plain(word) == plain(name)).map(|(_, help)| *help)
-}
-
 /// The activation that a layer by its own name computes, ours or by Keras' class name: case and underscores do not
 /// matter.
 fn activation_named(written: &str) -> Option<&'static str> {
@@ -580,9 +557,12 @@ fn activation_named(written: &str) -> Option<&'static str> {
     names.into_iter().find(|name| plain(name) == written)
 }
 
-/// A name without case and underscores.
-fn plain(name: &str) -> String {
-    name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase()
+/// The equivalent of the first option that a kind does not have, which reading it refuses, if Keras has it.
+fn meaning_of_unknown(choice: &Choice<'_>, kind: &str) -> Option<&'static str> {
+    let keys = LayerKind::keys_of(kind);
+    let is_kind = LayerKind::known(kind).is_some() || activation_named(kind).is_some();
+    let (key, _) = choice.entries().find(|(key, _)| !keys.iter().any(|known| *known == &***key)).filter(|_| is_kind)?;
+    keras_options::meaning(kind, key)
 }
 
 /// Refuses a `mask` option of attention that reads no mask: it would describe nothing, and hide nothing.

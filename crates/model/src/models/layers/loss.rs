@@ -9,6 +9,7 @@ use crate::document::{self, Node, ReadError, Value};
 use crate::graph::Tensor;
 use crate::nn::options::unit_interval;
 use crate::nn::{self, Activation, Focal};
+use bf16scope_data::Alignment;
 use serde::de::Deserializer;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
@@ -457,6 +458,13 @@ impl Loss {
         let LossOptions { label_lengths, logit_lengths, .. } = &self.options;
         let [of_labels, of_logits] = LENGTHS;
         [(of_labels, label_lengths.as_ref()), (of_logits, logit_lengths.as_ref())]
+    }
+
+    /// The steps into which the labels have to fit, of outputs of `n_steps`.
+    pub(super) fn alignment(&self, n_steps: i64) -> Option<Alignment> {
+        let LossKind::Ctc(ctc) = self.kind else { return None };
+        let LossOptions { label_lengths, logit_lengths, .. } = self.options.clone();
+        Some(Alignment { n_steps, blank: ctc.blank, label_lengths, logit_lengths })
     }
 
     /// The loss of each example, or of each of its rows: `[batch, …]`.

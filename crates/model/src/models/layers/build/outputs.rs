@@ -177,13 +177,21 @@ impl Build<'_> {
             // Inputs are declared in the order of the zoo's evaluations: labels, then weights.
             self.features.weight();
         }
-        // Padding belongs to no triplet.
-        let labels = match (loss.labels(), self.mode) {
-            (Labels::Identities, Mode::Evaluate) if !labels.is_poison() => {
-                let valid = self.features.weight();
-                let zeros = labels.graph().full(DType::F32, &labels.dims(), 0.0);
-                let nothing = labels.graph().full(labels.dtype(), &labels.dims(), -1.0);
-                valid.greater(&zeros).select(&labels, &nothing)
+        // Padding belongs to no triplet, and says nothing: its loss must be finite.
+        let of_padding = match (loss.kind, loss.labels()) {
+            (LossKind::Ctc(ctc), _) => Some(ctc.blank as f64),
+            (_, Labels::Identities) => Some(-1.0),
+            _ => None,
+        };
+        let labels = match (of_padding, self.mode) {
+            (Some(label), Mode::Evaluate) if !labels.is_poison() => {
+                let (valid, g) = (self.features.weight(), labels.graph());
+                let is_valid = valid.greater(&g.full(DType::F32, &valid.dims(), 0.0));
+                let nothing = g.full(labels.dtype(), &labels.dims(), label);
+                match labels.rank() {
+                    1 => is_valid.select(&labels, &nothing),
+                    _ => is_valid.broadcast_in_dim(&labels.dims(), &[0]).select(&labels, &nothing),
+                }
             }
             _ => labels,
         };

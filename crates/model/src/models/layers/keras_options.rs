@@ -1,0 +1,118 @@
+//! Layers of other frameworks that are no kinds here, and options of Keras' layers that are no options, with the
+//! equivalent.
+
+/// Names in other frameworks that are not kinds here, with the equivalent.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("bidirectional", "write `{lstm: 64, bidirectional: true}`, or `gru` so"),
+    ("time_distributed", "layers of the last axis work on every step: leave it out"),
+    ("simple_rnn", "write `lstm` or `gru`"),
+    ("rnn", "write `lstm` or `gru`"),
+    ("depthwise_conv1d", "write `{conv1d: 8, kernel_size: 3, groups: 8}`, of 8 channels"),
+    ("resizing", "write `resize` under `features` of `data`, or `upsample`"),
+    ("center_crop", "write `crop`, or `center_crop` under `features` of `data`"),
+    ("text_vectorization", "write `words` under `columns` of `data`"),
+    ("string_lookup", "write `categories` under `columns` of `data`"),
+    ("integer_lookup", "write `categories` under `columns` of `data`"),
+    ("random_flip", "write `augment: {flip: true}` under `data`"),
+    ("random_rotation", "write `augment: {rotation: 10}`, degrees, under `data`"),
+    ("random_zoom", "write `augment: {zoom: 0.1}` under `data`"),
+    ("random_translation", "write `augment: {translation: 0.1}` under `data`"),
+    ("random_brightness", "write `augment: {brightness: 0.1}` under `data`"),
+    ("random_contrast", "write `augment: {contrast: 0.1}` under `data`"),
+    ("random_erasing", "write `augment: {erasing: 0.5}` under `data`"),
+    ("conv_lstm2d", "write `lstm` or `gru` of vectors, or `conv3d` of images"),
+    ("split", "write a `{slice: [0, 4], axis: -1}` for each part"),
+    ("einsum", "write `dot` of two layers, or `dense`"),
+    ("glu", "write a `slice` for each half, and `{expression: \"a * sigmoid(b)\"}` of them"),
+    ("hard_swish", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
+    ("hard_silu", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
+    ("mish", "write `{expression: \"x * tanh(softplus(x))\"}`"),
+    ("thresholded_relu", "write `{expression: \"where(x > 1, x, 0)\"}`"),
+    ("alpha_dropout", "write `dropout` or `gaussian_dropout`"),
+    ("activity_regularization", "write `activity_regularizer: {l2: 1.0e-4}` beside the layer's options"),
+    ("weight_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
+    ("normalization", "scale the data (`data: {scale: …}`), or write `batch_norm`"),
+    ("input", "name the network's inputs in `inputs`"),
+    ("input_layer", "name the network's inputs in `inputs`"),
+    ("lambda", "write `{expression: \"2 * x\"}`"),
+    ("adaptive_avg_pool", "write `global_avg_pool`"),
+    ("spectral_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
+];
+
+/// Kinds, `[]` for every kind; names of options there; the equivalent.
+type Meaning = (&'static [&'static str], &'static [&'static str], &'static str);
+
+const MEANINGS: &[Meaning] = &[
+    (&["lstm", "gru"], &["dropout", "recurrent_dropout"], "write a `dropout` layer before it"),
+    (&["gru"], &["reset_after"], "it is Keras' with `reset_after: true`, the default there: leave it out"),
+    (
+        &["lstm", "gru"],
+        &["merge_mode"],
+        "both directions are put behind one another: write a `slice` for each half, and `add` them",
+    ),
+    (&["lstm", "gru"], &["return_state"], "layers read its last states as `NAME.h` and `NAME.c`: leave it out"),
+    (&["lstm", "gru"], &["stateful"], "write `initial_state: NAME`, which starts from another layer's state"),
+    (
+        &["embedding"],
+        &["mask_zero"],
+        "write `{masking: 0, inputs: ids, name: mask}`, which the next layer reads too: `inputs: [embedding, mask]`",
+    ),
+    (&["attention"], &["key_dim", "value_dim"], "it is called `head_dim`"),
+    (
+        &["layer_norm"],
+        &["axis"],
+        "it is of the last axis, Keras' default; of all axes of an example write `{group_norm: 1}`",
+    ),
+    (
+        &["global_max_pool", "global_avg_pool"],
+        &["keepdims"],
+        "write `{reduce: mean, axis: [1, 2], keepdims: true}`, or `max`",
+    ),
+    (&["activation", "relu"], &["max_value"], "write `relu6`, or `{expression: \"minimum(relu(x), 4)\"}`"),
+    (&["activation", "relu"], &["negative_slope"], "write `{leaky_relu: 0.1}`"),
+    (&["activation", "relu"], &["threshold"], "write `{expression: \"where(x > 1, x, 0)\"}`"),
+    (
+        &["dropout"],
+        &["noise_shape"],
+        "write `spatial_dropout` for whole channels, `stochastic_depth` for whole examples",
+    ),
+    (&[], &["seed"], "all draws follow from `seed` under `train`: leave it out"),
+    (&[], &["trainable"], "write `trainable: ['NAME/*']` under `train`: patterns of the variables that train"),
+    (
+        &[],
+        &["input_shape", "batch_input_shape", "input_length"],
+        "the dims of what the network reads stand in its `inputs`: leave it out",
+    ),
+    (
+        &[],
+        &[
+            "kernel_constraint",
+            "recurrent_constraint",
+            "depthwise_constraint",
+            "pointwise_constraint",
+            "bias_constraint",
+            "embeddings_constraint",
+            "beta_constraint",
+            "gamma_constraint",
+        ],
+        "variables have no constraints; `kernel_regularizer: {l2: 1.0e-4}` keeps a kernel small",
+    ),
+    (&[], &["weights"], "write `initialize_from: FILE` under `train`"),
+];
+
+/// The equivalent of an option of Keras' layer of this kind, which is ours or an activation's name.
+pub(super) fn meaning(kind: &str, option: &str) -> Option<&'static str> {
+    let is_of_kind = |kinds: &[&str]| kinds.is_empty() || kinds.contains(&kind);
+    let is_it = |(kinds, options, _): &&Meaning| is_of_kind(kinds) && options.contains(&option);
+    MEANINGS.iter().find(is_it).map(|(_, _, help)| *help)
+}
+
+/// The equivalent of a layer of another framework.
+pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
+    ELSEWHERE.iter().find(|(word, _)| plain(word) == plain(name)).map(|(_, help)| *help)
+}
+
+/// A name without case and underscores.
+pub(super) fn plain(name: &str) -> String {
+    name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase()
+}
