@@ -29,7 +29,7 @@ const SUM: &str =
 pub type Text = fn(usize) -> String;
 
 /// Kinds of modules of about so many instructions, as text.
-pub const MODULES: [(&str, Text); 40] = [
+pub const MODULES: [(&str, Text); 43] = [
     ("chain", |n| {
         let step = |at: usize| format!("  x{} = f32[4] add(x{at}, x{at})\n", at + 1);
         format!(
@@ -446,6 +446,44 @@ pub const MODULES: [(&str, Text); 40] = [
         format!(
             "HloModule m\n\nENTRY main {{\n  x0 = f32[4] parameter(0)\n{}  ROOT r = f32[4] negate(x{n})\n}}\n",
             lines(n, copy)
+        )
+    }),
+    ("calls in calls", |n| {
+        // Calls nest 128 deep at most.
+        const DEPTH: usize = 64;
+        let n = n / (2 * DEPTH);
+        let inner = |at: usize| {
+            let root = match at % DEPTH {
+                0 => format!("negate(y{at})"),
+                _ => format!("call(y{at}), to_apply=f{}", at - 1),
+            };
+            format!("f{at} {{\n  y{at} = f32[4] parameter(0)\n  ROOT z{at} = f32[4] {root}\n}}\n\n")
+        };
+        let call = |at: usize| format!("  x{} = f32[4] call(x{at}), to_apply=f{}\n", at + 1, (at + 1) * DEPTH - 1);
+        format!(
+            "HloModule m\n\n{}ENTRY main {{\n  x0 = f32[4] parameter(0)\n{}  ROOT r = f32[4] negate(x{n})\n}}\n",
+            lines(n * DEPTH, inner),
+            lines(n, call)
+        )
+    }),
+    ("long names", |n| {
+        let n = n / 64;
+        let name = |at: usize| format!("x{at}{}", "_of_a_long_name".repeat(32));
+        let step = |at: usize| format!("  {0} = f32[4] add({1}, {1})\n", name(at + 1), name(at));
+        format!(
+            "HloModule m\n\nENTRY main {{\n  {} = f32[4] parameter(0)\n{}  ROOT r = f32[4] negate({})\n}}\n",
+            name(0),
+            lines(n, step),
+            name(n)
+        )
+    }),
+    ("many dims", |n| {
+        let n = n / 64;
+        let ty = format!("f32[{}]", joined(64, |_| "1".to_string()).replace(' ', ""));
+        let step = |at: usize| format!("  x{} = {ty} add(x{at}, x{at})\n", at + 1);
+        format!(
+            "HloModule m\n\nENTRY main {{\n  x0 = {ty} parameter(0)\n{}  ROOT r = {ty} negate(x{n})\n}}\n",
+            lines(n, step)
         )
     }),
 ];

@@ -131,7 +131,7 @@ fn every_command_with_json_prints_its_errors_as_json_too() {
         json_error(&folder, &["run", "none.txt", "--json"]),
         serde_json::json!({"error": {
             "message": "cannot read none.txt",
-            "help": null,
+            "help": "name a path that is there; a relative one begins at the folder that the command runs in",
             "causes": ["No such file or directory (os error 2)"],
             "exit_code": 2,
         }})

@@ -441,6 +441,7 @@ fn policies_come_from_files() {
         --- stderr
         bf16scope: cannot read the policy none.yaml
           caused by: No such file or directory (os error 2)
+          help: name a path that is there; a relative one begins at the folder that the command runs in
     "#]],
     );
     place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "03"], expect![[r#"

@@ -140,6 +140,7 @@ fn what_cannot_be_read_or_written_is_said() {
     expect![[r#"
         bf16scope: ckpt-2: cannot open the file of weights
           caused by: No such file or directory (os error 2)
+          help: name a path that is there; a relative one begins at the folder that the command runs in
     "#]]
     .assert_eq(&refused(&["ckpt-2"]));
     std::fs::remove_file(folder.path().join(OBJECTS[2])).unwrap();

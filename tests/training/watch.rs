@@ -434,6 +434,32 @@ fn a_loss_that_is_not_finite_says_where_it_began() {
     }
 }
 
+/// The root of a layer's zeros: the loss of the step is finite, its gradients are not, and the next step's forward pass
+/// has NaN in its first layer.
+#[test]
+fn a_nan_of_the_backward_pass_is_named_in_the_step_that_makes_it() {
+    let roots = Custom {
+        name: "roots",
+        network: |s, images| {
+            let first = dense(s, &nn::flatten(images), "first", 16);
+            dense(s, &s.within("root", |_| first.abs().sqrt()), "logits", 2)
+        },
+    };
+    let features = (0..128 * 16).map(|i| if i / 16 % 4 == 0 { 0.0 } else { 1.0 + (i % 7) as f32 / 7.0 }).collect();
+    let data = examples::images(features, &[4, 4, 1], (0..128).map(|i| i % 2).collect());
+    let of_mlp = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e-3);
+    let spec = Spec { task: Arc::new(roots), ..of_mlp };
+    for watch in [false, true] {
+        let (_, records, result) = watched(spec.clone(), &data, watch);
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(", which began in first, backward of step 1: "), "{error}");
+        assert!(error.contains("so it arises in the gradient of `root`"), "{error}");
+        let named: Vec<Anomaly> = anomalies(&records).into_iter().filter(|it| it.rule == "not_finite").collect();
+        let [anomaly] = &named[..] else { panic!("{named:?}") };
+        assert_eq!((anomaly.step, anomaly.direction), (1, "backward"), "{anomaly:?}");
+    }
+}
+
 /// A scale that may not shrink: all 8 steps of the window overflow f16 and are skipped.
 #[test]
 fn a_loss_scale_that_is_stuck_is_named() {

@@ -281,6 +281,14 @@ fn faults() -> Vec<Plan> {
             ..PLAN
         },
         Plan {
+            name: "three hundred times the rate of adam",
+            layers: THREE,
+            train: "optimizer: adam, learning_rate: 0.3",
+            fault: Some(("large_rate", "")),
+            n_epochs: 6,
+            ..PLAN
+        },
+        Plan {
             name: "a rate of 0",
             train: "optimizer: sgd, learning_rate: 0",
             fault: Some(("zero_rate", "")),

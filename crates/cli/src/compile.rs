@@ -293,7 +293,7 @@ fn by_entry(unit: &str, devices: Devices, entries: &[CompiledSubject]) -> Table 
                     report::mib(own.hbm.temporaries),
                     report::scientific(own.bytes_accessed),
                     report::scientific(own.flops),
-                    estimate(own.examples_per_second, |n| format!("{n:.1}")),
+                    own.examples_per_second.map_or("-".to_string(), |n| format!("{n:.1}")),
                 ]);
             }
             None => cells.extend((0..2 * FIGURES.len() + 5).map(|_| "-".to_string())),
@@ -358,17 +358,18 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<FigureRow> {
     ];
     rows.push(row(
         &format!("{unit}/s{}", per_core(devices)),
-        Box::new(|r| estimate(r.examples_per_second, |n| format!("{n:.1}"))),
-        |r| r.examples_per_second,
+        Box::new(|r| r.examples_per_second.map_or("-".to_string(), |n| format!("{n:.1}"))),
+        |r| r.examples_per_second.unwrap_or(0.0),
     ));
     // A single-core program may run on each core of a board.
     if devices.is_one() {
         rows.push(FigureRow {
             name: format!("{unit}/s per board"),
             cell: Box::new(move |r| {
-                estimate(r.examples_per_second, |n| format!("{:.1} ({n_cores} cores)", n * f64::from(n_cores)))
+                let all = |n: f64| format!("{:.1} ({n_cores} cores)", n * f64::from(n_cores));
+                r.examples_per_second.map_or("-".to_string(), all)
             }),
-            value: Some(|r| r.examples_per_second),
+            value: Some(|r| r.examples_per_second.unwrap_or(0.0)),
         });
     }
     let optimum = Box::new(|r: &CompileReport| estimate(r.optimal_seconds, report::seconds));
@@ -414,7 +415,7 @@ mod tests {
         report.cycles = cycles as u64;
         report.step = step;
         report.optimal_seconds = choose(0.1371, 0.0908);
-        report.examples_per_second = step.map_or(0.0, |step| 64.0 / step.seconds);
+        report.examples_per_second = step.map(|step| 64.0 / step.seconds);
         report.compile_seconds = choose(94.1, 120.5);
         report
     }

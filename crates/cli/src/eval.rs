@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::progress::Phase;
-use super::trained::{RunArgs, TrainedExperiment, by_averages};
+use super::trained::{RunArgs, TrainedExperiment, by_averages, seen_from_elsewhere};
 use super::{Context, Status, values};
 use crate::report::{Screen, grouped};
 use bf16scope_data::Source;
@@ -136,7 +136,7 @@ fn test_data(
         }
         // A checkpoint records which examples of a data set were held out for validation.
         None => {
-            let examples = experiment.read_data(path, setup)?;
+            let examples = experiment.read_data(path, setup).map_err(|error| seen_from_elsewhere(error, path))?;
             let fingerprint = examples.data().test.fingerprint();
             (examples.test, fingerprint)
         }

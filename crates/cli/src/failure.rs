@@ -97,6 +97,10 @@ fn help_of_system(error: &anyhow::Error) -> Option<&'static str> {
     }
     let kind = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?.kind();
     Some(match kind {
+        io::ErrorKind::NotFound => {
+            "name a path that is there; a relative one begins at the folder that the command runs in"
+        }
+        io::ErrorKind::AlreadyExists => "something else is there, or where the path has a folder: name another place",
         io::ErrorKind::NotADirectory => "a part of the path is a file: name a path whose folders are folders",
         io::ErrorKind::InvalidFilename => "the system takes names of 255 bytes at most: choose a shorter one",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space there, or name another place",
@@ -169,6 +173,10 @@ mod tests {
         };
         assert_eq!(help(io::ErrorKind::StorageFull, "cannot write x"), Some("free space there, or name another place"));
         assert_eq!(help(io::ErrorKind::StorageFull, "cannot write x\nhelp: delete y"), None);
+        // A missing file, whatever the command.
+        assert!(help(io::ErrorKind::NotFound, "cannot read x.hlo").is_some_and(|help| help.starts_with("name a path")));
+        let help_of_file = help(io::ErrorKind::AlreadyExists, "cannot write x/y");
+        assert!(help_of_file.is_some_and(|help| help.starts_with("something else is there")));
         assert_eq!(help(io::ErrorKind::BrokenPipe, "cannot write x"), None);
         assert_eq!(help_of_system(&anyhow::anyhow!("no error of the system")), None);
     }

@@ -28,6 +28,7 @@ mod audit;
 mod bits;
 mod cache;
 mod child;
+mod class_names;
 mod compile;
 mod compiling;
 mod curves;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::child::client_of_all;
 use super::excess::Switch;
-use super::trained::{TrainedArgs, TrainedExperiment, WhichArgs, by_averages};
+use super::trained::{TrainedArgs, TrainedExperiment, WhichArgs, by_averages, seen_from_elsewhere};
 use super::tune::TuneArg;
 use super::whole::whole;
 use super::{Context, Status, progress};
@@ -95,7 +95,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let tuning = args.tune.tuning(&experiment, &args.target);
     let batch = args.batch.unwrap_or(experiment.train.batch);
     let unwritten = Unwritten::new(&*task, precision, batch, &tuning, &path, &checkpoint)?;
-    let unwritten = with_experiment(unwritten, &experiment, &file, &experiment_path)?;
+    let unwritten = with_experiment(unwritten, &experiment, &file, &experiment_path)
+        .map_err(|error| seen_from_elsewhere(error, &experiment_path))?;
     let spinner =
         progress::spinner(format!("compiling {} for {}", args.experiment.display(), args.target), context.quiet);
     let built = compile(args, &unwritten, context);

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use self::arrays::Collected;
 use self::write::{Output, PredictionFormat};
+use super::class_names::ByOutput;
 use super::progress::Phase;
-use super::trained::{RunArgs, TrainedExperiment, by_averages};
+use super::trained::{RunArgs, TrainedExperiment, by_averages, seen_from_elsewhere};
 use super::whole::whole;
-use super::{Context, Status, emit, progress};
+use super::{Context, Status, class_names, emit, progress};
 use crate::report::{Column, Screen, Table, grouped};
 use bf16scope_data::{DataError, DataErrorKind, Loader, Source};
 use bf16scope_model::task::Task;
@@ -41,7 +42,8 @@ Examples:
 
 The experiment's `scale` and `arrays` apply to --inputs too. Predictions have the task's names, and the example is their first
 dim. From `logits` come `classes` (the argmax; the first of equal ones) and `probabilities` (softmax
-in f64); with --top also `top_classes` and `top_probabilities`, the best first.";
+in f64); with --top also `top_classes` and `top_probabilities`, the best first. Of other outputs whose labels have names
+they come as `NAME_classes`, and so on.";
 
 /// Arguments of `predict`.
 #[derive(Debug, clap::Args)]
@@ -199,8 +201,9 @@ impl Predictions<'_> {
         if let Some(files) = &self.files {
             head["files"] = json!(files);
         }
-        if let Some(names) = self.collected.class_names() {
-            head["class_names"] = json!(names);
+        let names = self.collected.class_names();
+        if !names.is_empty() {
+            head["class_names"] = json!(ByOutput(&names));
         }
         head
     }
@@ -217,13 +220,9 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The class names for `logits`: those of the only label with that many classes.
-fn names_of(checkpoint: &Checkpoint, task: &dyn Task) -> Vec<String> {
-    let classes = checkpoint.data.as_ref().map(|data| &data.classes);
-    let labels = task.features().into_iter().filter(|feature| feature.is_label);
-    let named = labels.filter_map(|feature| classes?.get(&feature.name));
-    let named: Vec<&Vec<String>> = named.collect();
-    if let [only] = &named[..] { (*only).clone() } else { Vec::new() }
+/// The class names of each output.
+fn names_of(checkpoint: &Checkpoint, task: &dyn Task) -> class_names::Names {
+    checkpoint.data.as_ref().map_or_else(Vec::new, |data| class_names::of_outputs(task, &data.classes))
 }
 
 /// The requested examples.
@@ -234,7 +233,10 @@ fn source(
     setup: &Setup,
 ) -> anyhow::Result<Box<dyn Source>> {
     let (experiment, path) = (trained.experiment.clone().as_learnt(checkpoint), &trained.path);
-    let Some(file) = &args.inputs else { return Ok(experiment.read_data(path, setup)?.test) };
+    let Some(file) = &args.inputs else {
+        let examples = experiment.read_data(path, setup).map_err(|error| seen_from_elsewhere(error, path))?;
+        return Ok(examples.test);
+    };
     match experiment.read_other(path, file, setup) {
         Err(error) if error.cause().map(DataError::kind) == Some(&DataErrorKind::Columns) => {
             bail!("{error}\nhelp: examples to predict have no labels: leave those columns out")

@@ -110,6 +110,11 @@ impl Phase {
     pub(super) fn begin(message: String, quiet: bool) -> Phase {
         Phase(spinner(message, quiet))
     }
+
+    /// Says what is being done now.
+    pub(super) fn says(&self, message: &str) {
+        self.0.set_message(terminal::message(message));
+    }
 }
 
 impl Drop for Phase {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::arrays::{self, Inputs, Source, Summary, seed};
 use super::as_tpu::AsArg;
 use super::child::LimitArgs;
+use super::class_names::{self, Names};
 use super::sizes::SizeArgs;
 use super::{Context, Status, emit, excess, failure, module_file, policy, progress};
 use crate::report::{self, Column, Screen, Table};
@@ -89,9 +90,9 @@ struct Outcome {
     /// Seconds until it could run.
     compile_seconds: f64,
     run_seconds: f64,
-    /// The class name of each example, for a package that knows them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    class_names: Vec<String>,
+    /// The class name of each example by output, for a package that knows them.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "class_names::serialize")]
+    class_names: Names,
 }
 
 /// How a program came to the device.

@@ -19,6 +19,7 @@ use self::show::Show;
 use super::as_tpu::AsArg;
 use super::child::client_of_all;
 use super::progress::{Phase, say};
+use super::trained::seen_from_here;
 use super::tune::{TuneArg, target_of};
 use super::whole::whole;
 use super::{Context, Status, again, signals};
@@ -510,11 +511,8 @@ impl Wanted {
     /// The error for a checkpoint that should be resumed and does not exist.
     fn check_there(&self, from: &Path) -> anyhow::Result<()> {
         let Some(why) = self.why.as_ref().filter(|_| *from == self.path && !from.exists()) else { return Ok(()) };
-        let (mut seen, mut help) = (String::new(), "");
-        if let (true, Ok(folder)) = (from.is_relative(), std::env::current_dir()) {
-            seen = format!(", seen from {}", folder.display());
-            help = ", go to the folder that it was trained in";
-        }
+        let seen = seen_from_here(from);
+        let help = if seen.is_empty() { "" } else { ", go to the folder that it was trained in" };
         bail!(
             "{}: no such checkpoint: {why}{seen}\nhelp: name the file with --resume=FILE{help}, or leave --resume out to \
              start",

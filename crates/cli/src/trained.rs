@@ -134,7 +134,40 @@ fn checkpoint_of(run: &Path, about: &About, is_best: bool) -> anyhow::Result<Pat
     };
     let path = PathBuf::from(&saved.path);
     let moved = path.file_name().map(|name| run.join(name)).filter(|moved| !path.exists() && moved.exists());
-    Ok(moved.unwrap_or(path))
+    let place = moved.unwrap_or(path);
+    if place.is_relative() && !place.exists() {
+        bail!(
+            "{}: no such checkpoint: {} names it{}\nhelp: name the file with --checkpoint, or go to the folder that it was \
+             trained in",
+            place.display(),
+            run.join(ABOUT).display(),
+            seen_from_here(&place)
+        );
+    }
+    Ok(place)
+}
+
+/// `, seen from FOLDER` for a relative path that is not there.
+pub(super) fn seen_from_here(path: &Path) -> String {
+    match std::env::current_dir() {
+        Ok(folder) if path.is_relative() => format!(", seen from {}", folder.display()),
+        _ => String::new(),
+    }
+}
+
+/// An error about a file that a run's experiment names, with where relative paths begin, if the command seems to run in
+/// another folder than the training did: `path`, the experiment's as the run recorded it, is not there.
+pub(super) fn seen_from_elsewhere(error: impl Into<anyhow::Error>, path: &Path) -> anyhow::Error {
+    let error = error.into();
+    if path.is_absolute() || path.exists() {
+        return error;
+    }
+    error.context(format!(
+        "{}: the experiment that was trained is not there{}, and relative paths in it begin in its folder\n\
+         help: go to the folder that it was trained in",
+        path.display(),
+        seen_from_here(path)
+    ))
 }
 
 /// Arguments that choose the variables of a checkpoint for `eval` and `predict`.
@@ -174,4 +207,41 @@ impl TrainedArgs {
 /// `, by averages` if a checkpoint has them: the end of a line.
 pub(super) fn by_averages(checkpoint: &Checkpoint) -> &'static str {
     if checkpoint.has_averages() { ", by averages" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_train::run_folder::Saved;
+
+    #[test]
+    fn a_run_that_is_seen_from_another_folder_says_where_its_paths_begin() {
+        let run = tempfile::tempdir().unwrap();
+        let (shown, here) = (run.path().display(), std::env::current_dir().unwrap());
+        let saved = Saved { path: "nowhere/mlp.safetensors".to_string(), step: 1 };
+        let about = About { saved: Some(saved), ..About::default() };
+        assert_eq!(
+            checkpoint_of(run.path(), &about, false).unwrap_err().to_string(),
+            format!(
+                "nowhere/mlp.safetensors: no such checkpoint: {shown}/run.json names it, seen from {}\n\
+                 help: name the file with --checkpoint, or go to the folder that it was trained in",
+                here.display()
+            )
+        );
+        // In the run's folder if it was moved with that.
+        std::fs::write(run.path().join("mlp.safetensors"), "").unwrap();
+        assert_eq!(checkpoint_of(run.path(), &about, false).unwrap(), run.path().join("mlp.safetensors"));
+        let error = |path: &Path| seen_from_elsewhere(anyhow::anyhow!("rows.csv: cannot open the data file"), path);
+        assert_eq!(
+            error(Path::new("nowhere/mlp.yaml")).to_string(),
+            format!(
+                "nowhere/mlp.yaml: the experiment that was trained is not there, seen from {}, and relative paths in it \
+                 begin in its folder\nhelp: go to the folder that it was trained in",
+                here.display()
+            )
+        );
+        for path in [run.path(), Path::new(".")] {
+            assert_eq!(error(path).to_string(), "rows.csv: cannot open the data file");
+        }
+    }
 }

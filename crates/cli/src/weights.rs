@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use serde_json::json;
 
+use super::progress::Phase;
 use super::{Context, Status, emit};
 use crate::report::{Column, Table, grouped};
 use bf16scope_data::weights::{self, Entry, Look, WeightsDType, WeightsFile, WrittenArray, WrittenFormat};
@@ -135,8 +136,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     });
     let written = written.transpose()?;
     let file = weights::open(&args.file)?;
-    file.check()?;
-    let looks: Vec<Look> = file.entries().iter().map(|entry| file.look(&entry.name)).collect::<Result<_, _>>()?;
+    let looks = looks(&file, context)?;
     if let Some((path, format)) = written {
         write(&file, path, format)?;
     }
@@ -149,6 +149,18 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
     }
     Ok(Status::Ok)
+}
+
+/// Measures every array, and says on a terminal which one is being read.
+fn looks(file: &WeightsFile, context: &Context) -> anyhow::Result<Vec<Look>> {
+    let (shown, n) = (file.path().display(), file.entries().len());
+    let phase = Phase::begin(format!("reading {shown}"), context.quiet);
+    file.check()?;
+    let look = |(nth, entry): (usize, &Entry)| -> anyhow::Result<Look> {
+        phase.says(&format!("reading {shown}: {} ({} of {n})", entry.name, nth + 1));
+        Ok(file.look(&entry.name)?)
+    };
+    file.entries().iter().enumerate().map(look).collect()
 }
 
 /// Writes every numeric array; warns of strings, which are left out.

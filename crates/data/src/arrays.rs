@@ -4,12 +4,14 @@
 //! [`Loader`](super::Loader) casts them batch by batch.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::feature::{Feature, n_elements};
-use super::source::{ArrayInfo, Fingerprint, Source};
+use super::source::{ArrayInfo, ColumnSize, Fingerprint, Source};
 use crate::error::{DataError, DataErrorKind};
-use bf16scope_hlo::{Array, ArrayShape, Shape};
+use bf16scope_hlo::element::f64s;
+use bf16scope_hlo::{Array, ArrayShape, DType, Shape};
 use sha2::{Digest, Sha256};
 
 /// Upper bound on the bytes of one array that a reader takes into memory: it limits a small compressed file that
@@ -29,7 +31,18 @@ pub struct Arrays {
     first: u64,
     /// For files with lines: each example that is not on the line after the previous example's, and its line.
     lines: Vec<(u64, u64)>,
+    /// For tables, by array: the column of each element that is its number as it is, by name and number in the file.
+    columns: ColumnNames,
 }
+
+/// The largest number of elements of an array whose columns are measured.
+const MAX_COLUMNS: usize = 4096;
+
+/// The most numbers of an array that are measured: of more, some examples are left out.
+const MAX_MEASURED: usize = 1 << 26;
+
+/// Columns by name and number in the file, by array and element.
+pub(super) type ColumnNames = BTreeMap<String, Vec<Option<(String, u64)>>>;
 
 impl Arrays {
     /// Builds the source from a program's own arrays, by name; the first axis of each counts the examples.
@@ -115,7 +128,8 @@ impl Arrays {
             return Err(DataError::empty(file, "no examples; expected one at least"));
         }
         let (infos, bytes) = arrays.into_iter().unzip();
-        Ok(Arrays { files: vec![file.to_owned()], infos, bytes, n_examples, first: 0, lines: Vec::new() })
+        let (lines, columns) = (Vec::new(), ColumnNames::new());
+        Ok(Arrays { files: vec![file.to_owned()], infos, bytes, n_examples, first: 0, lines, columns })
     }
 
     /// Adds the arrays of `other`, example by example: for labels that are in a separate file.
@@ -124,7 +138,7 @@ impl Arrays {
     /// `other` has another number of examples, or an array whose name is taken.
     pub fn join(self, other: Arrays) -> Result<Arrays, DataError> {
         let file = other.files[0].clone();
-        let Arrays { mut files, mut infos, mut bytes, n_examples, first, lines } = self;
+        let Arrays { mut files, mut infos, mut bytes, n_examples, first, lines, columns } = self;
         if let Some(two) = other.infos.iter().find(|info| infos.iter().any(|other| other.name == info.name)) {
             return Err(two_arrays(&file, &two.name));
         }
@@ -139,7 +153,7 @@ impl Arrays {
         }
         infos.extend(other.infos);
         bytes.extend(other.bytes);
-        Ok(Arrays { files, infos, bytes, n_examples, first, lines })
+        Ok(Arrays { files, infos, bytes, n_examples, first, lines, columns })
     }
 
     /// The same arrays; the numbers of `name` are multiplied by `scale` when they are cast.
@@ -194,6 +208,7 @@ impl Arrays {
             n_examples: n_test,
             first: self.first + n_train,
             lines: self.lines.clone(),
+            columns: self.columns.clone(),
         };
         self.n_examples = n_train;
         Ok((self, test))
@@ -203,6 +218,11 @@ impl Arrays {
     /// otherwise.
     pub(super) fn with_lines(self, lines: Vec<(u64, u64)>) -> Arrays {
         Arrays { lines, ..self }
+    }
+
+    /// Records which columns of a table the elements are.
+    pub(super) fn with_columns(self, columns: ColumnNames) -> Arrays {
+        Arrays { columns, ..self }
     }
 
     fn find(&self, name: &str) -> Result<usize, DataError> {
@@ -249,6 +269,35 @@ impl Source for Arrays {
             Cow::Borrowed(&bytes[index as usize * n_bytes..][..n_bytes])
         };
         Ok(self.bytes.iter().map(slice).collect())
+    }
+
+    fn columns(&self, array: &str) -> Option<Vec<ColumnSize>> {
+        let at = self.infos.iter().position(|info| info.name == array)?;
+        let info = &self.infos[at];
+        let n = n_elements(&info.dims).filter(|n| *n <= MAX_COLUMNS)?;
+        // Only files of text have lines.
+        let is_text = !self.lines.is_empty();
+        let is_measured = if is_text { info.dtype == DType::F32 } else { info.dims.len() == 1 };
+        if !is_measured {
+            return None;
+        }
+        let mut sums = vec![0f64; n];
+        let step = (self.n_examples as usize).saturating_mul(n).div_ceil(MAX_MEASURED).max(1);
+        for example in self.bytes[at].chunks_exact(n * info.dtype.n_bytes()).step_by(step) {
+            let numbers = f64s(info.dtype, example)?;
+            sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number * number);
+        }
+        let n_before: usize = self.infos[..at].iter().filter_map(|info| n_elements(&info.dims)).sum();
+        let size = |(element, sum): (usize, f64)| {
+            let (name, number) = match self.columns.get(array) {
+                Some(columns) => columns.get(element)?.clone().map(|(name, number)| (Some(name), number))?,
+                None if is_text => (None, (n_before + element + 1) as u64),
+                None => (None, element as u64 + 1),
+            };
+            let rms = (sum / self.n_examples.div_ceil(step as u64) as f64).sqrt() * f64::from(info.scale.abs());
+            Some(ColumnSize { name, number, is_of_feature: !is_text, rms: rms as f32 })
+        };
+        Some(sums.into_iter().enumerate().filter_map(size).collect())
     }
 
     fn place(&self, index: u64) -> String {
@@ -330,6 +379,18 @@ mod tests {
         assert_eq!(read, [&[6u8, 7][..], &[3, 0]]);
         assert_eq!(arrays.place(3), "a.npz, example 3");
         assert_eq!(message(arrays.read(5)), "a.npz, example 5: there is no such example; expected one of 5, from 0");
+    }
+
+    #[test]
+    fn places_in_an_array_of_rank_1_know_their_sizes() {
+        let x = Array::from_vec(vec![3f64, 200.0, -4.0, 0.0], [2, 2]).unwrap();
+        let square = Array::from_vec(vec![1f32; 8], [2, 2, 2]).unwrap();
+        let arrays = Arrays::from_arrays([("label", vec![1i32, 0].into()), ("x", x), ("square", square)]).unwrap();
+        let place =
+            |number: u64, rms: f64| ColumnSize { name: None, number, is_of_feature: true, rms: (0.5 * rms) as f32 };
+        let sizes = arrays.scaled("x", 0.5).unwrap();
+        assert_eq!(sizes.columns("x"), Some(vec![place(1, 12.5f64.sqrt()), place(2, 20000f64.sqrt())]));
+        assert_eq!((sizes.columns("label"), sizes.columns("square")), (None, None));
     }
 
     #[test]

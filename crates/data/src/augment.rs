@@ -14,7 +14,7 @@ use super::cast::numbers;
 use super::feature::Feature;
 use super::learnt::Learnt;
 use super::random::{Draw, Purpose, SplitMix64};
-use super::source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::source::{ArrayInfo, ColumnSize, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_hlo::DType;
 
@@ -267,6 +267,10 @@ impl Source for Augmented {
 
     fn learnt(&self) -> Option<&Learnt> {
         self.source.learnt()
+    }
+
+    fn columns(&self, array: &str) -> Option<Vec<ColumnSize>> {
+        self.source.columns(array)
     }
 
     fn skipped(&self) -> Option<&Skipped> {

@@ -5,17 +5,15 @@
 //! `csv` splits rows; it has no limits, so `Lines` counts the text before it gets there.
 
 use std::error::Error;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::path::Path;
-
-use flate2::bufread::MultiGzDecoder;
 
 use super::arrays::Arrays;
 use super::cast::{bounds, is_whole};
 use super::feature::{Feature, FeatureDType};
 use super::source::ArrayInfo;
+use super::written::{Text, WRITE_POINTS, beyond_range, is_with_comma, open};
 use crate::error::{COPY_AGAIN, DataError, DataErrorKind, DataPlace};
-use bf16scope_files as files;
 use bf16scope_hlo::DType;
 
 /// Limits for one file: they bound memory and time when a wrong file is named, or a small one unpacks to something
@@ -69,20 +67,13 @@ pub fn read(path: impl AsRef<Path>, features: &[Feature]) -> Result<Arrays, Data
 /// header; a row with more or fewer columns; a column that is not a number of its feature, with its line and place.
 pub fn read_scaled(path: impl AsRef<Path>, features: &[Feature], scale: f32) -> Result<Arrays, DataError> {
     let path = path.as_ref();
-    let open_error = |source| DataError::open(path, source);
-    let mut file = BufReader::new(files::open(path).map_err(open_error)?);
-    let head = file.fill_buf().map_err(open_error)?;
-    let is_gzip = head.starts_with(&[0x1F, 0x8B]);
-    if let Some(error) = DataError::utf_16(path, head) {
-        return Err(error);
-    }
-    if !is_gzip && has_old_line_ends(head) {
+    let Text { head, reader } = open(path)?;
+    if has_old_line_ends(&head) {
         let message = "its lines end in carriage returns alone, as on old Macs; expected line feeds";
         let help = "write them: `tr '\\r' '\\n' < FILE > NEW`";
         return Err(DataError::new(DataErrorKind::Format, (path, 1), message).help(help));
     }
-    let row = CsvRow::new(path, features, scale)?;
-    if is_gzip { read_rows(MultiGzDecoder::new(file), row, LIMITS) } else { read_rows(file, row, LIMITS) }
+    read_rows(reader, CsvRow::new(path, features, scale)?, LIMITS)
 }
 
 /// Whether a text has carriage returns between its lines, and no line feeds.
@@ -135,7 +126,8 @@ impl<'a> CsvRow<'a> {
     /// Appends one row.
     fn push(&mut self, line: u64, record: &::csv::ByteRecord) -> Result<(), DataError> {
         if record.len() != self.n_columns {
-            return Err(self.columns_error(line, record.len(), true));
+            let with_comma = self.comma_error(line, record);
+            return Err(with_comma.unwrap_or_else(|| self.columns_error(line, record.len(), true)));
         }
         let mut idx = 0;
         for columns in &mut self.columns {
@@ -155,10 +147,34 @@ impl<'a> CsvRow<'a> {
                         "say under `columns` what features are made of the columns it names, or remove it: tail -n +2";
                     return Err(DataError::new(DataErrorKind::Format, (self.path, line), message).help(help));
                 }
-                return Err(columns.value_error((self.path, line), idx, text));
+                let error = columns.value_error((self.path, line), idx, text);
+                return Err(self.comma_error(line, record).unwrap_or(error));
             }
         }
         Ok(())
+    }
+
+    /// The error for the first number in quotes that has a comma in it, if there is one: cells are cut at commas.
+    fn comma_error(&self, line: u64, record: &::csv::ByteRecord) -> Option<DataError> {
+        /// The most parts into which commas cut a number.
+        const MOST_PARTS: usize = 8;
+        let cells: Vec<&str> = record.iter().map(std::str::from_utf8).collect::<Result<_, _>>().ok()?;
+        let number_at = |at: usize| {
+            let joined = (2..=MOST_PARTS.min(cells.len() - at)).map(|n| cells[at..at + n].join(","));
+            let quoted = joined.map(|joined| joined.trim().to_string()).find(|joined| joined.ends_with('"'))?;
+            let number = quoted.strip_prefix('"')?.strip_suffix('"')?;
+            is_with_comma(number).then_some((at, quoted))
+        };
+        let (at, value) = (0..cells.len()).find_map(number_at)?;
+        let mut n_before = 0;
+        let feature = self.columns.iter().find(|columns| {
+            n_before += columns.n;
+            at < n_before
+        });
+        let feature = feature.map_or(String::new(), |columns| columns.info.name.clone());
+        let message = format!("column {} is `{value}`; expected a number without a comma in it", at + 1);
+        let kind = DataErrorKind::Value { feature, value };
+        Some(DataError::new(kind, (self.path, line), message).help(WRITE_POINTS))
     }
 
     fn columns_error(&self, line: u64, measured: usize, is_all: bool) -> DataError {
@@ -227,6 +243,7 @@ impl Columns {
                 let expected = self.cell.expected();
                 let whole = self.cell.without_point(text);
                 let help = whole.map(|value| format!("write `{value}`, which pandas does after `astype(int)`"));
+                let help = help.or_else(|| beyond_range(text, self.cell.float()?));
                 let message = format!("column {column}, of `{feature}`, is `{text}`; expected {expected}");
                 (message, help.unwrap_or_default())
             }
@@ -267,6 +284,15 @@ impl Cell {
         let Cell::Integer { least, greatest, .. } = self else { return None };
         let value = text.parse::<f64>().ok().filter(|value| value.fract() == 0.0)? as i128;
         (text.contains(['.', 'e', 'E']) && (least..=greatest).contains(&value)).then_some(value)
+    }
+
+    /// Its dtype, if it is a float.
+    fn float(self) -> Option<DType> {
+        match self {
+            Cell::F32 { .. } => Some(DType::F32),
+            Cell::F64 => Some(DType::F64),
+            Cell::Pred | Cell::Integer { .. } => None,
+        }
     }
 
     fn expected(self) -> String {
@@ -487,7 +513,7 @@ mod tests {
         let read = |text: &str| read_as(text.as_bytes(), &features(), 1.0).map(|arrays| rows(&arrays));
         let quoted = read("\"1\",\" 2 \",\"0\"\r\n\"3\",-4.5,\"1\"\n");
         assert_eq!(quoted.unwrap(), read("1,2,0\n3,-4.5,1\n").unwrap());
-        assert!(read("\"1,2\",0\n").unwrap_err().contains("`\"1`"), "a comma is not part of a number");
+        assert!(read("\"1,2\",0\n").unwrap_err().contains("`\"1,2\"`"), "a comma is not part of a number");
         assert!(read("\",2,0\n").is_err());
     }
 
@@ -516,6 +542,15 @@ mod tests {
     }
 
     #[test]
+    fn columns_know_their_sizes() {
+        let arrays = read_as(b"3,200,0\n-4,0,1\n", &features(), 0.5).unwrap();
+        let sizes: Vec<(u64, f32)> =
+            arrays.columns("x").unwrap().into_iter().map(|column| (column.number, column.rms)).collect();
+        assert_eq!(sizes, [(1, 3.125f64.sqrt() as f32), (2, 5000f64.sqrt() as f32)]);
+        assert_eq!(arrays.columns("label"), None);
+    }
+
+    #[test]
     fn exact_features_are_read_as_they_are() {
         let features = [
             Feature::exact("tokens", DType::U8, [2]),
@@ -528,7 +563,11 @@ mod tests {
         let check =
             |text: &str, message: &str| assert_eq!(read_as(text.as_bytes(), &features, 0.5).unwrap_err(), message);
         check("1,256,1,1,1", "rows.csv:1: column 2, of `tokens`, is `256`; expected a whole number from 0 to 255");
-        check("1,25,1e999,1,1", "rows.csv:1: column 3, of `weight`, is `1e999`; expected a finite number");
+        check(
+            "1,25,1e999,1,1",
+            "rows.csv:1: column 3, of `weight`, is `1e999`; expected a finite number\nhelp: it is beyond the range of f64, \
+             whose largest number is 1.8e308",
+        );
         check("1,25,1,2,1", "rows.csv:1: column 4, of `mask`, is `2`; expected 0 or 1");
         assert_eq!(
             read_as(b"1", &[Feature::exact("x", DType::BF16, [])], 1.0).unwrap_err(),
@@ -543,8 +582,24 @@ mod tests {
         check("1,2,0\n1,2\n", "rows.csv:2: 2 columns; expected 3: 2 of `x`, 1 of `label`");
         check("1,2,3,0\n", "rows.csv:1: 4 columns; expected 3: 2 of `x`, 1 of `label`");
         check("1,x,0\n", "rows.csv:1: column 2, of `x`, is `x`; expected a finite number");
+        check(
+            "1,-1e39,0\n",
+            "rows.csv:1: column 2, of `x`, is `-1e39`; expected a finite number\nhelp: it is beyond the range of f32, whose \
+             largest number is 3.4e38",
+        );
+        check("1,inf,0\n", "rows.csv:1: column 2, of `x`, is `inf`; expected a finite number");
         check("1,2,0\n\n\nnan,2,0\n", "rows.csv:4: column 1, of `x`, is `nan`; expected a finite number");
         check("1,2,0\n,2,0\n", "rows.csv:2: column 1, of `x`, is ``; expected a finite number");
+        let with_comma = |column: u64, value: &str| {
+            format!(
+                "rows.csv:1: column {column} is `{value}`; expected a number without a comma in it\nhelp: write a point before \
+                 decimals and nothing between thousands, as `1234.5`; in pandas `read_csv(FILE, decimal=',', thousands='.')`, \
+                 then `to_csv(NEW)`"
+            )
+        };
+        check("\"1,5\",2,0\n", &with_comma(1, "\"1,5\""));
+        check("3,\"1.234,5\"\n", &with_comma(2, "\"1.234,5\""));
+        check("3,\"1,234,567\",0\n", &with_comma(2, "\"1,234,567\""));
         check("1,\"2,0\n", "rows.csv:1: column 2, of `x`, is `\"2`; expected a finite number");
         for label in ["3", "-1", "3.0", "1.5", ""] {
             check(
@@ -568,6 +623,8 @@ mod tests {
                  in a spreadsheet save as CSV UTF-8"
             );
         }
+        assert_eq!(message(&gzip(b"\xFF\xFE1\0,\0")), message(b"\xFF\xFE1\0,\0"));
+        assert_eq!(message(&gzip(b"1,2,0\r3,4,1\r")), old_mac);
         // One row with such an end is read.
         assert_eq!(read_as(b"1,2,0\r", &features(), 0.5).unwrap().n_examples(), 1);
         for text in ["", "\n\n", "\u{FEFF}"] {

@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alignment;
 mod arrays;
 pub mod augment;
 pub mod cast;
@@ -46,6 +47,7 @@ pub mod image;
 mod learnt;
 pub mod loader;
 mod look;
+mod misfits;
 pub mod mnist;
 mod named;
 pub mod npz;
@@ -61,7 +63,9 @@ pub mod text;
 pub mod transpose;
 pub mod weights;
 pub mod words;
+mod written;
 
+pub use alignment::Alignment;
 pub use arrays::Arrays;
 pub use augment::{Augment, Augmented};
 pub use census::{Census, Figures};
@@ -73,5 +77,5 @@ pub use order::{ORDER_VERSION, Order};
 pub use pipeline::{FeatureSpec, Pipeline};
 pub use random::{DRAW_VERSION, Draw, DrawVersion};
 pub use selected::Selected;
-pub use source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
+pub use source::{ArrayInfo, ColumnSize, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
 pub use words::{WordTable, WordVectors};

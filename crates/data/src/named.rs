@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::learnt::Learnt;
 use super::random::Draw;
-use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::source::{ArrayInfo, ColumnSize, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use crate::error::DataError;
 
 /// A source with class names, or with the statistics that encoded it.
@@ -56,6 +56,10 @@ impl Source for Named {
 
     fn learnt(&self) -> Option<&Learnt> {
         self.learnt.as_ref().or_else(|| self.source.learnt())
+    }
+
+    fn columns(&self, array: &str) -> Option<Vec<ColumnSize>> {
+        self.source.columns(array)
     }
 
     fn skipped(&self) -> Option<&Skipped> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::learnt::Learnt;
 use super::random::{Draw, SplitMix64};
-use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::source::{ArrayInfo, ColumnSize, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use crate::error::DataError;
 use sha2::{Digest, Sha256};
 
@@ -79,6 +79,10 @@ impl Source for Selected {
 
     fn learnt(&self) -> Option<&Learnt> {
         self.source.learnt()
+    }
+
+    fn columns(&self, array: &str) -> Option<Vec<ColumnSize>> {
+        self.source.columns(array)
     }
 
     fn skipped(&self) -> Option<&Skipped> {

@@ -36,6 +36,21 @@ impl ArrayInfo {
     }
 }
 
+/// A column of a file of text, or a place in each example of another array, with the size of its numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ColumnSize {
+    /// Its name, if the file has a header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its number in the file, from 1; in the feature where the file has no columns.
+    pub number: u64,
+    /// Whether the number counts in the feature.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_feature: bool,
+    /// √mean x² of its numbers as they are read.
+    pub rms: f32,
+}
+
 /// Examples by index.
 pub trait Source: Send + Sync + std::fmt::Debug {
     /// The number of examples.
@@ -86,6 +101,13 @@ pub trait Source: Send + Sync + std::fmt::Debug {
 
     /// Statistics and vocabularies learnt to encode a table's rows. Default: none.
     fn learnt(&self) -> Option<&Learnt> {
+        None
+    }
+
+    /// The sizes of the columns of a file of text that are the numbers of this array, for those that are read as they
+    /// are, or of the places in each example of another array of rank 1; computed when it is called. Default: none known.
+    fn columns(&self, array: &str) -> Option<Vec<ColumnSize>> {
+        let _ = array;
         None
     }
 

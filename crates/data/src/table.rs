@@ -5,18 +5,17 @@
 //! ends in them. The whole file is read into memory, up to a bound.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
 use serde::Serialize;
 
-use super::arrays::Arrays;
+use super::arrays::{Arrays, ColumnNames};
 use super::feature::{Feature, is_whole};
 pub use super::learnt::{Learnt, LearntColumn};
 use super::source::ArrayInfo;
+use super::written::{WRITE_POINTS, beyond_range, is_with_comma, open};
 use crate::error::{DataError, DataErrorKind};
-use bf16scope_files as files;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::words::{listed, nearest};
 
@@ -102,14 +101,7 @@ impl Table {
     /// fewer cells.
     pub fn read(path: impl AsRef<Path>, delimiter: u8) -> Result<Table, DataError> {
         let path = path.as_ref();
-        let open_error = |source| DataError::open(path, source);
-        let mut file = BufReader::new(files::open(path).map_err(open_error)?);
-        let head = file.fill_buf().map_err(open_error)?;
-        let is_gzip = head.starts_with(&[0x1F, 0x8B]);
-        if let Some(error) = DataError::utf_16(path, head) {
-            return Err(error);
-        }
-        let text: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+        let text = open(path)?.reader;
         let mut reader = ::csv::ReaderBuilder::new()
             .delimiter(delimiter)
             .flexible(true)
@@ -200,9 +192,12 @@ impl Table {
         }
         match text.parse::<f64>() {
             Ok(value) if value.is_finite() && (value as f32).is_finite() => Ok(Some(value)),
-            _ => Err(self
-                .wrong(row, at, "a finite number")
-                .help("a column of names has `categories: true`, one of text `words: N`, under `columns`")),
+            _ if is_with_comma(text) => Err(self.wrong(row, at, "a number without a comma in it").help(WRITE_POINTS)),
+            _ => {
+                let of_names = "a column of names has `categories: true`, one of text `words: N`, under `columns`";
+                let help = beyond_range(text, DType::F32).unwrap_or_else(|| of_names.to_string());
+                Err(self.wrong(row, at, "a finite number").help(help))
+            }
         }
     }
 
@@ -316,7 +311,29 @@ impl Table {
                 lines.push((example, line));
             }
         }
-        Ok(arrays.with_lines(lines))
+        let mut names = ColumnNames::new();
+        for feature in features {
+            let makers = self.makers(columns, feature, learnt)?;
+            names.insert(feature.name.clone(), makers.iter().flat_map(Maker::columns).collect());
+        }
+        Ok(arrays.with_lines(lines).with_columns(names))
+    }
+
+    /// The encoders of the columns of a feature.
+    fn makers<'a>(
+        &self,
+        columns: &Columns,
+        feature: &Feature,
+        learnt: &'a Learnt,
+    ) -> Result<Vec<Maker<'a>>, DataError> {
+        let n = feature.n_elements().ok_or_else(|| DataError::dims(&feature.dims))?;
+        let maker = |column: Column| {
+            let at = self.place_of(&column.name)?;
+            let known = learnt.0.get(&format!("{}.{}", feature.name, column.name));
+            Maker::new(feature, column, at, known, n, is_whole(feature))
+                .map_err(|message| DataError::new(DataErrorKind::Request, &*self.path, message))
+        };
+        columns_of(columns, feature).into_iter().map(maker).collect()
     }
 
     fn array(
@@ -329,15 +346,7 @@ impl Table {
         let n = feature.n_elements().ok_or_else(|| DataError::dims(&feature.dims))?;
         let is_whole = is_whole(feature);
         let dtype = if is_whole { DType::S64 } else { DType::F32 };
-        let mut makers = Vec::new();
-        for column in columns_of(columns, feature) {
-            let at = self.place_of(&column.name)?;
-            let known = learnt.0.get(&format!("{}.{}", feature.name, column.name));
-            makers.push(
-                Maker::new(feature, column, at, known, n, is_whole)
-                    .map_err(|message| DataError::new(DataErrorKind::Request, &*self.path, message))?,
-            );
-        }
+        let makers = self.makers(columns, feature, learnt)?;
         let n_made: usize = makers.iter().map(|maker| maker.width).sum();
         if n_made != n {
             let widths: Vec<String> =
@@ -433,6 +442,13 @@ impl<'a> Maker<'a> {
         Ok(Maker { column, at, known, width, is_place, n_values: feature.n_values, is_whole })
     }
 
+    /// The column of each of its numbers that is the cell's as it is.
+    fn columns(&self) -> impl Iterator<Item = Option<(String, u64)>> {
+        let is_number = self.column.kind == ColumnKind::Number;
+        let column = is_number.then(|| (self.column.name.clone(), self.at as u64 + 1));
+        std::iter::repeat_n(column, self.width)
+    }
+
     /// Appends the numbers of a cell.
     fn push(&self, table: &Table, row: usize, out: &mut Vec<f64>) -> Result<(), DataError> {
         match (&self.column.kind, self.known) {
@@ -519,7 +535,7 @@ fn words(text: &str) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Source;
+    use crate::source::{ColumnSize, Source};
 
     const PEOPLE: &str =
         "name,age,\"home town\",fare\n\"Doe, Jo\",30,Rome,1.5\nAnn,50,Bern,\nBob,40,Rome,2.5\nEve,20,Oslo,9\n";
@@ -574,6 +590,10 @@ mod tests {
         assert!(arrays.place(1).ends_with("t.csv:5"), "{}", arrays.place(1));
         let names = class_names(&columns, &features, &learnt);
         assert_eq!(names["label"], ["Oslo", "Rome", "Bern"]);
+        // A column that is normalised, or one of categories, is not its number.
+        let rms = ((4.0f64 + 81.0) / 2.0).sqrt() as f32;
+        let fare = ColumnSize { name: Some("fare".to_string()), number: 4, is_of_feature: false, rms };
+        assert_eq!(arrays.columns("x"), Some(vec![fare]));
         let json = serde_json::to_string(&learnt).unwrap();
         assert_eq!(serde_json::from_str::<Learnt>(&json).unwrap(), learnt);
         // A quoted cell keeps its comma.
@@ -593,6 +613,21 @@ mod tests {
         let arrays = table.arrays(&columns, &features, &learnt, &[0, 1, 2]).unwrap();
         let ids = arrays.array("ids").unwrap().to_vec::<i64>().unwrap();
         assert_eq!(ids, [2, 3, 2, 1, 1, 3, 0, 0, 2, 4, 0, 0]);
+    }
+
+    #[test]
+    fn decimal_commas_are_named_with_how_to_write_them() {
+        let (_folder, table) = table("a,b\n1,2\n3,\"1.234,5\"\n");
+        let table = table.unwrap();
+        let features = [Feature::compute("b", [1])];
+        let arrays = table.arrays(&Columns::new(), &features, &Learnt::default(), &[0, 1]);
+        let error = arrays.unwrap_err().to_string();
+        assert!(
+            error.contains(
+                "t.csv:3: column `b` is `1.234,5`; expected a number without a comma in it\nhelp: write a point"
+            ),
+            "{error}"
+        );
     }
 
     #[test]

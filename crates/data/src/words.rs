@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 use super::feature::Feature;
 use super::feature::is_whole;
 use super::npz::Header;
+use super::written::beyond_range;
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_files as files;
 
@@ -244,7 +245,8 @@ impl WordTable {
                     Ok(number) if number.is_finite() => self.numbers[start + idx] = number,
                     _ => {
                         let message = format!("`{}` in place {} after the word", short(field), idx + 1);
-                        return Err(lines.wrong(message, &format!("a finite number, {} of them", self.width)));
+                        let error = lines.wrong(message, &format!("a finite number, {} of them", self.width));
+                        return Err(error.help(beyond_range(field, bf16scope_hlo::DType::F32).unwrap_or_default()));
                     }
                 }
             }
@@ -475,6 +477,11 @@ mod tests {
         assert_eq!(
             refused(b"a 1 nan\n"),
             "a.txt:1: `nan` in place 2 after the word; expected a finite number, 2 of them"
+        );
+        assert_eq!(
+            refused(b"a 1 1e39\n"),
+            "a.txt:1: `1e39` in place 2 after the word; expected a finite number, 2 of them\nhelp: it is beyond the range \
+             of f32, whose largest number is 3.4e38"
         );
         assert_eq!(refused(b"2 3\na 1 2\n"), "a.txt:2: 2 numbers after the word; expected 3, as the first line says");
         assert_eq!(

@@ -119,6 +119,16 @@ impl From<FileError> for io::Error {
     }
 }
 
+/// The remedy where a file or its folder cannot be made: to make room, unless a file is in the way.
+pub fn room_for(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory if error.raw_os_error().is_some() => {
+            "move the file away that is where the path has a folder"
+        }
+        _ => "make room",
+    }
+}
+
 const FIFO: &str = "a FIFO";
 const CHARACTER_DEVICE: &str = "a character device";
 

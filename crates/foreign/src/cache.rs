@@ -57,9 +57,10 @@ impl Cache {
         let written = self.records.keep_whole(&self.key, hlo);
         if let Err(error) = written {
             tracing::warn!(
-                "cache of conversions {}: {error}; this one is not remembered\nhelp: make room, or set BF16SCOPE_CACHE \
+                "cache of conversions {}: {error}; this one is not remembered\nhelp: {}, or set BF16SCOPE_CACHE \
                  to a directory that can be written",
-                self.records.dir().display()
+                self.records.dir().display(),
+                files::room_for(&error)
             );
         }
     }

@@ -158,8 +158,7 @@ mod tests {
             ],
             verdict: Some(Judged { choice: Some("bf16".to_string()), sentences: vec!["Choose bf16.".to_string()] }),
         };
-        let expected =
-            "tpu-v3, f32: does not fit: needs 3.0 MiB of 1.0 MiB\ntpu-v3, bf16: fits, 0.0 MiB of HBM\nChoose bf16.";
+        let expected = "tpu-v3, f32: does not fit: needs 3.0 MiB of 1.0 MiB\ntpu-v3, bf16: fits, 0.0 MiB of HBM, examples/s unknown\nChoose bf16.";
         assert_eq!(comparison.to_string(), expected);
     }
 

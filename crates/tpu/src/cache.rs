@@ -321,9 +321,10 @@ impl Cache {
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                "compile cache {}: {error}; this run goes on, and remembers no more\nhelp: make room, or set \
+                "compile cache {}: {error}; this run goes on, and remembers no more\nhelp: {}, or set \
                  BF16SCOPE_CACHE to a directory that can be written",
-                self.records.dir().display()
+                self.records.dir().display(),
+                files::room_for(&error)
             );
         }
     }
@@ -358,7 +359,7 @@ mod tests {
             n_without_cycles: 0,
             step: None,
             optimal_seconds: 0.1 + 0.2,
-            examples_per_second: 64.0 / (0.1 + 0.2),
+            examples_per_second: Some(64.0 / (0.1 + 0.2)),
             compile_seconds: 49.123_456_789,
             devices: bf16scope_hlo::devices::Devices { replicas: 1, partitions: 8 },
             collectives: Vec::new(),

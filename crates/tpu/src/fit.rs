@@ -419,7 +419,7 @@ mod tests {
                 n_without_cycles: 0,
                 step: None,
                 optimal_seconds: 1.0,
-                examples_per_second: 1.0,
+                examples_per_second: Some(1.0),
                 compile_seconds: 1.0,
                 devices: bf16scope_hlo::devices::Devices::ONE,
                 collectives: Vec::new(),

@@ -89,10 +89,9 @@ impl fmt::Display for CompileOutcome {
         match self {
             CompileOutcome::Fits(report) => {
                 write!(f, "fits, {} of HBM", mib(report.hbm.total as f64))?;
-                // If the target's clock is unknown, there is no estimate.
                 match report.examples_per_second {
-                    rate if rate > 0.0 => write!(f, ", {rate:.0} examples/s"),
-                    _ => Ok(()),
+                    Some(rate) => write!(f, ", {rate:.0} examples/s"),
+                    None => f.write_str(", examples/s unknown"),
                 }
             }
             CompileOutcome::OutOfMemory(Need { needed: Some(needed), available: Some(available), .. }) => {
@@ -112,7 +111,7 @@ mod tests {
     fn report() -> CompileReport {
         let mut report = CompileReport::default();
         report.hbm.total = 3 << 19;
-        report.examples_per_second = 1234.6;
+        report.examples_per_second = Some(1234.6);
         report
     }
 
@@ -136,7 +135,9 @@ mod tests {
         assert_eq!(lines, expected);
         assert_eq!(CompileOutcome::OutOfMemory(Need::default()).to_string(), "does not fit");
         // For a TPU with an unknown clock.
-        assert_eq!(CompileOutcome::Fits(CompileReport::default()).to_string(), "fits, 0.0 MiB of HBM");
+        let unknown = CompileOutcome::Fits(CompileReport::default());
+        assert_eq!(unknown.to_string(), "fits, 0.0 MiB of HBM, examples/s unknown");
+        assert_eq!(serde_json::to_value(&unknown).unwrap()["fits"]["examples_per_second"], serde_json::Value::Null);
     }
 
     /// The cache's records had this form before this type existed, and the output of `fit --json` has no compiler's

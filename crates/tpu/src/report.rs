@@ -64,8 +64,8 @@ pub struct CompileReport {
     // Earlier versions' caches have it as `seconds`.
     #[serde(alias = "seconds")]
     pub optimal_seconds: f64,
-    /// Batch ÷ seconds of `step`: on one core, or on all of `devices` for a global batch. 0 if unknown.
-    pub examples_per_second: f64,
+    /// Batch ÷ seconds of `step`: on one core, or on all of `devices` for a global batch. `None` if the time is unknown.
+    pub examples_per_second: Option<f64>,
     /// Seconds of compiling on this machine.
     pub compile_seconds: f64,
     /// The devices that it was compiled for. All figures except the examples are per device.
@@ -95,7 +95,7 @@ impl CompileReport {
     pub(super) fn timed(mut self, target: &Target, batch: usize) -> CompileReport {
         time(&mut self.collectives, target, self.devices);
         self.step = StepTime::new(target, self.cycles as f64, self.collective_seconds());
-        self.examples_per_second = self.step.map_or(0.0, |step| batch as f64 / step.seconds);
+        self.examples_per_second = self.step.map(|step| batch as f64 / step.seconds);
         self
     }
 
@@ -269,7 +269,7 @@ pub(super) fn compile_whole(
         n_without_cycles: cycles.n_unknown,
         step: None,
         optimal_seconds,
-        examples_per_second: 0.0,
+        examples_per_second: None,
         compile_seconds,
         devices,
         narrow_sums: narrow_sums_of(&collectives, &optimized_bytes),

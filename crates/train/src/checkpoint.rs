@@ -463,7 +463,7 @@ mod tests {
         let path = file.join("run.safetensors");
         let expected = format!(
             "{}: cannot write the checkpoint: making its directory\n\
-             help: make room or name another place with --checkpoint; what was there before is unchanged",
+             help: move the file away that is where the path has a folder or name another place with --checkpoint; what was there before is unchanged",
             path.display()
         );
         assert_eq!(Place::claim(&path).unwrap_err().to_string(), expected);

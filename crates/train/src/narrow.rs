@@ -201,7 +201,7 @@ pub(super) fn look_at_each<E: From<TrainError>>(
     loop {
         let before = session.step();
         let call = session.feeder().put(&batch, before, 1)?;
-        let record = session.observe(observer, &call, replica, since(before))?;
+        let record = session.observe(observer, &call, replica, since(before), data.training)?;
         if !each(record)? || before + 1 >= until {
             return Ok(());
         }

@@ -20,8 +20,8 @@ use super::resume::function_of;
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
-use super::watch::{RateJump, WatchRecord};
-use bf16scope_data::{Batch, DrawVersion};
+use super::watch::{RateJump, WatchRecord, note_columns};
+use bf16scope_data::{Batch, DrawVersion, Source};
 use bf16scope_model::graph::{Program, VariableInfo};
 use bf16scope_model::optim::{LossScale, Update};
 use bf16scope_pjrt::{Arg, Buffer, Client};
@@ -359,18 +359,20 @@ impl Session {
         Observer::new(&self.client, &self.spec, &objective_on(&self.client, &self.spec)?, self.site.clone())
     }
 
-    /// Watches the next step on a replica, with its batch, which is not donated. A rise of the learning rate is
-    /// searched for after the step `last`, counted from 1.
+    /// Watches the next step on a replica, with its batch of `training`, which is not donated. A rise of the learning
+    /// rate is searched for after the step `last`, counted from 1.
     pub(super) fn observe(
         &self,
         observer: &Observer,
         call: &Call,
         replica: usize,
         last: u64,
+        training: &dyn Source,
     ) -> Result<WatchRecord, TrainError> {
         let state = self.state.buffers()?;
         let step = i32::try_from(self.step).map_err(|_| TrainError::counted(self.step))?;
-        let rows = observer.observe(state, &call.fed, step, replica)?;
+        let mut rows = observer.observe(state, &call.fed, step, replica)?;
+        note_columns(&mut rows, |feature| training.columns(feature));
         let is_scale = |variable: &VariableInfo| variable.name == "loss_scale/scale";
         let loss_scale = match self.variables().iter().position(is_scale) {
             None => match self.spec.objective.loss_scale {

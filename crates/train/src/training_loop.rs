@@ -336,7 +336,7 @@ impl Run<'_> {
         {
             // A change of settings at a watched step only shows in the next record.
             let last = (self.session.step() + 1).saturating_sub(2 * u64::from(watch.every.get()));
-            let record = self.session.observe(observer, call, 0, last)?;
+            let record = self.session.observe(observer, call, 0, last, self.data.training)?;
             (self.observe)(Event::Watched(&record));
         }
         Ok(())
@@ -350,7 +350,8 @@ impl Run<'_> {
         }
         match self.look_again(step, replica, stop) {
             Ok(Beginning::Found(found)) => {
-                format!(", which began in {}, {}: {}", found.layer, found.direction, found.found)
+                let of_step = if found.step == step { String::new() } else { format!(" of step {}", found.step) };
+                format!(", which began in {}, {}{of_step}: {}", found.layer, found.direction, found.found)
             }
             Ok(Beginning::Nothing) => ", though nothing is infinite or NaN where the step is made again".to_string(),
             Ok(Beginning::Stopped) => "; where it began was not looked for to the end, as asked".to_string(),

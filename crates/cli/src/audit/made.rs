@@ -13,6 +13,7 @@ use crate::as_tpu::AsArg;
 use crate::child::{LimitArgs, client_of_all};
 use crate::progress::{bar, say};
 use crate::train::record::plugin;
+use crate::trained::seen_from_elsewhere;
 use crate::tune::{TuneArg, target_of};
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
@@ -209,7 +210,8 @@ impl<'a> Maker<'a> {
     pub(crate) fn new(asked: &Asked<'_>, context: &'a Context) -> anyhow::Result<Maker<'a>> {
         let mut recorded = Recorded::read(asked)?;
         let experiment = &mut recorded.experiment;
-        let examples = experiment.read_data(&recorded.path, &context.setup())?;
+        let examples = experiment.read_data(&recorded.path, &context.setup());
+        let examples = examples.map_err(|error| seen_from_elsewhere(error, &recorded.path))?;
         experiment.train.n_train = Some(examples.training.n_examples());
         let n = experiment.mesh.mesh.n_devices();
         let platform = match n > 1 && *asked.device == Platform::cpu() {

@@ -94,7 +94,10 @@ pub(super) fn run(
 }
 
 /// A board's consumption compared with this machine's speed, in a sentence.
-fn beside(target: &Target, unit: &str, consumed: f64, produced: f64, n_workers: usize) -> String {
+fn beside(target: &Target, unit: &str, consumed: Option<f64>, produced: f64, n_workers: usize) -> String {
+    let Some(consumed) = consumed else {
+        return format!("how many {unit}/s one board of {target} consumes is unknown, as its clock is\n");
+    };
     let per_worker = produced / n_workers as f64;
     let begin = format!(
         "one board of {target} consumes {} {unit}/s; this machine makes {} with {}",
@@ -119,8 +122,9 @@ fn beside(target: &Target, unit: &str, consumed: f64, produced: f64, n_workers: 
     }
 }
 
-/// Examples per second that a board of the target trains on, by its compiler's estimate.
-fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Context) -> anyhow::Result<f64> {
+/// Examples per second that a board of the target trains on, by its compiler's estimate; `None` if its clock is
+/// unknown.
+fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Context) -> anyhow::Result<Option<f64>> {
     let Target::Tpu { version, .. } = target else { return Err(TpuError::NotATpu(target.clone()).into()) };
     let mut counted = experiment.clone();
     counted.count_examples(path, &context.setup())?;
@@ -133,8 +137,8 @@ fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Co
     let compiled = compiler.compile(target, &encode::to_bytes(&module)?, batch as usize);
     spinner.finish_and_clear();
     let report = compiled?.report(target)?;
-    let of_core = report.examples_per_second / report.devices.n() as f64;
-    Ok(of_core * f64::from(version.cores_per_board()))
+    let n_boards = report.devices.n() as f64 / f64::from(version.cores_per_board());
+    Ok(report.examples_per_second.map(|all| all / n_boards))
 }
 
 fn measure(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Measured> {
@@ -196,7 +200,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_in_cores() {
         let v2: Target = "tpu-v2".parse().unwrap();
-        let sentence = |eaten, made, n| beside(&v2, "images", eaten, made, n);
+        let sentence = |eaten, made, n| beside(&v2, "images", Some(eaten), made, n);
         assert_eq!(
             sentence(5638.4, 1240.0, 2),
             "one board of tpu-v2 consumes 5,638 images/s; this machine makes 1,240 with 2 workers; 8 more cores like these, \
@@ -205,6 +209,10 @@ mod tests {
         assert_eq!(
             sentence(1000.0, 1000.0, 1),
             "one board of tpu-v2 consumes 1,000 images/s; this machine makes 1,000 with 1 worker: it is fed\n"
+        );
+        assert_eq!(
+            beside(&v2, "images", None, 1000.0, 1),
+            "how many images/s one board of tpu-v2 consumes is unknown, as its clock is\n"
         );
     }
 }

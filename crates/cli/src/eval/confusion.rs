@@ -24,10 +24,11 @@ pub(super) struct Confusion {
 
 impl Confusion {
     /// Predicts all examples of `source` from a checkpoint that was read from `path`, in batches of `batch`: a matrix
-    /// for each label that is a single class, by its name.
+    /// for each label that is a class or a distribution over classes, by its name.
     ///
     /// # Errors
-    /// A task without a single integer label per example, or without a prediction of `[batch, n_classes]` for it.
+    /// A task without a class or a distribution over classes as a label, or without a prediction of `[batch, n_classes]`
+    /// for it.
     pub(super) fn compute(
         task: &dyn Task,
         predictor: &Predictor,
@@ -35,6 +36,11 @@ impl Confusion {
         source: &dyn Source,
         batch: usize,
     ) -> anyhow::Result<Vec<(String, Confusion)>> {
+        let known = task.class_labels();
+        let output_of = |label: &str| {
+            let mut outputs = known.iter().filter(|(_, judged)| judged == label).map(|(output, _)| output.as_str());
+            outputs.next()
+        };
         let described = classes(task)?;
         let truths = described.iter().map(|(label, _)| labels(label, source, batch));
         let mut truths: Vec<_> = truths.map(|labels| labels.map(Vec::into_iter)).collect::<anyhow::Result<_>>()?;
@@ -42,8 +48,8 @@ impl Confusion {
         let mut matrices: Vec<_> = described.into_iter().map(|(label, n)| (label.name, none(n))).collect();
         predictor.predict(path, checkpoint, source, |arrays| -> anyhow::Result<()> {
             for ((label, confusion), truths) in matrices.iter_mut().zip(&mut truths) {
-                let n_classes = confusion.n_classes;
-                let logits = logits_of(label, n_classes, &arrays)?;
+                let (label, n_classes) = (label.as_str(), confusion.n_classes);
+                let logits = logits_of(output_of(label).unwrap_or(label), label, (n_classes, &arrays[..]))?;
                 for row in logits.bytes.chunks_exact(4 * n_classes) {
                     let truth = truths.next().context("there are more predictions than labels")?;
                     confusion.counts[truth * n_classes + first_greatest(row)] += 1;
@@ -108,12 +114,15 @@ impl Confusion {
     }
 }
 
-/// The labels that are a single class per example, with their numbers of classes.
+/// The labels that are a single class per example, or a distribution over classes, with their numbers of classes.
 fn classes(task: &dyn Task) -> anyhow::Result<Vec<(Feature, usize)>> {
-    let features = task.features();
+    let (features, known) = (task.features(), task.class_labels());
     let labels = || features.iter().filter(|feature| feature.is_label);
+    let is_distribution =
+        |label: &Feature| label.is_probability && known.iter().any(|(_, of_classes)| *of_classes == label.name);
     let of_classes = labels().filter_map(|label| match (label.n_values, label.dtype, &label.dims[..]) {
         (Some(n_classes), FeatureDType::Exact(_), []) => Some((label.clone(), usize::try_from(n_classes).ok()?)),
+        (None, _, &[n_classes]) if is_distribution(label) => Some((label.clone(), usize::try_from(n_classes).ok()?)),
         _ => None,
     });
     let of_classes: Vec<(Feature, usize)> = of_classes.collect();
@@ -129,13 +138,16 @@ fn classes(task: &dyn Task) -> anyhow::Result<Vec<(Feature, usize)>> {
     )
 }
 
-/// The prediction of a label: the only one with a number for each of its classes, or among several the one with the
-/// label's name, or `logits`.
-fn logits_of<'a>(label: &str, n_classes: usize, arrays: &'a [NamedArray]) -> anyhow::Result<&'a NamedArray> {
+/// The prediction of a label: that of the name `output`, or `logits`, or the only one with a number for each class.
+fn logits_of<'a>(
+    output: &str,
+    label: &str,
+    (n_classes, arrays): (usize, &'a [NamedArray]),
+) -> anyhow::Result<&'a NamedArray> {
     let fits = |array: &&NamedArray| array.dtype == DType::F32 && array.dims[1..] == [n_classes as i64];
     let fitting: Vec<&NamedArray> = arrays.iter().filter(fits).collect();
     let named = |name: &str| fitting.iter().find(|array| array.name == name).copied();
-    match (named(label).or_else(|| named("logits")), &fitting[..]) {
+    match (named(output).or_else(|| named("logits")), &fitting[..]) {
         (Some(array), _) => Ok(array),
         (None, [only]) => Ok(only),
         (None, []) => bail!(
@@ -150,13 +162,20 @@ fn logits_of<'a>(label: &str, n_classes: usize, arrays: &'a [NamedArray]) -> any
     }
 }
 
-/// The labels of all examples, in order.
+/// The labels of all examples, in order; of a distribution the most probable class.
 fn labels(label: &Feature, source: &dyn Source, batch: usize) -> anyhow::Result<Vec<usize>> {
-    let as_s64 = Feature { dtype: FeatureDType::Exact(DType::S64), ..label.clone() };
+    let dtype = if label.is_probability { DType::F32 } else { DType::S64 };
+    let exact = Feature { dtype: FeatureDType::Exact(dtype), ..label.clone() };
     let mut labels = Vec::new();
-    for batch in Loader::new(source, &[as_s64], DType::F32, batch, 0)?.in_order() {
+    for batch in Loader::new(source, &[exact], DType::F32, batch, 0)?.in_order() {
         let batch = batch?;
-        let classes = integers(DType::S64, &batch.arrays[0].bytes).into_iter().flatten();
+        let bytes = &batch.arrays[0].bytes;
+        if label.is_probability {
+            let n_bytes = bytes.len() / batch.arrays[0].dims[0].unsigned_abs().max(1) as usize;
+            labels.extend(bytes.chunks_exact(n_bytes.max(1)).take(batch.n_valid).map(first_greatest));
+            continue;
+        }
+        let classes = integers(DType::S64, bytes).into_iter().flatten();
         labels.extend(classes.take(batch.n_valid).map(|class| class as usize));
     }
     Ok(labels)
@@ -201,7 +220,9 @@ mod tests {
             bytes: Vec::new(),
         };
         let logits_name = |label: &str, n_classes, arrays: &[NamedArray]| {
-            logits_of(label, n_classes, arrays).map(|array| array.name.clone()).map_err(|error| error.to_string())
+            logits_of(label, label, (n_classes, arrays))
+                .map(|array| array.name.clone())
+                .map_err(|error| error.to_string())
         };
         let heads = [array("kind", &[8, 3]), array("size", &[8, 3]), array("age", &[8, 1]), array("place", &[8, 5])];
         assert_eq!(
@@ -213,6 +234,8 @@ mod tests {
         let none = logits_name("kind", 7, &heads).unwrap_err();
         assert!(none.contains("needs a prediction f32[batch, 7] of `kind`, and there are kind f32[8, 3]"), "{none}");
         assert_eq!(logits_name("labels", 3, &[array("other", &[8, 3]), array("logits", &[8, 3])]).unwrap(), "logits");
+        // The task knows which is of a label, whatever it is called.
+        assert_eq!(logits_of("size", "labels", (3, &heads[..])).unwrap().name, "size");
     }
 
     #[test]

@@ -247,7 +247,7 @@ mod tests {
         report.bytes_accessed = 1.0;
         report.cycles = cycles;
         report.optimal_seconds = 1.0;
-        report.examples_per_second = 1.0;
+        report.examples_per_second = Some(1.0);
         report.compile_seconds = 1.0;
         let outcome = match n_bytes {
             Some(_) => CompileOutcome::Fits(report),

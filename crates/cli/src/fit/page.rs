@@ -81,7 +81,7 @@ pub(super) fn plots(fit: &FitAnswer) -> String {
         all.push(Panel {
             title: format!("{target}: {}/s, estimated", fit.unit),
             unit: speed,
-            curves: curves(&series, fit.unit, |row| row.row.report().map(|report| report.examples_per_second)),
+            curves: curves(&series, fit.unit, |row| row.row.report().and_then(|report| report.examples_per_second)),
             limit: None,
             cross: Cross::AtZero,
         });
@@ -182,7 +182,10 @@ fn table(fit: &FitAnswer) -> Table {
                         Cell::Number(each, report::scientific(each)),
                         Cell::Number(summary.flops_ratio, format!("{:.3}", summary.flops_ratio)),
                         Cell::Number(summary.examples_per_mcycle, words::figure(summary.examples_per_mcycle)),
-                        Cell::Number(report.examples_per_second, words::estimate(report.examples_per_second)),
+                        Cell::Number(
+                            report.examples_per_second.unwrap_or(f64::INFINITY),
+                            words::estimate(report.examples_per_second),
+                        ),
                         Cell::Number(report.compile_seconds, report::seconds(report.compile_seconds)),
                     ]);
                 }

@@ -23,7 +23,7 @@ fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures
     report.flops = flops;
     report.cycles = cycles as u64;
     report.optimal_seconds = f64::from(batch) / examples_per_second;
-    report.examples_per_second = examples_per_second;
+    report.examples_per_second = Some(examples_per_second);
     report.compile_seconds = 132.14;
     CompiledBatch { batch, cached: batch != 256, outcome: CompileOutcome::Fits(report) }
 }

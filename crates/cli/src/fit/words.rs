@@ -15,9 +15,9 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-/// The same for an estimate that the compiler may not give.
-pub(super) fn estimate(value: f64) -> String {
-    if value > 0.0 { figure(value) } else { "-".to_string() }
+/// The same for an estimate that may be unknown.
+pub(super) fn estimate(value: Option<f64>) -> String {
+    value.map_or("-".to_string(), figure)
 }
 
 /// Remarks on a row: best or largest batch, rematerialisation, or why it has no result.

@@ -24,7 +24,7 @@ fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point 
     report.bytes_accessed = 1.0;
     report.cycles = cycles;
     report.optimal_seconds = 1.0;
-    report.examples_per_second = 1.0;
+    report.examples_per_second = Some(1.0);
     report.compile_seconds = 61.0;
     report.devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
     report.collectives = vec![sum];

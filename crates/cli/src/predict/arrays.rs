@@ -9,6 +9,7 @@ use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_pjrt::available_memory;
 
 use super::write::nested;
+use crate::class_names::Names;
 
 /// Numbers of an array in a table.
 const N_NUMBERS: usize = 4;
@@ -21,8 +22,8 @@ pub(super) struct Collected {
     top: Option<usize>,
     /// Names of logits whose elements are independent yes/no predictions.
     independent: Vec<String>,
-    /// Names of classes, if known.
-    names: Vec<String>,
+    /// Names of classes by output, where they are known.
+    names: Names,
     n_seen: u64,
     /// The kept arrays: the task's, followed by the results computed from its logits.
     pub(super) arrays: Vec<NamedArray>,
@@ -34,19 +35,34 @@ impl Collected {
     }
 
     /// Sets the names of classes.
-    pub(super) fn named(self, names: Vec<String>) -> Collected {
+    pub(super) fn named(self, names: Names) -> Collected {
         Collected { names, ..self }
     }
 
-    fn name(&self, class: usize) -> String {
-        self.names.get(class).cloned().unwrap_or_else(|| class.to_string())
+    /// The name of a class of an output.
+    fn name(&self, output: &str, class: usize) -> String {
+        let names = self.names.iter().find(|(named, _)| named == output);
+        names.and_then(|(_, names)| names.get(class)).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// The class name of each kept example, if classes have names.
-    pub(super) fn class_names(&self) -> Option<Vec<String>> {
-        let classes = self.arrays.iter().find(|array| array.name == "classes" && array.dims.len() == 1)?;
-        let numbers = integers(classes.dtype, &classes.bytes)?;
-        (!self.names.is_empty()).then(|| numbers.map(|class| self.name(class as usize)).collect())
+    /// The class name of each kept example, of each output whose classes have names.
+    pub(super) fn class_names(&self) -> Names {
+        let of_output = |(output, _): &(String, Vec<String>)| {
+            let classes = derived(output, "classes");
+            let array = self.arrays.iter().find(|array| array.name == classes && array.dims.len() == 1)?;
+            let numbers = integers(array.dtype, &array.bytes)?;
+            Some((output.clone(), numbers.map(|class| self.name(output, class as usize)).collect()))
+        };
+        self.names.iter().filter_map(of_output).collect()
+    }
+
+    /// Whether an array is another output than `logits` whose classes have names.
+    fn is_head(&self, array: &NamedArray) -> bool {
+        let names = self.names.iter().find(|(output, _)| *output == array.name);
+        array.name != LOGITS
+            && array.dtype == DType::F32
+            && array.dims.len() >= 2
+            && names.is_some_and(|(_, names)| array.dims.last() == Some(&(names.len() as i64)))
     }
 
     /// Adds the predictions for one more batch. `place` names an example's place.
@@ -58,18 +74,17 @@ impl Collected {
         let is_independent = |array: &NamedArray| self.independent.contains(&array.name) && array.dtype == DType::F32;
         let independent: Vec<NamedArray> =
             batch.iter().filter(|array| is_independent(array)).map(|logits| self.of_independent(logits)).collect();
-        let logits = batch.iter().position(|array| is_logits(array) && !is_independent(array));
-        if let Some(logits) = logits {
-            let derived = self.of_logits(&batch[logits], &place)?;
-            batch.extend(derived);
-        } else if self.top.is_some() {
+        let has_classes = |array: &&NamedArray| (is_logits(array) || self.is_head(array)) && !is_independent(array);
+        let of_classes = batch.iter().filter(has_classes).map(|logits| self.of_logits(logits, &place));
+        let of_classes: Vec<NamedArray> = of_classes.collect::<anyhow::Result<Vec<_>>>()?.concat();
+        if of_classes.is_empty() && self.top.is_some() {
             let names: Vec<&str> = batch.iter().map(|array| array.name.as_str()).collect();
             bail!(
                 "--top: the task predicts {}; expected `logits`, f32, whose last dim counts classes",
                 names.join(", ")
             );
         }
-        batch.extend(independent);
+        batch.extend(of_classes.into_iter().chain(independent));
         if self.n_seen == 0 {
             self.check_memory(&batch)?;
         }
@@ -148,7 +163,7 @@ impl Collected {
             probabilities.extend(softmax.into_iter().flat_map(f64::to_le_bytes));
         }
         let array = |name: &str, dtype, last: Option<usize>, bytes| NamedArray {
-            name: name.to_string(),
+            name: derived(&logits.name, name),
             dtype,
             dims: leading.iter().copied().chain(last.map(|last| last as i64)).collect(),
             bytes,
@@ -189,24 +204,35 @@ impl Collected {
                 let of_row: Vec<f64> =
                     probabilities[place * per_row..][..per_row].iter().filter_map(Value::as_f64).collect();
                 let class = classes[place].as_u64().unwrap_or(0) as usize;
-                row.extend([self.name(class), percent(of_row[class])]);
+                row.extend([self.name(LOGITS, class), percent(of_row[class])]);
                 if let (Some(k), Some(top)) = (self.top, find("top_classes")) {
                     let top = numbers(top)?;
                     let best = top[place * k..][..k].iter().filter_map(Value::as_u64);
-                    let best =
-                        best.map(|class| format!("{}: {}", self.name(class as usize), percent(of_row[class as usize])));
-                    row.push(best.collect::<Vec<_>>().join(", "));
+                    let share = |class: usize| format!("{}: {}", self.name(LOGITS, class), percent(of_row[class]));
+                    row.push(best.map(|class| share(class as usize)).collect::<Vec<_>>().join(", "));
                 }
             }
-            return Ok((columns, rows));
         }
-        for array in self.arrays.iter().filter(|array| !array.name.starts_with("top_")) {
+        let has_class = columns.len() > 1;
+        let is_top = |name: &str| name.ends_with("top_classes") || name.ends_with("top_probabilities");
+        let head_of = |name: &str| {
+            let mut heads = self.names.iter().map(|(output, _)| output.as_str());
+            heads.find(|output| *output != LOGITS && derived(output, "classes") == name)
+        };
+        // Beside the class of `logits`, those of other outputs.
+        let is_shown = |array: &&NamedArray| !is_top(&array.name) && (!has_class || head_of(&array.name).is_some());
+        for array in self.arrays.iter().filter(is_shown) {
             columns.push(array.name.clone());
+            let head = head_of(&array.name);
             let numbers = numbers(array)?;
             let per_row = numbers.len() / n.max(1);
+            let cell = |number: &Value| match (head, number.as_u64()) {
+                (Some(output), Some(class)) => self.name(output, class as usize),
+                _ => short(number),
+            };
             for (place, row) in rows.iter_mut().enumerate() {
                 let shown = numbers[place * per_row..][..per_row].iter().take(N_NUMBERS);
-                let mut cell = shown.map(short).collect::<Vec<_>>().join(" ");
+                let mut cell = shown.map(cell).collect::<Vec<_>>().join(" ");
                 if per_row > N_NUMBERS {
                     cell += " …";
                 }
@@ -217,10 +243,18 @@ impl Collected {
     }
 }
 
+/// The output whose classes need no prefix.
+const LOGITS: &str = "logits";
+
+/// The name of what is computed from an output: `classes`, or `NAME_classes`.
+fn derived(output: &str, name: &str) -> String {
+    if output == LOGITS { name.to_string() } else { format!("{output}_{name}") }
+}
+
 /// Whether an array gives classes.
 fn is_logits(array: &NamedArray) -> bool {
     let has_classes = array.dims.len() >= 2 && array.dims.last().is_some_and(|&n_classes| n_classes > 0);
-    array.name == "logits" && array.dtype == DType::F32 && has_classes
+    array.name == LOGITS && array.dtype == DType::F32 && has_classes
 }
 
 /// Without overflow: the largest logit is subtracted from all.
@@ -295,6 +329,27 @@ mod tests {
         assert_eq!(names(&["genres"]), "genres f32[1,2], probabilities f64[1,2]");
         assert_eq!(names(&["genres", "moods"]), "genres f32[1,2], genres_probabilities f64[1,2]");
         assert_eq!(names(&[]), "genres f32[1,2]");
+    }
+
+    #[test]
+    fn each_output_whose_label_has_names_has_its_classes() {
+        let output = |name: &str, scores: &[f32]| NamedArray {
+            name: name.into(),
+            dtype: DType::F32,
+            dims: vec![1, scores.len() as i64],
+            bytes: scores.iter().flat_map(|score| score.to_le_bytes()).collect(),
+        };
+        let batch = vec![output("kind", &[0.0, 1.0]), output("size", &[2.0, 0.0, 1.0]), output("age", &[3.0])];
+        let list = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        let names = vec![("kind".to_string(), list(&["cat", "dog"])), ("size".to_string(), list(&["s", "m", "l"]))];
+        let mut collected = Collected::new(1, 1, Some(2), Vec::new()).named(names);
+        collected.add(batch, |_| String::new()).unwrap();
+        let chosen = [("kind".to_string(), list(&["dog"])), ("size".to_string(), list(&["s"]))];
+        assert_eq!(collected.class_names(), chosen);
+        let (columns, rows) = collected.rows().unwrap();
+        let cell = |column: &str| rows[0][columns.iter().position(|title| title == column).unwrap()].clone();
+        assert_eq!([cell("kind_classes"), cell("size_classes"), cell("age")], ["dog", "s", "3.0000"]);
+        assert!(!columns.iter().any(|column| column.contains("top_") || column.starts_with("age_")), "{columns:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Args;
 use crate::progress::Phase;
 use crate::report::grouped;
-use crate::trained::{TrainedExperiment, by_averages};
+use crate::trained::{TrainedExperiment, by_averages, seen_from_elsewhere};
 use crate::whole::whole;
 use crate::{Context, Status, progress};
 use bf16scope_train::checkpoint::Checkpoint;
@@ -50,7 +50,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Status> {
     let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path, .. } = trained;
     let tokenizer = match &experiment.data {
-        Some(data) => data.tokenizer(experiment_path)?,
+        Some(data) => data.tokenizer(experiment_path).map_err(|error| seen_from_elsewhere(error, experiment_path))?,
         None => None,
     };
     let Some(tokenizer) = tokenizer else {

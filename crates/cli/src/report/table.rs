@@ -10,6 +10,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::screen::{Screen, lines, shortened};
+use bf16scope_hlo::words::visible;
 
 /// A column.
 #[derive(Clone, Debug)]
@@ -109,9 +110,9 @@ impl Table {
         text
     }
 
-    /// The same in characters that the screen can show.
+    /// The same in characters that the screen can show, and none that steer a terminal: widths are of these.
     fn shown(&self, screen: Screen) -> Table {
-        let shown = |text: &String| screen.shown(text).into_owned();
+        let shown = |text: &String| screen.shown(&visible(text).replace('\t', "\\t")).into_owned();
         let columns = self.columns.iter().map(|column| Column { title: shown(&column.title), ..column.clone() });
         let rows = self.rows.iter().map(|row| row.iter().map(shown).collect());
         Table { columns: columns.collect(), rows: rows.collect() }
@@ -357,6 +358,17 @@ mod tests {
                 text.lines().filter(|line| line.starts_with(['┌', '└'])).map(|l| l.width()).collect();
             assert!(frames.iter().all(|frame| *frame == frames[0]), "{width}:\n{text}");
         }
+    }
+
+    #[test]
+    fn what_is_made_visible_counts_for_what_it_takes() {
+        let mut table = Table::new([Column::name("name"), Column::number("n")]);
+        table.row(["a\x1b[31mb", "1"]);
+        table.row(["a\tb", "2"]);
+        let text = table.render(Screen::WIDE);
+        assert_eq!(visible(&text), text);
+        assert!(text.contains(r"a\x1b[31mb") && text.contains(r"a\tb"), "{text}");
+        assert!(text.lines().all(|line| line.width() == text.lines().next().unwrap_or_default().width()), "{text}");
     }
 
     #[test]

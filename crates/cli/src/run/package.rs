@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::{Args, Input, Outcome, Output, Was, described, output, results, say};
 use crate::arrays::{self, Inputs, Parameter};
+use crate::class_names::{self, Names};
 use crate::eval::first_greatest;
 use crate::package::compiler_of;
 use crate::{Context, Status, emit, excess, module_file, progress};
@@ -16,6 +17,7 @@ use bf16scope_files as files;
 use bf16scope_hlo::proto::encode;
 use bf16scope_hlo::{ArrayShape, DType, Literal, Module};
 use bf16scope_model::graph::Precision;
+use bf16scope_model::task::Task;
 use bf16scope_pjrt::{Arg, Buffer, Client, Executable, Platform};
 use bf16scope_train::experiment::Experiment;
 use bf16scope_train::package::{self, Manifest, Signature};
@@ -95,7 +97,8 @@ impl<'a> Package<'a> {
         let path = folder.join(package::EXPERIMENT);
         let experiment = Experiment::read(&path)?.with_learnt(self.manifest.learnt.as_ref());
         let source = experiment.read_other(&path, file, &self.context.setup())?;
-        let features = predicted_from(&*experiment.task());
+        let task = experiment.task();
+        let features = predicted_from(&*task);
         let precision: Precision = self.manifest.precision.parse().with_context(|| format!("{}", folder.display()))?;
         let batch_size = self.batch_size()?;
         let n_examples = usize::try_from(source.n_examples()).unwrap_or(usize::MAX);
@@ -113,7 +116,7 @@ impl<'a> Package<'a> {
             batches.run(&batch?, &mut wholes)?;
         }
         let run_seconds = began.elapsed().as_secs_f64();
-        let class_names = class_names(manifest, &wholes);
+        let class_names = class_names(&*task, manifest, &wholes);
         let named = manifest.outputs.iter().zip(wholes).filter_map(|(signature, whole)| Some((signature, whole?)));
         let write = |(signature, whole): (&Signature, Whole)| {
             output(signature.name.clone(), whole.shape, &whole.bytes, npz.as_mut(), args.raw_bf16)
@@ -282,30 +285,39 @@ impl Batches<'_> {
     }
 }
 
-/// A line with the classes predicted most.
-pub(super) fn classes_line(names: &[String]) -> String {
+/// A line with the classes of the first examples, for each output that has them.
+pub(super) fn classes_line(outputs: &[(String, Vec<String>)]) -> String {
     const N_SHOWN: usize = 20;
-    if names.is_empty() {
-        return String::new();
-    }
-    let rest = if names.len() > N_SHOWN { format!(", … ({} in all)", names.len()) } else { String::new() };
-    format!("classes: {}{rest}\n", names.iter().take(N_SHOWN).cloned().collect::<Vec<_>>().join(", "))
+    let line = |(output, names): &(String, Vec<String>)| {
+        let rest = if names.len() > N_SHOWN { format!(", … ({} in all)", names.len()) } else { String::new() };
+        let title = if outputs.len() == 1 { "classes" } else { output.as_str() };
+        format!("{title}: {}{rest}\n", names.iter().take(N_SHOWN).cloned().collect::<Vec<_>>().join(", "))
+    };
+    outputs.iter().map(line).collect()
 }
 
 fn precision_name(dtype: &str) -> &'static str {
     DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == dtype).unwrap_or("f32")
 }
 
-/// The class name of each example, if `logits` belong to the only label with names.
-fn class_names(manifest: &Manifest, outputs: &[Option<Whole>]) -> Vec<String> {
-    let mut labels = manifest.classes.values();
-    let (Some(names), None) = (labels.next(), labels.next()) else { return Vec::new() };
-    let of_classes = |Whole { shape, .. }: &&Whole| {
-        shape.dtype == DType::F32 && matches!(shape.dims[..], [_, n] if n as usize == names.len())
+/// The class name of each example, of each output whose label has names.
+fn class_names(task: &dyn Task, manifest: &Manifest, wholes: &[Option<Whole>]) -> Names {
+    let by_output = class_names::of_outputs(task, &manifest.classes);
+    let of_output = |(output, names): &(String, Vec<String>)| {
+        let fits = |(_, Whole { shape, .. }): &(&Signature, &Whole)| {
+            shape.dtype == DType::F32 && matches!(shape.dims[..], [_, n] if n as usize == names.len())
+        };
+        let results = || manifest.outputs.iter().zip(wholes).filter_map(|(it, whole)| Some((it, whole.as_ref()?)));
+        let called = results().find(|(signature, _)| signature.name == *output);
+        // A single output may have any name.
+        let (_, Whole { bytes, .. }) = called.filter(fits).or_else(|| match by_output.len() {
+            1 => results().find(fits),
+            _ => None,
+        })?;
+        let name = |row: &[u8]| names[first_greatest(row)].clone();
+        Some((output.clone(), bytes.chunks_exact(4 * names.len().max(1)).map(name).collect()))
     };
-    let Some(Whole { bytes, .. }) = outputs.iter().flatten().find(of_classes) else { return Vec::new() };
-    let name = |row: &[u8]| names[first_greatest(row)].clone();
-    bytes.chunks_exact(4 * names.len().max(1)).map(name).collect()
+    by_output.iter().filter_map(of_output).collect()
 }
 
 /// The package's executable if this device can run it, otherwise `program`, compiled here.

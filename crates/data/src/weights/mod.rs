@@ -29,6 +29,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use self::region::{Region, Sink};
+use bf16scope_hlo::element::{Float, FloatVisitor};
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{ArrayShape, DType, Literal};
 
@@ -294,6 +295,7 @@ impl WeightsFile {
             Ok(())
         })?;
         self.check_length(entry, bytes.len() as u64)?;
+        self.check_bools(entry, 0, &bytes)?;
         Ok(Literal::Array { shape, bytes })
     }
 
@@ -327,10 +329,11 @@ impl WeightsFile {
             }
             return Ok(look);
         };
-        let mut n_bytes = 0;
+        let mut n_bytes = 0u64;
         self.reader.pass(idx, entry, &mut |piece| {
             look.crc32c = crc32c::crc32c_append(look.crc32c, piece);
             look.n_not_finite += n_not_finite(dtype, piece);
+            self.check_bools(entry, n_bytes, piece)?;
             n_bytes += piece.len() as u64;
             Ok(())
         })?;
@@ -344,6 +347,18 @@ impl WeightsFile {
     /// The file is damaged.
     pub fn check(&self) -> Result<(), WeightsError> {
         self.reader.check()
+    }
+
+    /// Refuses bools that are neither 0 nor 1, which programs read differently; `first` is the first element's number.
+    fn check_bools(&self, entry: &Entry, first: u64, piece: &[u8]) -> Result<(), WeightsError> {
+        if entry.dtype != WeightsDType::Array(DType::Pred) {
+            return Ok(());
+        }
+        let Some(at) = piece.iter().position(|&byte| byte > 1) else { return Ok(()) };
+        let (name, nth) = (&entry.name, first + at as u64);
+        let message = format!("array `{name}` is of bools, and element {nth} is {}; expected 0 or 1", piece[at]);
+        let error = WeightsError::new(WeightsErrorKind::Damaged, &self.path, message);
+        Err(error.help("write it with 0 and 1, or as integers"))
     }
 
     fn check_length(&self, entry: &Entry, measured: u64) -> Result<(), WeightsError> {
@@ -362,17 +377,16 @@ impl fmt::Debug for WeightsFile {
     }
 }
 
-/// NaNs and infinities: elements whose exponent is all ones. A piece consists of whole elements.
+/// NaNs and infinities of floats of 16 to 64 bits. A piece consists of whole elements.
 fn n_not_finite(dtype: DType, piece: &[u8]) -> u64 {
-    let count = |width: usize, mask: u64| {
-        let bits = |chunk: &[u8]| chunk.iter().rev().fold(0, |bits, &byte| (bits << 8) | u64::from(byte));
-        piece.chunks_exact(width).filter(|chunk| bits(chunk) & mask == mask).count() as u64
-    };
-    match dtype {
-        DType::F16 => count(2, 0x7c00),
-        DType::BF16 => count(2, 0x7f80),
-        DType::F32 => count(4, 0x7f80_0000),
-        DType::F64 => count(8, 0x7ff0_0000_0000_0000),
-        _ => 0,
+    struct NotFinite<'a>(&'a [u8]);
+    impl FloatVisitor for NotFinite<'_> {
+        type Output = u64;
+
+        // A loop for each type, which vectorises.
+        fn visit<T: Float>(self) -> u64 {
+            T::chunks(self.0).iter().filter(|bytes| !T::from_le(**bytes).is_finite()).count() as u64
+        }
     }
+    dtype.visit_float(NotFinite(piece)).unwrap_or(0)
 }

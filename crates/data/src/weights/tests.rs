@@ -373,6 +373,16 @@ fn a_large_array_is_looked_at_in_little_memory() {
 }
 
 #[test]
+fn infinities_and_nans_are_counted() {
+    let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let counts = [DType::F16, DType::BF16, DType::S16].map(|dtype| n_not_finite(dtype, &halves));
+    assert_eq!(counts, [2 << 10, 2 << 7, 0]);
+    let values = [f64::MAX, f64::NAN, -f64::INFINITY, 0.0, 1e39];
+    assert_eq!(n_not_finite(DType::F64, &values.map(f64::to_le_bytes).concat()), 2);
+    assert_eq!(n_not_finite(DType::F32, &values.map(|value| (value as f32).to_le_bytes()).concat()), 4);
+}
+
+#[test]
 fn state_dicts_of_torch_are_read_to_the_bit() {
     check_fixture("torch/state.pt", "torch/state.pt.json", Format::Torch);
     check_fixture("torch/nested.bin", "torch/nested.bin.json", Format::Torch);

@@ -51,7 +51,7 @@ pub enum ChildError {
         output: String,
     },
     /// The child died during a request.
-    #[error("{doing}: the child process ended with {how}{}\nhelp: {}", quoted(output), ended_help(.doing, *.address_space))]
+    #[error("{doing}: the child process ended with {how}{}\nhelp: {}", quoted(output), ended_help(.doing, .output, *.address_space))]
     Ended {
         /// The request.
         doing: Doing,
@@ -139,7 +139,13 @@ fn quoted(message: &str) -> String {
     }
 }
 
-fn ended_help(doing: &Doing, address_space: Option<u64>) -> Cow<'static, str> {
+fn ended_help(doing: &Doing, output: &str, address_space: Option<u64>) -> Cow<'static, str> {
+    // Rust's words, at which LLVM's and XLA's recursion ends too.
+    if output.contains("overflowed its stack") {
+        return "it recursed until its stack was full: likely a function of the program calls itself, or its types or \
+                regions are nested thousands of levels deep, and neither has HLO"
+            .into();
+    }
     if let Some(limit) = address_space {
         let limit = gib(limit);
         return format!(
@@ -153,6 +159,10 @@ fn ended_help(doing: &Doing, address_space: Option<u64>) -> Cow<'static, str> {
             "XLA checks some rules by ending its process: the text above, if any, names the one that the module breaks"
                 .into()
         }
+        "converting" | "reading" => "XLA's converter ends on some programs that it should refuse, such as functions that \
+                                     call themselves and types nested thousands of levels deep: the text above, if any, \
+                                     says more"
+            .into(),
         _ => "try again; if it happens again, -vv shows all that the child wrote".into(),
     }
 }
@@ -160,6 +170,25 @@ fn ended_help(doing: &Doing, address_space: Option<u64>) -> Cow<'static, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Programs that the converter does not bear end it each time.
+    #[test]
+    fn a_child_whose_stack_is_full_is_told_why() {
+        let ended = |what: &'static str, output: &str| {
+            let (doing, how) = (Doing { what, of: Some("StableHLO".to_string()) }, "signal 6, SIGABRT".to_string());
+            ChildError::Ended { doing, how, output: output.to_string(), address_space: None }.to_string()
+        };
+        assert_eq!(
+            ended("converting", "thread 'main' has overflowed its stack"),
+            "converting `StableHLO`: the child process ended with signal 6, SIGABRT. It wrote:\n  \
+             thread 'main' has overflowed its stack\n\
+             help: it recursed until its stack was full: likely a function of the program calls itself, or its types or \
+             regions are nested thousands of levels deep, and neither has HLO"
+        );
+        let silent = ended("converting", "");
+        assert!(silent.contains("\nhelp: XLA's converter ends on some programs that it should refuse"), "{silent}");
+        assert!(ended("starting", "").contains("\nhelp: try again; if it happens again, "));
+    }
 
     /// Faults of a child that is broken, or dies at the wrong moment.
     #[test]

@@ -51,8 +51,19 @@ impl StudyError {
             "{} holds no HLO: it begins neither with `HloModule` nor as StableHLO, and is no whole HloModuleProto",
             path.display()
         );
-        let help =
-            "a proto may be truncated: write or copy it again; anything else is to be exported as HLO or StableHLO";
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let help = match is_yaml {
+            true => {
+                let file = word(path);
+                format!(
+                    "of an experiment in YAML, `bf16scope emit {file} -o model.hlo.pb` writes the program as a module"
+                )
+            }
+            false => {
+                "a proto may be truncated: write or copy it again; anything else is to be exported as HLO or StableHLO"
+                    .into()
+            }
+        };
         StudyError::in_file(StudyErrorKind::File, path, text).with_help(help).because(source)
     }
 

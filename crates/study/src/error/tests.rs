@@ -83,6 +83,8 @@ fn files() {
     let text = "a b/m.hlo holds no HLO: it begins neither with `HloModule` nor as StableHLO, and is no whole HloModuleProto\nhelp: \
                 a proto may be truncated: write or copy it again; anything else is to be exported as HLO or StableHLO";
     in_file(&StudyError::no_hlo(path(), missing()), kind, text, Some("main: name is missing"));
+    let help = "of an experiment in YAML, `bf16scope emit m.yaml -o model.hlo.pb` writes the program as a module";
+    assert_eq!(StudyError::no_hlo(Path::new("m.yaml"), missing()).help(), Some(help));
     let text = "--fetch loss chooses within a TensorFlow graph, and a b/m.hlo is none\nhelp: leave it out: a module is one program";
     in_file(&StudyError::no_fetch(path(), "loss"), StudyErrorKind::Question, text, None);
     let text = "a b/m.hlo holds no modules, HLO or StableHLO\nhelp: export the program at several batches";

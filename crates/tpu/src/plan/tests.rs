@@ -43,7 +43,7 @@ fn fits(setting: &Setting, fixed: i64, each: i64, start: u64) -> Point {
         n_without_cycles: 0,
         step: None,
         optimal_seconds: 1.0,
-        examples_per_second: 1.0,
+        examples_per_second: Some(1.0),
         compile_seconds: 1.0,
         devices,
         collectives: vec![sum],

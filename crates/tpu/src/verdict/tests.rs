@@ -24,7 +24,7 @@ fn report(cycles: f64, seconds: f64, temporaries: i64) -> CompileReport {
         n_without_cycles: 0,
         step: None,
         optimal_seconds: 0.1 * seconds,
-        examples_per_second: 1.0,
+        examples_per_second: Some(1.0),
         compile_seconds: 1.0,
         devices: bf16scope_hlo::devices::Devices::ONE,
         collectives: Vec::new(),

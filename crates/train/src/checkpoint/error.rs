@@ -1,6 +1,7 @@
 //! Errors of checkpoints and of the places where they are saved.
 
 use super::VERSION;
+use bf16scope_files as files;
 use bf16scope_hlo::DType;
 use half::bf16;
 use std::path::PathBuf;
@@ -150,7 +151,7 @@ pub enum CheckpointError {
         holder: Option<u32>,
     },
     /// The disk is full, the directory is not writable, …
-    #[error("{}: cannot write the checkpoint: {doing}\nhelp: make room or name another place with --checkpoint; what was there before is unchanged", path.display())]
+    #[error("{}: cannot write the checkpoint: {doing}\nhelp: {} or name another place with --checkpoint; what was there before is unchanged", path.display(), files::room_for(source))]
     Write {
         /// The file.
         path: PathBuf,

@@ -2,8 +2,9 @@
 
 use super::{Experiment, TrainConfig, data};
 use bf16scope_model::document::kind::keys_of;
-use bf16scope_model::document::{ConfigError, ConfigProblem};
+use bf16scope_model::document::{ConfigError, ConfigProblem, Document};
 use bf16scope_model::models::kinds_with_key;
+use std::path::Path;
 
 /// Names of other frameworks, and ours.
 const BY_ANOTHER_NAME: [(&str, &str); 24] = [
@@ -33,22 +34,53 @@ const BY_ANOTHER_NAME: [(&str, &str); 24] = [
     ("freeze", "trainable"),
 ];
 
-/// Names that are not keys of a file, and where the choice is made.
-const NOT_IN_A_FILE: [(&str, &str); 4] = [
+/// Names that are no keys, and where the choice is made.
+const NOT_IN_A_FILE: [(&str, &str); 5] = [
     ("precision", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
     ("dtype", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
+    ("callbacks", "`early_stopping`, `reduce_on_plateau` and `keep_best` are keys of `train`"),
     ("device", "`--device`, on the command line, is where it runs"),
     ("target", "`--target`, on the command line, is what it is compiled for"),
 ];
 
-/// Adds the right block to the error of an unknown key at the top, or of `train` or `data`, if it is known.
-pub(super) fn with_its_block(mut error: ConfigError) -> ConfigError {
-    if let ConfigProblem::UnknownKey { key, valid } = &error.problem
-        && let Some(help) = help(key, valid)
-    {
+/// Adds the right block to the error of an unknown key at the top, or of `train` or `data`, if it is known; and says
+/// where a network stands in the place of an experiment, or the reverse.
+pub(super) fn with_its_block(document: &Document, mut error: ConfigError) -> ConfigError {
+    let help = match &error.problem {
+        ConfigProblem::UnknownKey { key, valid } => {
+            of_a_network(document, key, valid).or_else(|| of_an_experiment(document, key)).or_else(|| help(key, valid))
+        }
+        ConfigProblem::MissingKey { .. } => of_an_experiment(document, "model"),
+        _ => None,
+    };
+    if let Some(help) = help {
         error.problem = ConfigProblem::Together { message: error.problem.to_string(), help: Some(help) };
     }
     error
+}
+
+/// The line that makes a network run, if the whole file is one.
+fn of_a_network(document: &Document, key: &str, valid: &[String]) -> Option<String> {
+    let is_of_a_network = key == "kind" || !kinds_with_key(key).is_empty();
+    let is_one = document.root().get("model").is_none() && keys_of::<Experiment>() == *valid && is_of_a_network;
+    let file = Path::new(document.path()).file_name().map_or(document.path().into(), |name| name.to_string_lossy());
+    is_one.then(|| {
+        format!("the file is a network: write an experiment with `model: {{include: {file}}}`, and `data` and `train` beside it")
+    })
+}
+
+/// The right place of an experiment's key that stands in its `model`.
+fn of_an_experiment(document: &Document, key: &str) -> Option<String> {
+    let is_in_model = document.root().get("model").and_then(|model| model.get(key)).is_some();
+    if !is_in_model || !keys_of::<Experiment>().contains(&key) || !kinds_with_key(key).is_empty() {
+        return None;
+    }
+    Some(match key {
+        "model" => {
+            "an experiment stands under `model`, where a network is expected: leave the outer `model` out".into()
+        }
+        key => format!("write `{key}` beside `model`, not in it: it is an experiment's key, and no network's"),
+    })
 }
 
 /// Our name of a key.
@@ -88,7 +120,7 @@ mod tests {
 
     fn message(text: &str) -> String {
         let document = Document::parse("e.yaml", text).unwrap();
-        with_its_block(document.read::<Experiment>().unwrap_err()).to_string()
+        with_its_block(&document, document.read::<Experiment>().unwrap_err()).to_string()
     }
 
     const MODEL: &str = "model: {kind: mlp, input: [64], n_classes: 10}\n";
@@ -110,6 +142,7 @@ mod tests {
             ("train: {mesh: {data: 2}}\n", "write `mesh` beside `model` and `train`"),
             ("train: {loss: mean}\n", "write `loss` under `model`"),
             ("train: {epoch: 3}\n", "did you mean `epochs`?"),
+            ("train: {callbacks: [x]}\n", "`early_stopping`, `reduce_on_plateau` and `keep_best` are keys of `train`"),
             ("train: {<<: {batch: 3}}\n", "keys are not merged"),
             ("train: {optimizer: {kind: adam, lr: 3}}\n", "write `learning_rate` under `train`, beside `optimizer`"),
         ] {
@@ -118,6 +151,21 @@ mod tests {
                 message.contains(": unknown key `") && message.contains(&format!("help: {help}")),
                 "{text}: {message}"
             );
+        }
+    }
+
+    #[test]
+    fn a_network_in_the_place_of_an_experiment_is_told_and_the_reverse() {
+        let network = "the file is a network: write an experiment with `model: {include: e.yaml}`, and `data` and `train` \
+                       beside it";
+        for (text, help) in [
+            ("kind: layers\nlayers: [{dense: 2}]\n", network),
+            ("layers: [{dense: 2}]\n", network),
+            ("model: {kind: mlp, train: {epochs: 3}}\n", "write `train` beside `model`, not in it"),
+            ("model: {model: {kind: mlp}}\n", "an experiment stands under `model`, where a network is expected"),
+        ] {
+            let message = message(text);
+            assert!(message.contains(&format!("help: {help}")), "{text}: {message}");
         }
     }
 

@@ -448,7 +448,8 @@ impl Experiment {
         let text = files::read_text(path, document::MAX_BYTES as u64).map_err(failed)?;
         let mut included = |path: &Path| files::read_text(path, document::MAX_BYTES as u64);
         let document = Document::parse_with(&path.display().to_string(), &text, &mut included)?;
-        let mut experiment: Experiment = document.read().map_err(elsewhere::with_its_block)?;
+        let mut experiment: Experiment =
+            document.read().map_err(|error| elsewhere::with_its_block(&document, error))?;
         if experiment.train.label_smoothing > 0.0 && !experiment.model.is_smoothed() {
             let way = vec![Step::Key("train".to_string()), Step::KeyItself("label_smoothing".to_string())];
             let error = NodeError::new(way, "no loss of `model` has label smoothing");
@@ -528,10 +529,7 @@ impl Experiment {
     /// # Errors
     /// An invalid file, with its place.
     pub fn read_other(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
-        let features = predicted_from(&*self.task());
-        self.data_in(setup)
-            .unwrap_or_else(|| DataConfig { cache: setup.cache(), ..DataConfig::default() })
-            .read_other(path, file, &features)
+        self.read_others(path, file, &predicted_from(&*self.task()), setup)
     }
 
     /// As [`Experiment::read_other`], with labels.
@@ -539,11 +537,24 @@ impl Experiment {
     /// # Errors
     /// As [`Experiment::read_other`].
     pub fn read_other_labelled(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
-        self.data_in(setup).unwrap_or_else(|| DataConfig { cache: setup.cache(), ..DataConfig::default() }).read_other(
-            path,
-            file,
-            &self.task().features(),
-        )
+        self.read_others(path, file, &self.task().features(), setup)
+    }
+
+    /// Reads these features of other examples. Warns of arrays that are neither feature nor label.
+    fn read_others(
+        &self,
+        path: &Path,
+        file: &Path,
+        features: &[Feature],
+        setup: &Setup,
+    ) -> Result<Box<dyn Source>, TrainError> {
+        let default = || DataConfig { cache: setup.cache(), ..DataConfig::default() };
+        let data = self.data_in(setup).unwrap_or_else(default);
+        let source = data.read_other(path, file, features)?;
+        if let Some(remark) = data.unused_of(file, &self.task().features()) {
+            tracing::warn!("{remark}");
+        }
+        Ok(source)
     }
 
     /// The same experiment, with the statistics and vocabularies that the run of this checkpoint learnt.

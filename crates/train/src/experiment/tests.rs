@@ -481,6 +481,11 @@ fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
     for (text, help) in [
         ("  batch: \"32\"\n", "write 32 without quotes"),
         ("  learning_rate: \"0.1\"\n", "write 0.1 without quotes"),
+        ("  batch: 040\n", "write 40; an octal number is 0o40"),
+        ("  learning_rate: -1e400\n", "it is beyond the range of f64, whose largest number is 1.8e308"),
+        ("  learning_rate: infinity\n", "write a finite number"),
+        ("  learning_rate: \"007.5\"\n", "write 007.5 without quotes"),
+        ("  batch: $(4 * 10)\n", "`$name` and `$(4 * name)` are computed under `model` where that has `parameters: "),
         ("  batch: 1e3\n", "write 1000"),
         ("  trainable: '*'\n", "write ['*']"),
         ("  optimizer: {adam: {beta1: 0.9}}\n", "write `kind: adam`, and its keys beside it"),

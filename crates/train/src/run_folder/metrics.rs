@@ -78,8 +78,8 @@ pub(super) fn line(record: &Record) -> String {
     out + "}\n"
 }
 
-/// Parses a line without its line break; `None` if it is not a record.
-pub(super) fn parse(line: &[u8]) -> Option<Record> {
+/// Parses a line without its line break into its record and the names of its texts; `None` if it is not a record.
+fn parse(line: &[u8]) -> Option<(Record, Vec<String>)> {
     let Pairs(pairs) = serde_json::from_slice(line).ok()?;
     let value_of = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, json)| json);
     let step = value_of("step")?.as_u64()?;
@@ -88,7 +88,9 @@ pub(super) fn parse(line: &[u8]) -> Option<Record> {
     let is_scalar = |name: &str| !RESERVED.contains(&name);
     let scalars = pairs.iter().filter(|(name, _)| is_scalar(name));
     let scalars = scalars.filter_map(|(name, json)| Some((name.clone(), value(json)?))).collect();
-    Some(Record { step, time, scalars })
+    let is_text = |(name, json): &&(String, Value)| is_scalar(name) && json.is_string() && value(json).is_none();
+    let texts = pairs.iter().filter(is_text).map(|(name, _)| name.clone()).collect();
+    Some((Record { step, time, scalars }, texts))
 }
 
 /// An object that keeps the order of its keys.
@@ -123,6 +125,8 @@ pub(super) struct Line {
     pub(super) is_whole: bool,
     /// The record, if it is one.
     pub(super) record: Option<Record>,
+    /// The names of its values that are texts, and no numbers.
+    pub(super) texts: Vec<String>,
 }
 
 /// Reads lines of any length in bounded memory.
@@ -135,13 +139,14 @@ pub(super) fn read(mut file: impl BufRead, mut take: impl FnMut(Line)) -> io::Re
             return Ok(());
         }
         let mut is_whole = line.last() == Some(&b'\n');
-        let mut record = parse(&line[..n_bytes - usize::from(is_whole)]);
+        let parsed = parse(&line[..n_bytes - usize::from(is_whole)]);
+        let (mut record, mut texts) = parsed.map_or((None, Vec::new()), |(record, texts)| (Some(record), texts));
         if n_bytes > MAX_LINE && !is_whole {
             let n_rest = file.skip_until(b'\n')?;
-            (is_whole, record) = (true, None);
+            (is_whole, record, texts) = (true, None, Vec::new());
             n_bytes += n_rest;
         }
-        take(Line { at, is_whole, record });
+        take(Line { at, is_whole, record, texts });
         at += n_bytes as u64;
     }
 }
@@ -163,7 +168,7 @@ mod tests {
             line(&record),
             "{\"step\":44,\"time\":1763824800.25,\"loss\":0.10000000149011612,\"a \\\"b\\\"\\n\":\"NaN\",\"c\":\"-Infinity\"}\n"
         );
-        let read = parse(line(&record).trim_end().as_bytes()).unwrap();
+        let (read, _) = parse(line(&record).trim_end().as_bytes()).unwrap();
         assert_eq!(read.scalars.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["loss", "a \"b\"\n", "c"]);
         assert!(read.scalars[1].1.is_nan());
     }
@@ -174,7 +179,7 @@ mod tests {
             let value = f64::from_bits(bits);
             prop_assume!(!RESERVED.contains(&name.as_str()));
             let record = Record { step, time: 0.5, scalars: vec![(name, value)] };
-            let read = parse(line(&record).trim_end_matches('\n').as_bytes()).unwrap();
+            let (read, _) = parse(line(&record).trim_end_matches('\n').as_bytes()).unwrap();
             prop_assert_eq!(read.step, step);
             prop_assert_eq!(&read.scalars[0].0, &record.scalars[0].0);
             let back = read.scalars[0].1;

@@ -6,7 +6,7 @@ use super::metrics::{self, Record};
 use super::{ABOUT, EVENTS, METRICS, RunError};
 use bf16scope_files as files;
 use serde::{Serialize, Serializer};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -114,11 +114,16 @@ impl Curve {
     }
 }
 
+/// The most names of texts in a remark.
+const MAX_TEXTS: usize = 8;
+
 fn lines(path: &Path, curves: &mut Curves, remarks: &mut Vec<String>) -> Result<(), RunError> {
     let reader = BufReader::new(files::open(path).map_err(RunError::io(path, "open it"))?);
     let (mut number, mut n_damaged, mut first, mut is_cut) = (0, 0, 0, false);
+    let mut texts = BTreeSet::new();
     let read = metrics::read(reader, |line| {
         number += 1;
+        texts.extend(line.texts);
         match line.record {
             Some(record) => curves.push(record),
             None if !line.is_whole => is_cut = true,
@@ -133,6 +138,13 @@ fn lines(path: &Path, curves: &mut Curves, remarks: &mut Vec<String>) -> Result<
         0 => {}
         1 => remarks.push(format!("{METRICS}: line {first} is not a record, and is left out")),
         n => remarks.push(format!("{METRICS}: {n} lines are not records, from line {first} on, and are left out")),
+    }
+    // A value that is now and then a text has its other records.
+    texts.retain(|name| !curves.places.contains_key(name));
+    if !texts.is_empty() {
+        let more = if texts.len() > MAX_TEXTS { ", …" } else { "" };
+        let names: Vec<String> = texts.iter().take(MAX_TEXTS).map(|name| format!("`{name}`")).collect();
+        remarks.push(format!("{METRICS}: no number in {}{more}, only texts: left out", names.join(", ")));
     }
     if is_cut {
         remarks.push(format!("{METRICS}: the last line is cut short, and is left out"));
@@ -218,6 +230,15 @@ mod tests {
         // A last line without a line break is valid if the record is complete.
         let run = read(folder(line(1, 1.0).trim_end().as_bytes()).path()).unwrap();
         assert_eq!((values(&run), run.remarks.len()), (vec![(1, 1.0)], 0));
+    }
+
+    #[test]
+    fn a_scalar_that_is_text_in_every_record_is_said() {
+        let text = "{\"step\":1,\"loss\":\"low\",\"top\":\"NaN\"}\n\
+                    {\"step\":2,\"loss\":\"0.5\",\"top\":\"none\",\"host\":\"a\"}\n";
+        let run = read(folder(text.as_bytes()).path()).unwrap();
+        assert_eq!(run.curves.iter().map(|curve| curve.name.as_str()).collect::<Vec<_>>(), ["top"]);
+        assert_eq!(run.remarks, ["metrics.jsonl: no number in `host`, `loss`, only texts: left out"]);
     }
 
     proptest! {

@@ -48,11 +48,38 @@ pub struct Rule {
 /// Consequences of numbers of a wrong size.
 const BY_SIZE: &[&str] =
     &["saturated_softmax", "exploding", "saturated", "saturated_activation", "vanishing", "dead", "stalled", "epsilon"];
+/// Consequences of a learning rate that rises at once.
+const BY_RATE_JUMP: &[&str] = &[
+    "large_rate",
+    "saturated_softmax",
+    "exploding",
+    "saturated",
+    "saturated_activation",
+    "vanishing",
+    "dead",
+    "stalled",
+    "epsilon",
+];
 /// Consequences of a layer whose output is 0.
 const BY_ZEROS: &[&str] = &["dead", "vanishing", "flushed", "stalled", "saturated_activation", "epsilon"];
 
+/// Consequences of updates that are larger than variables bear.
+const BY_UPDATES: &[&str] = &[
+    "not_finite",
+    "saturated",
+    "unscaled_residual",
+    "exploding",
+    "saturated_activation",
+    "saturated_softmax",
+    "flushed",
+    "dead",
+    "vanishing",
+    "epsilon",
+    "stalled",
+];
+
 /// All rules, causes before their consequences. Anomalies of one step are reported in program order.
-pub const RULES: [Rule; 23] = [
+pub const RULES: [Rule; 24] = [
     Rule {
         name: "loss_scale",
         why: "activations are finite, and cotangents or gradients are not, under a constant loss scale above 1: the scaled loss \
@@ -68,7 +95,7 @@ pub const RULES: [Rule; 23] = [
               what it was, or a layer's rms eight times, or a layer is 0 that was not",
         remedy: "look at `learning_rate` at that step (`bf16scope schedule` draws it), and let it rise over steps: `warm_up: \
                  {steps: 500}`",
-        explains: BY_SIZE,
+        explains: BY_RATE_JUMP,
         judge: updates::rate_jump,
     },
     Rule {
@@ -106,6 +133,16 @@ pub const RULES: [Rule; 23] = [
         remedy: "lower `weight_decay`, which is multiplied by the learning rate: 1e-4 to 0.1 are usual",
         explains: &["dead", "vanishing", "zero_kernel"],
         judge: updates::weight_decay,
+    },
+    Rule {
+        name: "large_rate",
+        why: "an update of Adam, AdamW, Nadam, RMSProp, Adagrad or Lion, at the first look or this one, moves half of the variables \
+              by a fifth or more of what they were at the first look (their largest number, or n^(-1/4), about that of a square \
+              kernel of n numbers), where a thousandth is usual and a hundredth is much, and the loss is twice what it was then, or \
+              16 steps later still three quarters of it. Where labels have an rms of 64 or more, weights have far to go",
+        remedy: "lower the learning rate: `learning_rate: 0.001`",
+        explains: BY_UPDATES,
+        judge: updates::large_rate,
     },
     Rule {
         name: "loss_scale_stuck",

@@ -1,5 +1,6 @@
 //! The record of a watched step: statistics of each layer's numbers.
 
+use bf16scope_data::ColumnSize;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -147,6 +148,10 @@ pub struct WatchRow {
     /// For an activation: the indices of the rows that it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub takes: Vec<u32>,
+    /// For a feature that is too large or too small, of a file of text or of rank 1: its columns, those farthest from an
+    /// rms of 1 first, 64 at most; none where half of those without names are off, as pixels are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<ColumnSize>,
     /// For an activation: the function that makes it, if its slope can be 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<Function>,
@@ -249,5 +254,24 @@ impl WatchRecord {
     pub fn loss(&self) -> Option<f32> {
         let row = self.rows.iter().find(|row| row.role == Some(Role::Loss))?;
         (row.not_finite == 0.0).then_some(row.max)
+    }
+
+    /// The first row with infinite or NaN numbers, in the order in which a step computes them: the forward pass, the
+    /// backward pass and the gradients of variables from the loss on, updates. The exponents of softmaxes do not count,
+    /// which masks make infinite.
+    pub(super) fn first_not_finite(&self) -> Option<(usize, &WatchRow)> {
+        let rows = || self.rows.iter().enumerate().filter(|(_, row)| row.not_finite > 0.0);
+        let first_pass = |row: &WatchRow| matches!(row.quantity, Quantity::Activation | Quantity::Cotangent);
+        rows()
+            .find(|(_, row)| first_pass(row) && row.role != Some(Role::Softmax))
+            .or_else(|| rows().rfind(|(_, row)| row.quantity == Quantity::Gradient))
+            .or_else(|| rows().find(|(_, row)| row.quantity == Quantity::Update))
+    }
+
+    /// As [`first_not_finite`](WatchRecord::first_not_finite), of what reaches the state: where the loss scale is
+    /// dynamic, a step whose gradients are not finite is left out.
+    pub(crate) fn first_harmful(&self) -> Option<(usize, &WatchRow)> {
+        let is_retried = |row: &WatchRow| self.n_skipped.is_some() && row.quantity != Quantity::Activation;
+        self.first_not_finite().filter(|(_, row)| !is_retried(row))
     }
 }

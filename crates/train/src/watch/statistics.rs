@@ -200,6 +200,7 @@ pub(crate) fn read_row(row: &RowOf, words: &[i32]) -> WatchRow {
         unseen: of_update(words[N_WORDS - 2]),
         stored: (row.quantity == Quantity::Update).then(|| f32::from_bits(words[N_WORDS - 1] as u32)),
         takes: row.takes.clone(),
+        columns: Vec::new(),
         function: row.function,
         is_gated: row.is_gated,
     }

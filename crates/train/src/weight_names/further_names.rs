@@ -99,9 +99,12 @@ mod tests {
         all
     }
 
+    /// A text and others: a name and its aliases, a family and the names of its arrays.
+    type Names = (String, Vec<String>);
+
     /// The family of such a file, and the array that each variable is taken from: `name_of` gives the name and the
     /// aliases of a variable of a layer, by its name there and its place among the layer's.
-    fn taken(name_of: &dyn Fn(&str, &str, usize) -> (String, Vec<String>)) -> (String, Vec<String>) {
+    fn taken(name_of: &dyn Fn(&str, &str, usize) -> Names) -> Names {
         let arrays: Vec<Given> = network()
             .iter()
             .enumerate()

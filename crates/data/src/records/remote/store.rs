@@ -173,10 +173,10 @@ async fn write(
     cached: &Kept,
     mut say: impl FnMut(u64),
 ) -> Result<Sums, DataError> {
-    let failed = |cause| {
+    let failed = |cause: std::io::Error| {
         let message = format!("cannot be kept in {}", cached.dir().display());
-        let error = DataError::new(DataErrorKind::Write, &*object.url, message).because(cause);
-        error.help("make room there, or set BF16SCOPE_CACHE to a roomier directory")
+        let help = format!("{}, or set BF16SCOPE_CACHE to a roomier directory", files::room_for(&cause));
+        DataError::new(DataErrorKind::Write, &*object.url, message).because(cause).help(help)
     };
     std::fs::create_dir_all(cached.dir()).map_err(failed)?;
     files::sweep(cached.dir()).map_err(failed)?;
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(refused(&cached, 7), format!("{message} is kept\n{help}"));
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let help = "help: make room there, or set BF16SCOPE_CACHE to a roomier directory";
+        let help = "help: move the file away that is where the path has a folder, or set BF16SCOPE_CACHE to a roomier directory";
         let message = format!("s3://bucket/a: cannot be kept in {}\n{help}", file.join("objects").display());
         assert_eq!(refused(&super::super::objects(&file), 8), message);
         // The object was replaced before it was downloaded.

@@ -12,6 +12,8 @@ const DATASPACE: u16 = 0x01;
 const DATATYPE: u16 = 0x03;
 const OLD_FILL: u16 = 0x04;
 const FILL: u16 = 0x05;
+/// Names of other files in which the elements are.
+const EXTERNAL: u16 = 0x07;
 const LAYOUT: u16 = 0x08;
 const FILTERS: u16 = 0x0b;
 
@@ -97,6 +99,11 @@ pub(super) fn read(
     let is_shared = [LAYOUT, FILTERS].into_iter().filter_map(find).any(|message| message.is_shared);
     if space.is_shared || dtype.is_shared || is_shared {
         return Err(file.unsupported(at, format!("dataset `{name}` has a named type")));
+    }
+    if find(EXTERNAL).is_some() {
+        let message =
+            format!("dataset `{name}` has its elements in other files (external storage), which are not read");
+        return Err(file.unsupported(at, message));
     }
     let wrong = |what: &str| file.damaged(at, format!("dataset `{name}` has {what} that cannot be read"));
     let dims = dims(&space.bytes).ok_or_else(|| wrong("dims"))?;

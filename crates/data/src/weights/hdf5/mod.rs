@@ -2,8 +2,9 @@
 //!
 //! Supported: superblocks of versions 0 to 3 (`header`), old and new groups (`groups`), datasets of numbers, booleans
 //! and fixed-length texts in the header, contiguous, or chunked (`dataset`, `chunks`), with the filters gzip, shuffle
-//! and Fletcher32. Anything else is refused by its name. A dataset that was never written is its fill value, or listed
-//! as one without values if it has none. The name of an array is its path; if Keras recorded the names
+//! and Fletcher32. Anything else is refused by its name, elements in other files (external or virtual) included. A
+//! dataset that was never written is its fill value, or listed as one without values if it has none. Each path to a
+//! dataset is the name of an array; if Keras recorded the names
 //! of the layers on that path (`attributes`), an array is found by those names too: `layers/dense_1/vars/0` is the
 //! first variable of `logits`, and also `logits/vars/0`. Other attributes are ignored.
 //!
@@ -116,21 +117,26 @@ struct Found {
     left_out: Vec<String>,
     seen: BTreeSet<u64>,
     n_name_bytes: u64,
+    /// Bytes of arrays whose elements an earlier array has too.
+    n_repeated: u64,
 }
 
 impl Found {
-    /// The datasets of a group and of its subgroups. An object that several names lead to gets the first.
+    /// The datasets of a group and of its subgroups. A dataset that several names lead to is an array for each of them;
+    /// a group is read under the first, as it may contain itself.
     fn walk(&mut self, file: &Structure<'_>, at: u64, place: &Place, depth: usize) -> Result<(), WeightsError> {
-        if !self.seen.insert(at) {
-            return Ok(());
-        }
         let path = &place.path;
         self.n_name_bytes += (path.len() + place.layer.len()) as u64;
         if depth > MAX_DEPTH || self.n_name_bytes > MAX_NAMES {
             return Err(file.unsupported(at, "its groups are in one another too deep, or their names too long"));
         }
         let messages = file.messages(at)?;
+        let is_first = self.seen.insert(at);
         if groups::is_group(&messages) {
+            if !is_first {
+                self.left_out.push(format!("{path} (another name of a group)"));
+                return Ok(());
+            }
             let mut links = groups::links(file, at, &messages)?;
             links.sort();
             let variables = links.iter().find(|(name, _)| name == VARIABLES).and_then(|(_, object)| *object);
@@ -150,7 +156,10 @@ impl Found {
             return Ok(());
         }
         match dataset::read(file, at, path, &messages)? {
-            Some(dataset) => self.add(file, at, place, dataset),
+            Some(dataset) => {
+                self.add(file, at, place, dataset)?;
+                if is_first { Ok(()) } else { self.count_repeated(file) }
+            }
             None => {
                 self.left_out.push(format!("{path} (neither a group nor a dataset)"));
                 Ok(())
@@ -193,6 +202,24 @@ impl Found {
         });
         self.arrays.push((dataset, chunks));
         Ok(())
+    }
+
+    /// Counts the last array, whose elements an earlier one has too: any number of names may lead to a dataset.
+    fn count_repeated(&mut self, file: &Structure<'_>) -> Result<(), WeightsError> {
+        self.n_repeated = self.n_repeated.saturating_add(self.entries.last().map_or(0, |entry| entry.n_bytes));
+        if !files::is_bomb(file.region.n_bytes(), self.n_repeated) {
+            return Ok(());
+        }
+        let message = format!(
+            "further names of its datasets stand for {} bytes, in a file of {}; expected at most {} times as many beyond \
+             {} bytes",
+            self.n_repeated,
+            file.region.n_bytes(),
+            files::MAX_UNPACKED_RATIO,
+            files::UNPACKED_WITHOUT_QUESTION
+        );
+        let error = WeightsError::new(WeightsErrorKind::TooLarge, file.region.path(), message);
+        Err(error.help("write each dataset under one name"))
     }
 }
 

@@ -500,6 +500,60 @@ fn a_dataset_of_hdf5_that_was_never_written_is_its_fill_value() {
     assert_eq!(error.kind(), WeightsErrorKind::TooLarge, "{error}");
 }
 
+/// Elements in other files used to be read as ones that were never written: as zeros.
+#[test]
+fn a_dataset_of_hdf5_whose_elements_are_in_other_files_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.h5");
+    let mut file = Hdf5::new();
+    let element = message(3, &float([0x20, 31, 0], 4, [23, 8, 0, 23], 32, 127));
+    // The version, three reserved bytes, room for a file and a file, and the names' heap; then the file: its name, and
+    // from where to where.
+    let external = [&[1, 0, 0, 0, 1, 0, 1, 0][..], &48u64.to_le_bytes(), &[0; 16], &12u64.to_le_bytes()].concat();
+    let dataset = file.object(&[dims(&[3]), element, in_one_place(u64::MAX, 12), message(7, &external)]);
+    file.finish_with(dataset, &path);
+    assert_eq!(
+        refused(folder.path(), "x.h5"),
+        "x.h5: at byte 48: dataset `x` has its elements in other files (external storage), which are not read\n\
+         help: write it again with h5py's defaults, or save the weights as .npz or safetensors"
+    );
+}
+
+/// The second name of a dataset used to be missing.
+#[test]
+fn every_name_of_a_dataset_of_hdf5_is_an_array() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.h5");
+    let element = || message(3, &float([0x20, 31, 0], 4, [23, 8, 0, 23], 32, 127));
+    let mut file = Hdf5::new();
+    let data = file.put(&[1f32, 2.0, 3.0].map(f32::to_le_bytes).concat());
+    let dataset = file.object(&[dims(&[3]), element(), in_one_place(data, 12)]);
+    let group = file.object(&[link("z", dataset)]);
+    let root = file.object(&[link("b", dataset), link("a", dataset), link("g", group), link("h", group)]);
+    file.finish(root, &path);
+    let file = open(&path).unwrap();
+    for name in ["a", "b", "g/z"] {
+        assert_eq!(floats(&file, name), [1.0, 2.0, 3.0], "{name}");
+    }
+    assert_eq!((file.entries().len(), file.left_out()), (3, &["h (another name of a group)".to_string()][..]));
+    // A group that contains itself.
+    let mut file = Hdf5::new();
+    let root = file.0.len() as u64;
+    let measured = file.object(&[link("a", root)]);
+    assert_eq!(measured, root);
+    file.finish(root, &path);
+    assert_eq!(open(&path).unwrap().left_out(), ["a (another name of a group)"]);
+    // A dataset of 16 MiB that was never written, under 100 names.
+    let mut file = Hdf5::new();
+    let dataset = file.object(&[dims(&[1 << 22]), element(), in_one_place(u64::MAX, 1 << 24)]);
+    let links: Vec<Vec<u8>> = (0..100).map(|nth| link(&nth.to_string(), dataset)).collect();
+    let root = file.object(&links);
+    file.finish(root, &path);
+    let message = refused(folder.path(), "x.h5");
+    assert!(message.starts_with("x.h5: further names of its datasets stand for 1090519040 bytes"), "{message}");
+    assert!(message.ends_with("help: write each dataset under one name"), "{message}");
+}
+
 #[test]
 fn pieces_of_a_header_in_one_place_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -611,6 +665,28 @@ fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
         );
         assert!(message.contains(&format!("restore(os.path.abspath('{item}'))")), "{message}");
         fs::remove_dir_all(folder.path().join("orbax")).unwrap();
+    }
+}
+
+#[test]
+fn a_bool_that_is_neither_0_nor_1_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    for (last, is_read) in [(1, true), (2, false), (255, false)] {
+        let header = r#"{"w":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#;
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0, 1, last]].concat();
+        fs::write(&path, bytes).unwrap();
+        let file = open(&path).unwrap();
+        assert_eq!((file.read("w").is_ok(), file.look("w").is_ok()), (is_read, is_read), "{last}");
+        for error in [file.read("w").err(), file.look("w").err()].into_iter().flatten() {
+            assert_eq!(
+                text(folder.path(), &error),
+                format!(
+                    "x: array `w` is of bools, and element 2 is {last}; expected 0 or 1\n\
+                     help: write it with 0 and 1, or as integers"
+                )
+            );
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::reading::Reading;
 use crate::TrainError;
+use bf16scope_data::Feature;
 use bf16scope_data::table::{Column, ColumnKind, Columns, Missing};
 use bf16scope_files as files;
 use bf16scope_model::document::{self, Node, ReadError, Value};
@@ -189,9 +190,10 @@ const MAX_NAMES: u64 = 64 << 20;
 impl ClassNames {
     /// The names by label. Checks that each label has as many names as classes.
     pub(super) fn read(&self, reading: &Reading<'_>) -> Result<BTreeMap<String, Vec<String>>, TrainError> {
-        let labels: Vec<_> =
-            reading.features.iter().filter(|feature| feature.is_label && feature.n_values.is_some()).collect();
-        let shown: Vec<String> = labels.iter().map(|feature| format!("`{}`", feature.name)).collect();
+        let [labels, distributions] = labels_with_classes(reading.features);
+        let all: Vec<_> = labels.iter().chain(&distributions).copied().collect();
+        let labels = if labels.is_empty() { distributions } else { labels };
+        let shown: Vec<String> = all.iter().map(|feature| format!("`{}`", feature.name)).collect();
         let lists: Vec<(&String, &NameList)> = match self {
             ClassNames::Labels(lists) => lists.iter().collect(),
             ClassNames::Only(list) => match &labels[..] {
@@ -208,7 +210,7 @@ impl ClassNames {
         };
         let mut names = BTreeMap::new();
         for (label, list) in lists {
-            let Some(feature) = labels.iter().find(|feature| feature.name == *label) else {
+            let Some(feature) = all.iter().find(|feature| feature.name == *label) else {
                 let expected = format!("a label of classes: {}", shown.join(", "));
                 return Err(reading.wrong(&["classes"], &format!("`classes` of `{label}`"), &expected));
             };
@@ -218,7 +220,7 @@ impl ClassNames {
                     TrainError::of_file(crate::TrainErrorKind::Data, &reading.folder.join(file), message)
                 })?,
             };
-            let n = feature.n_values.unwrap_or_default();
+            let n = feature.n_values.or(feature.dims.last().copied()).unwrap_or_default();
             if of_label.len() as i64 != n {
                 let measured = format!("{} names of the classes of `{label}`", of_label.len());
                 return Err(reading.wrong(&["classes"], &measured, &format!("{n}, one for each class of the model")));
@@ -227,6 +229,14 @@ impl ClassNames {
         }
         Ok(names)
     }
+}
+
+/// The labels that are classes, and those with a probability for each class.
+fn labels_with_classes(features: &[Feature]) -> [Vec<&Feature>; 2] {
+    let labels = |is_it: fn(&Feature) -> bool| -> Vec<&Feature> {
+        features.iter().filter(|feature| feature.is_label && is_it(feature)).collect()
+    };
+    [labels(|feature| feature.n_values.is_some()), labels(|feature| feature.is_probability && feature.dims.len() == 1)]
 }
 
 /// Reads the names of a file.

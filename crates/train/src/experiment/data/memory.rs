@@ -1,10 +1,29 @@
 //! Arrays in memory, brought to the dims that features have.
 
+use super::DataConfig;
 use super::reading::Reading;
 use super::settings::Scale;
 use crate::TrainError;
+use bf16scope_data::npz::NpzReader;
 use bf16scope_data::{Arrays, Source};
+use bf16scope_hlo::words::listed;
 use bf16scope_model::task::{Feature, FeatureDType};
+use std::path::Path;
+
+/// The most names in a remark.
+const MAX_NAMES: usize = 8;
+
+impl DataConfig {
+    /// A remark on the arrays of other examples that are none of these features, if the file is an `.npz` archive.
+    pub(in crate::experiment) fn unused_of(&self, file: &Path, features: &[Feature]) -> Option<String> {
+        let is_npz = file.extension().is_some_and(|extension| extension == "npz");
+        let npz = if is_npz { NpzReader::open(file).ok()? } else { return None };
+        let is_read = |name: &str| features.iter().any(|feature| self.array_of(feature) == name);
+        let unused: Vec<String> = npz.names().filter(|name| !is_read(name)).map(str::to_string).collect();
+        let names = listed(&unused, MAX_NAMES);
+        (!unused.is_empty()).then(|| format!("{}: no feature is named {names}; not used", file.display()))
+    }
+}
 
 /// The keys that every source in memory takes.
 pub(super) const TAKES: &[&str] = &["scale"];

@@ -294,6 +294,22 @@ fn other_examples_of_another_kind_are_refused_with_what_is_read() {
     );
 }
 
+#[test]
+fn arrays_of_other_examples_that_no_feature_is_named_after_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npz");
+    let mut npz = NpzWriter::create(&path).unwrap();
+    for name in ["pictures", "y", "images", "extra"] {
+        npz.add(name, &Header::for_dtype(DType::U8, vec![1]), &[0]).unwrap();
+    }
+    npz.finish().unwrap();
+    let features = [Feature::compute("x", []), Feature::compute("y", []).label()];
+    let config: DataConfig = document::from_str("e.yaml", "{npz: a.npz, n_test: 1, arrays: {x: images}}").unwrap();
+    let expected = format!("{}: no feature is named `extra`, `pictures`; not used", path.display());
+    assert_eq!(config.unused_of(&path, &features), Some(expected));
+    assert_eq!(config.unused_of(&path.with_extension("csv"), &features), None);
+}
+
 /// A CSV file of 100 rows, 90 of class 0 and then 10 of class 1, and the parts that `data` makes of it.
 fn parts_of(data: &str) -> Result<[Vec<i32>; 3], String> {
     #[derive(Deserialize)]
@@ -474,6 +490,10 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
         no_classes.contains("`classes` and 0 labels of classes, expected a model that learns classes"),
         "{no_classes}"
     );
+    std::fs::write(folder.path().join("soft.csv"), "0.5,0.5\n1,0\n").unwrap();
+    let soft = Feature::exact("b", DType::F32, [2]).label().probability();
+    let of_soft = error_of("{csv: soft.csv, n_test: 1, classes: [a]}", &path, &[soft]);
+    assert!(of_soft.contains("`data` has 1 names of the classes of `b`, expected 2, one for each class"), "{of_soft}");
     let two = |name: &str| Feature::exact(name, DType::S32, []).below(9).label();
     let of_two = error_of("{csv: plain.csv, n_test: 1, classes: [a]}", &path, &[two("a"), two("b")]);
     assert!(of_two.contains("`classes` and 2 labels of classes, expected names by label, of `a`, `b`"), "{of_two}");

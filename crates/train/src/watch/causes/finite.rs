@@ -1,29 +1,43 @@
 //! Rules for numbers that are infinite, at the ends of their dtype's range, or below it.
 
 use crate::watch::look::{Found, Look, percent};
-use crate::watch::row::{Quantity, Role, WatchRow};
+use crate::watch::row::{Quantity, Role, WatchRecord, WatchRow};
 
 const DIVIDED: &str =
     "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate";
 
 pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
-    let is_retried = |row: &WatchRow| look.now.n_skipped.is_some() && row.quantity != Quantity::Activation;
-    let is_bad = |row: &WatchRow| row.not_finite > 0.0 && row.role != Some(Role::Softmax) && !is_retried(row);
-    let Some((number, row)) = look.now.rows.iter().enumerate().find(|(_, row)| is_bad(row)) else {
+    let Some((number, row)) = look.now.first_harmful() else { return Vec::new() };
+    // Variables that a step before made so go through the forward pass.
+    let before = look.before.and_then(WatchRecord::first_harmful);
+    if row.quantity == Quantity::Activation && before.is_some_and(|(_, row)| row.quantity != Quantity::Activation) {
         return Vec::new();
-    };
+    }
     let what = format!(
-        "{} of {} numbers are infinite or NaN; all that comes before is finite",
+        "{} of {} numbers are infinite or NaN; all that comes before is finite{}",
         percent(row.not_finite),
-        row.n
+        row.n,
+        in_gradient_of_readers(look, row)
     );
     let not_finite = Found::new(number, what);
     vec![if row.quantity == Quantity::Update { not_finite.with_remedy(DIVIDED) } else { not_finite }]
 }
 
+/// The layers that read the one whose cotangent is the first that is not finite: their gradients make it.
+fn in_gradient_of_readers(look: &Look<'_>, row: &WatchRow) -> String {
+    let is_it = |other: &WatchRow| (&other.layer, other.role) == (&row.layer, row.role);
+    let activation = look.rows(Quantity::Activation).find(|(_, other)| is_it(other)).map(|(number, _)| number as u32);
+    let (Quantity::Cotangent, Some(activation)) = (row.quantity, activation) else { return String::new() };
+    let readers = look.rows(Quantity::Activation).filter(|(_, other)| other.takes.contains(&activation));
+    let names: Vec<String> = readers.map(|(_, reader)| format!("`{}`", reader.name())).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(", so it arises in the gradient of {}", names.join(" or ")),
+    }
+}
+
 pub(in crate::watch) fn loss_scale(look: &Look<'_>) -> Vec<Found> {
-    let is_bad = |row: &WatchRow| row.not_finite > 0.0 && row.role != Some(Role::Softmax);
-    let first = look.now.rows.iter().enumerate().find(|(_, row)| is_bad(row));
+    let first = look.now.first_not_finite();
     let Some((number, row)) = first.filter(|(_, row)| row.quantity != Quantity::Activation) else { return Vec::new() };
     let scale = look.now.loss_scale.filter(|scale| *scale > 1.0 && look.now.n_skipped.is_none());
     let what = |scale: f64| {

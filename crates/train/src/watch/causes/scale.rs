@@ -4,16 +4,45 @@ use std::collections::BTreeSet;
 
 use crate::watch::look::{Found, Look, norm, percent};
 use crate::watch::row::{Function, Quantity, Role, WatchRow};
+use bf16scope_data::ColumnSize;
 
 /// A feature counts as scaled below this rms.
 const SCALED: f32 = 32.0;
 /// A feature whose largest number is below this is too small for initial values that assume an rms of about 1.
 const TINY: f32 = 1.0 / 1024.0;
 
+/// The most columns that a row has.
+const MAX_COLUMNS: usize = 64;
+
+/// Whether numbers are of another size than initial values assume.
+fn is_off(row: &WatchRow) -> bool {
+    row.not_finite == 0.0 && (row.rms >= SCALED || row.max > 0.0 && row.max <= TINY)
+}
+
+/// Adds the columns to the rows of features that are too large or too small.
+pub(crate) fn note_columns(rows: &mut [WatchRow], sizes: impl Fn(&str) -> Option<Vec<ColumnSize>>) {
+    let distance = |column: &ColumnSize| column.rms.log2().abs();
+    for row in rows.iter_mut().filter(|row| row.role == Some(Role::Input) && is_off(row)) {
+        let mut columns = sizes(&row.layer).unwrap_or_default();
+        columns.retain(|column| column.rms > 0.0);
+        // Pixels that nobody scaled may be small at a border, and no column of them is the cause.
+        let n_off = columns.iter().filter(|column| is_column_off(column)).count();
+        if 2 * n_off >= columns.len() {
+            columns.retain(|column| column.name.is_some());
+        }
+        columns.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
+        columns.truncate(MAX_COLUMNS);
+        row.columns = columns;
+    }
+}
+
+/// Whether a column is of another size than initial values assume.
+fn is_column_off(column: &ColumnSize) -> bool {
+    column.rms >= SCALED || column.rms <= TINY
+}
+
 /// A feature that a kernel reads unscaled.
 pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
-    let is_tiny = |row: &WatchRow| row.max > 0.0 && row.max <= TINY;
-    let is_off = |row: &WatchRow| row.not_finite == 0.0 && (row.rms >= SCALED || is_tiny(row));
     let inputs = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input) && is_off(row));
     for (input, of_input) in inputs {
         // A layer without variables passes the feature on, unless it scales it.
@@ -40,8 +69,58 @@ pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
     Vec::new()
 }
 
+/// The columns that a remedy names.
+const N_NAMED: usize = 8;
+
+/// A name as YAML has it.
+fn yaml_name(name: &str) -> String {
+    let is_word = |name: &str| name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    let is_plain = name.chars().next().is_some_and(char::is_alphabetic) && is_word(name);
+    let is_other = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&&*name.to_lowercase());
+    if is_plain && !is_other { name.to_string() } else { format!("{name:?}") }
+}
+
+/// The remedy of a feature some of whose columns are off: those of a table are named, and `scale` is not for them.
+fn scaling_of_columns(feature: &WatchRow) -> Option<String> {
+    let off: Vec<&ColumnSize> = feature.columns.iter().filter(|column| is_column_off(column)).collect();
+    let is_whole = off.len() == feature.columns.len();
+    let more = if off.len() > N_NAMED { ", …" } else { "" };
+    let named = &off[..off.len().min(N_NAMED)];
+    let listed = |one: &dyn Fn(&ColumnSize) -> String| {
+        named.iter().map(|column| one(column)).collect::<Vec<_>>().join(", ") + more
+    };
+    let (first, x) = (off.first()?, yaml_name(&feature.layer));
+    match &first.name {
+        Some(_) => {
+            let name = |column: &ColumnSize| column.name.clone().unwrap_or_default();
+            let sizes = listed(&|column| format!("`{}` has an rms of {:.1e}", name(column), column.rms));
+            let keys = listed(&|column| format!("{{name: {}, normalize: true}}", yaml_name(&name(column))));
+            let beside = if is_whole { "" } else { ", …" };
+            Some(format!(
+                "normalise the columns that are off ({sizes}): `data: {{columns: {{{x}: [{keys}{beside}]}}}}`"
+            ))
+        }
+        None if first.is_of_feature => {
+            let layer = &feature.layer;
+            let sizes =
+                listed(&|column| format!("column {} of {layer} has an rms of {:.1e}", column.number, column.rms));
+            Some(format!("{sizes}: let a `batch_norm` be the first layer, or divide what is off before it is written"))
+        }
+        None => {
+            let sizes = listed(&|column| format!("column {} has an rms of {:.1e}", column.number, column.rms));
+            Some(format!(
+                "{sizes}: divide what is off in the file, or give it a header and write `data: {{columns: {{{x}: [{{name: \
+                 NAME, normalize: true}}, …]}}}}`; or let a `batch_norm` be the first layer"
+            ))
+        }
+    }
+}
+
 /// The remedy of a feature's scale, with the factor for an rms of 1.
 fn scaling(look: &Look<'_>, feature: &WatchRow) -> String {
+    if let Some(remedy) = scaling_of_columns(feature) {
+        return remedy;
+    }
     // A factor is a normal number of f32.
     let factor = (1.0 / f64::from(feature.rms.max(f32::MIN_POSITIVE))).max(2e-38);
     let n_features = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input)).count();
@@ -204,7 +283,7 @@ pub(in crate::watch) fn unscaled_residual(look: &Look<'_>) -> Vec<Found> {
 }
 
 /// An rms counts as large from here on.
-const LARGE: f32 = 64.0;
+pub(super) const LARGE: f32 = 64.0;
 
 const GROWN: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`): it was small at the look \
                      before. If that does not help, look at this layer's initial values (`kernel_initializer: glorot_uniform`)";

@@ -2,7 +2,8 @@
 
 use crate::watch::row::Quantity::{Activation, Cotangent, Gradient, Update};
 use crate::watch::row::{Bins, Function, Quantity, Role, WatchRecord, WatchRow};
-use crate::watch::{Anomaly, anomalies, anomalies_of_last};
+use crate::watch::{Anomaly, anomalies, anomalies_of_last, note_columns};
+use bf16scope_data::ColumnSize;
 use std::collections::BTreeSet;
 
 /// A row of 32 numbers of this magnitude.
@@ -24,6 +25,7 @@ fn row(layer: &str, quantity: Quantity, role: Option<Role>, rms: f32, takes: &[u
         unseen: None,
         stored: None,
         takes: takes.to_vec(),
+        columns: Vec::new(),
         function: None,
         is_gated: false,
     }
@@ -86,6 +88,44 @@ fn the_scale_of_a_feature_follows_from_its_rms() {
     // The factor of one of two features.
     let remedy = remedy("unscaled_input", &[of_feature(1e4, Some("y"))]);
     assert!(remedy.contains("`data: {scale: {x: 1e-4}}`"), "{remedy}");
+}
+
+#[test]
+fn columns_that_are_off_are_named_as_yaml_names_them() {
+    let column = |name: Option<&str>, number: u64, rms: f32| {
+        let name = name.map(str::to_string);
+        ColumnSize { name, number, is_of_feature: false, rms }
+    };
+    let remedied = |columns: Vec<ColumnSize>| {
+        let mut look = of_feature(1e4, None);
+        note_columns(&mut look.rows, |feature| (feature == "x").then(|| columns.clone()));
+        remedy("unscaled_input", &[look])
+    };
+    let fare = column(Some("fare"), 2, 1.2e4);
+    let of_table = remedied(vec![column(Some("age"), 1, 1.0), fare.clone(), column(Some("home: town"), 3, 1e-5)]);
+    assert_eq!(
+        of_table,
+        "normalise the columns that are off (`home: town` has an rms of 1.0e-5, `fare` has an rms of 1.2e4): `data: {columns: \
+         {x: [{name: \"home: town\", normalize: true}, {name: fare, normalize: true}, …]}}`"
+    );
+    assert!(remedied(vec![fare]).ends_with("`data: {columns: {x: [{name: fare, normalize: true}]}}`"));
+    // Without a header.
+    let of_numbers = remedied(vec![column(None, 1, 1.0), column(None, 2, 1.2e4), column(None, 3, 1.0)]);
+    assert!(of_numbers.starts_with("column 2 has an rms of 1.2e4: divide what is off in the file, or"), "{of_numbers}");
+    let of_all = remedied(vec![column(None, 1, 1e4), column(None, 2, 1.0)]);
+    assert!(of_all.contains("`data: {scale: 1e-4}`"), "{of_all}");
+    // An array's file has no columns: one place of a hundred, and all but a few.
+    let place = |number: u64, rms: f32| ColumnSize { is_of_feature: true, ..column(None, number, rms) };
+    let of_array =
+        |n_off: u64| remedied((1..=100).map(|number| place(number, if number <= n_off { 1e5 } else { 1.0 })).collect());
+    let expected =
+        "column 1 of x has an rms of 1.0e5: let a `batch_norm` be the first layer, or divide what is off before";
+    assert!(of_array(1).starts_with(expected), "{}", of_array(1));
+    assert!(of_array(90).contains("`data: {scale: 1e-4}`"), "{}", of_array(90));
+    // A feature of a usual size has no columns.
+    let mut look = of_feature(1.0, None);
+    note_columns(&mut look.rows, |_| Some(vec![column(None, 1, 1.0)]));
+    assert_eq!(look.rows[0].columns, []);
 }
 
 /// A feature that `rs` makes of another size, which `h1` reads.
@@ -214,4 +254,83 @@ fn a_layer_that_was_small_at_the_look_before_is_a_matter_of_the_learning_rate() 
         assert!(grown.starts_with("lower the learning rate, or clip gradients"), "{before}: {grown}");
         assert!(grown.contains("initial values"), "{grown}");
     }
+}
+
+/// A network whose kernels, of this largest number, an update moves by `moved`, at a rate of as much.
+fn of_moved(step: u64, loss: f32, stored: f32, moved: f32) -> WatchRecord {
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        row("h1", Activation, None, 1.0, &[0]),
+        row("out", Activation, None, 1.0, &[1]),
+        row("loss", Activation, Some(Role::Loss), loss, &[2]),
+    ];
+    rows.extend(["h1/kernel", "out/kernel"].into_iter().flat_map(|name| {
+        let [gradient, update] = variable(name, stored);
+        [gradient, WatchRow { rms: moved, max: moved, ..update }]
+    }));
+    WatchRecord { learning_rate: moved.into(), ..record(step, rows) }
+}
+
+#[test]
+fn a_rate_that_moves_kernels_by_their_size_is_named_with_the_rate_of_a_thousandth() {
+    // Twice the loss at once; nearly that of the first look 16 steps later.
+    for (step, loss) in [(5, 3.0), (21, 1.2)] {
+        let run = [of_moved(1, 1.4, 0.5, 0.3), of_moved(step, loss, 6.0, 0.3)];
+        let all = anomalies(&run);
+        assert_eq!((rules(&all), &*all[0].layer, all[0].quantity), (vec!["large_rate"], "out/kernel", Update));
+        let expected =
+            "lower the learning rate: at `learning_rate: 5e-4` an update moves variables by about a thousandth";
+        assert!(all[0].remedy.starts_with(expected), "{all:?}");
+        assert!(all[0].found.starts_with("an update at a learning rate of 3.0e-1 moves it by 0.60 of its size"));
+    }
+    // A warm-up's first update is none.
+    let warm_up = [of_moved(1, 1.4, 0.5, 0.0), of_moved(21, 3.0, 6.0, 0.3)];
+    assert_eq!(rules(&anomalies(&warm_up)), ["large_rate"]);
+}
+
+#[test]
+fn a_rate_is_not_large_where_the_loss_falls_or_variables_begin_small() {
+    let run = |losses: [f32; 2], stored: f32, moved: f32| {
+        [of_moved(1, losses[0], stored, moved), of_moved(21, losses[1], stored + moved, moved)]
+    };
+    assert_eq!(anomalies(&run([1.4, 0.7], 0.5, 0.3)), []);
+    assert_eq!(anomalies(&run([1.4, 1.4], 0.5, 1e-2)), []);
+    // Initial values of almost 0, and of 0.
+    assert_eq!(anomalies(&run([1.4, 1.4], 1e-4, 1e-3)), []);
+    assert_eq!(anomalies(&run([1.4, 1.4], 0.0, 1e-3)), []);
+    // An update that no rate makes; SGD, which moves by its gradients; large labels, which are far away.
+    let of_epsilon = run([1.4, 1.4], 0.5, 0.3).map(|record| WatchRecord { learning_rate: 1e-3, ..record });
+    assert_eq!(rules(&anomalies(&of_epsilon)), ["epsilon", "epsilon"]);
+    let change = |change: &dyn Fn(&mut WatchRecord)| {
+        run([1.4, 1.4], 0.5, 0.3).map(|mut record| {
+            change(&mut record);
+            record
+        })
+    };
+    assert_eq!(anomalies(&change(&|record| record.optimizer = "sgd".to_string())), []);
+    let labelled = |record: &mut WatchRecord| {
+        record.rows[0].role = Some(Role::Label);
+        record.rows[0].rms = 3e5;
+    };
+    assert!(!rules(&anomalies(&change(&labelled))).contains(&"large_rate"));
+}
+
+/// Gradients that are not finite, in the order of the variables.
+#[test]
+fn of_gradients_that_are_not_finite_the_one_nearest_to_the_loss_is_named() {
+    let mut records = [1, 2].map(|step| of_hidden(step, 1.0));
+    let nan = |record: &mut WatchRecord, quantity: Quantity| {
+        record.rows.iter_mut().filter(|row| row.quantity == quantity).for_each(|row| row.not_finite = 1.0);
+    };
+    nan(&mut records[0], Gradient);
+    nan(&mut records[0], Update);
+    // The next step computes with these variables.
+    nan(&mut records[1], Activation);
+    let named = |records: &[WatchRecord]| -> Vec<(String, u64)> {
+        let all = anomalies(records).into_iter().filter(|it| it.rule == "not_finite");
+        all.map(|it| (it.layer, it.step)).collect()
+    };
+    assert_eq!(named(&records), [("out/kernel".to_string(), 1)]);
+    // On its own, the second record shows its forward pass.
+    assert_eq!(named(&records[1..]), [("x".to_string(), 2)]);
 }

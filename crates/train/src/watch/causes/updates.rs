@@ -1,7 +1,7 @@
 //! Rules for updates: learning rates, ε, decay, and what a variable's dtype loses.
 
 use crate::watch::look::{Found, Look, percent};
-use crate::watch::row::{Quantity, Role, WatchRow};
+use crate::watch::row::{Quantity, Role, WatchRecord, WatchRow};
 
 /// An optimizer with a quotient does not make updates of more learning rates than this.
 const LARGE: f32 = 64.0;
@@ -77,6 +77,74 @@ pub(in crate::watch) fn weight_decay(look: &Look<'_>) -> Vec<Found> {
         .map(|(number, _)| Found::new(number, format!("each step takes {} of it away", percent(decay))))
         .into_iter()
         .collect()
+}
+
+/// The least share of a variable by which only an update that is hundreds of times too large moves it.
+const MOST_MOVED: f64 = 0.2;
+/// The share by which a usual update moves a variable.
+const USUALLY_MOVED: f64 = 1e-3;
+/// A rate's updates have an rms of at most as many rates; larger ones are those of an ε.
+const RATES: f32 = 8.0;
+/// Steps after which a loss that is about what it was is significant.
+const ENOUGH_STEPS: u64 = 16;
+
+/// The shares of variables, as they were at the first look, by which a record's updates move them, with their rows, in
+/// rising order. A variable of small initial values counts as one of the usual ones: those of a square kernel.
+fn shares_moved(look: &Look<'_>, first: &WatchRecord, record: &WatchRecord) -> Vec<(f64, usize)> {
+    let share = |(number, row): (usize, &WatchRow)| {
+        let [at_first, moved] = [first, record].map(|record| {
+            record.rows.get(number).filter(|other| (&other.layer, other.quantity) == (&row.layer, row.quantity))
+        });
+        let (at_first, moved) = at_first.zip(moved)?;
+        let is_of_the_rate = moved.zero < 1.0 && moved.rms <= RATES * record.learning_rate as f32;
+        let stored = at_first.stored.filter(|stored| *stored > 0.0 && row.n >= 16 && is_of_the_rate)?;
+        let size = f64::from(stored).max((row.n as f64).powf(-0.25));
+        // Rows of a table that no id of the batch names stay as they are.
+        Some((f64::from(moved.rms) / (1.0 - moved.zero).sqrt() / size, number))
+    };
+    let mut shares: Vec<(f64, usize)> = look.rows(Quantity::Update).filter_map(share).collect();
+    shares.sort_by(|a, b| a.0.total_cmp(&b.0));
+    shares
+}
+
+/// The median of shares in rising order.
+fn median(shares: &[(f64, usize)]) -> f64 {
+    shares.get(shares.len().saturating_sub(1) / 2).map_or(0.0, |(share, _)| *share)
+}
+
+pub(in crate::watch) fn large_rate(look: &Look<'_>) -> Vec<Found> {
+    let moves_by_the_rate = QUOTIENTS.contains(&look.now.optimizer.as_str()) || look.now.optimizer == "lion";
+    // Large labels need large weights.
+    if !moves_by_the_rate || look.now.decay >= MOST_DECAY || look.label_scale() >= super::scale::LARGE {
+        return Vec::new();
+    }
+    let first = look.first.and_then(|first| Some((first, first.loss().filter(|loss| *loss > 0.0)?)));
+    let Some((first, then)) = first else { return Vec::new() };
+    let n_steps = look.now.step.saturating_sub(first.step);
+    let is_no_better = |now: f32| now >= 2.0 * then || now >= 0.75 * then && n_steps >= ENOUGH_STEPS;
+    if !look.now.loss().is_none_or(is_no_better) {
+        return Vec::new();
+    }
+    let of_first = (shares_moved(look, first, first), first.learning_rate);
+    let of_now = (shares_moved(look, first, look.now), look.now.learning_rate);
+    let (shares, rate) = if median(&of_now.0) > median(&of_first.0) { of_now } else { of_first };
+    let usual = median(&shares);
+    let largest = shares.last().filter(|_| usual >= MOST_MOVED && rate > 0.0);
+    let large = largest.map(|(share, number)| {
+        let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
+        let message = format!(
+            "an update at a learning rate of {rate:.1e} moves it by {share:.2} of its size, and half of the variables by \
+             {usual:.2} or more; the loss was {then:.3e} at step {}, and is {loss}",
+            first.step
+        );
+        let fitting = rate * USUALLY_MOVED / usual;
+        let remedy = format!(
+            "lower the learning rate: at `learning_rate: {fitting:.0e}` an update moves variables by about a thousandth of \
+             their size, as is usual"
+        );
+        Found::new(*number, message).with_remedy(remedy)
+    });
+    large.into_iter().collect()
 }
 
 const LOST_IN_F32: &str = "raise the learning rate, or the norm that gradients are clipped to";
