@@ -217,7 +217,7 @@ def test_what_shard_map_holds_is_carried():
 
 
 def of_parts(inner=lambda f: f, **options):
-    """The gradients of two weights that each of eight devices has whole, and a batch of which it has a part."""
+    """The gradients of two replicated weights over eight devices, with the batch sharded."""
     over, rows, whole = mesh(), PartitionSpec("data"), PartitionSpec()
     shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
     f = shard_map(inner(lambda w, v, x: jnp.tanh(x @ w) @ v), mesh=over, in_specs=(whole, whole, rows), out_specs=rows, **options)

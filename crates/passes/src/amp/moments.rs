@@ -15,7 +15,7 @@ const MAX_FACTORS: usize = 8;
 /// The most products and multiplications of each other's results that are followed.
 const MAX_DEPTH: u32 = 2;
 
-/// What cancels within one sum.
+/// The products that cancel within one sum.
 #[derive(Default)]
 pub(super) struct Moments {
     /// Products that cancel with what they read, and the ops between.
@@ -38,8 +38,8 @@ impl<'g, 'm> Finder<'g, 'm> {
         Finder { graph, source_of, entries: BTreeMap::new() }
     }
 
-    /// What cancels within a sum of these terms. `sources` are what products that cancel read, and `is_of_cancelled` says
-    /// which values are computed from those products.
+    /// Finds the products that cancel within a sum of these terms. `sources` are the operands of products that cancel, and
+    /// `is_of_cancelled` marks the values that are computed from those products.
     pub(super) fn find(
         &mut self,
         sum: NodeId,
@@ -81,9 +81,9 @@ impl<'g, 'm> Finder<'g, 'm> {
             let is_second = moment.learned.len() > x.learned.len().max(y.learned.len())
                 || moment.has_data && x.has_data && y.has_data;
             let is_same = moment.learned.iter().copied().collect::<BTreeSet<_>>() == read;
-            let made: Vec<NodeId> = [&moment, &x, &y].into_iter().flat_map(|it| &it.products).copied().collect();
-            if is_second && is_same && !read.is_empty() && !made.is_empty() {
-                nodes.extend(made.into_iter().chain([multiplication]));
+            let products: Vec<NodeId> = [&moment, &x, &y].into_iter().flat_map(|it| &it.products).copied().collect();
+            if is_second && is_same && !read.is_empty() && !products.is_empty() {
+                nodes.extend(products.into_iter().chain([multiplication]));
             }
         }
         nodes

@@ -23,7 +23,7 @@ struct Written {
     effects: Effects,
 }
 
-/// What is known of values and stores before the loop: their forms, and whether pushes on them stay within a bound.
+/// Facts about values and stores before the loop: their forms, and whether pushes on them stay within a bound.
 struct Before {
     forms: Vec<Form>,
     stores: Vec<Option<Form>>,

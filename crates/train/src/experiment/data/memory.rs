@@ -14,7 +14,7 @@ use std::path::Path;
 const MAX_NAMES: usize = 8;
 
 impl DataConfig {
-    /// A remark on the arrays of other examples that are none of these features, if the file is an `.npz` archive.
+    /// A warning of arrays among the examples that no feature is named after, if the file is an `.npz` archive.
     pub(in crate::experiment) fn unused_of(&self, file: &Path, features: &[Feature]) -> Option<String> {
         let is_npz = file.extension().is_some_and(|extension| extension == "npz");
         let npz = if is_npz { NpzReader::open(file).ok()? } else { return None };

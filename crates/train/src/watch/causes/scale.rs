@@ -25,7 +25,7 @@ pub(crate) fn note_columns(rows: &mut [WatchRow], sizes: impl Fn(&str) -> Option
     for row in rows.iter_mut().filter(|row| row.role == Some(Role::Input) && is_off(row)) {
         let mut columns = sizes(&row.layer).unwrap_or_default();
         columns.retain(|column| column.rms > 0.0);
-        // Pixels that nobody scaled may be small at a border, and no column of them is the cause.
+        // Unscaled pixels may be small at a border, so no single column of them is the cause.
         let n_off = columns.iter().filter(|column| is_column_off(column)).count();
         if 2 * n_off >= columns.len() {
             columns.retain(|column| column.name.is_some());

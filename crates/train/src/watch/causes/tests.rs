@@ -283,7 +283,7 @@ fn a_rate_that_moves_kernels_by_their_size_is_named_with_the_rate_of_a_thousandt
         assert!(all[0].remedy.starts_with(expected), "{all:?}");
         assert!(all[0].found.starts_with("an update at a learning rate of 3.0e-1 moves it by 0.60 of its size"));
     }
-    // A warm-up's first update is none.
+    // The first update of a warm-up is 0.
     let warm_up = [of_moved(1, 1.4, 0.5, 0.0), of_moved(21, 3.0, 6.0, 0.3)];
     assert_eq!(rules(&anomalies(&warm_up)), ["large_rate"]);
 }
