@@ -71,7 +71,7 @@ pub fn inflation(degrees: usize, level: f64) -> f64 {
     let (alpha, beta) = (quantile(1.0 - level / 2.0), quantile(POWER));
     let freedom = degrees.max(1) as f64;
     // The density of s/σ up to a factor, at the middles of equal intervals of 0 to 6.
-    const N: usize = 4000;
+    const N: usize = 500;
     let parts: Vec<(f64, f64)> = (0..N)
         .map(|part| {
             let x = 6.0 * (part as f64 + 0.5) / N as f64;
