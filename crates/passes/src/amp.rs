@@ -57,6 +57,7 @@ mod report;
 mod rewrite;
 mod second_look;
 mod sums;
+mod surroundings;
 mod tables;
 mod terms;
 
@@ -68,8 +69,8 @@ pub use report::{Cast, Decision, Hurt, LoweringReport, Total, reasons};
 
 use crate::{PassError, PassErrorKind};
 use assignment::{Crossing, RegionKind};
-use discrete_choices::RegionContext;
 use rewrite::Rewriter;
+use surroundings::RegionContext;
 
 /// Lowers a module.
 ///

@@ -38,7 +38,9 @@
 
 #![forbid(unsafe_code)]
 
-use bf16scope_hlo::Instruction;
+use bf16scope_hlo::{Instruction, Op};
+use std::fmt::{self, Write as _};
+use std::hash::{DefaultHasher, Hasher as _};
 
 pub mod amp;
 pub mod as_tpu;
@@ -65,6 +67,19 @@ fn is_tied(instr: &Instruction) -> bool {
         || !instr.frontend_attributes.is_empty()
         || !instr.backend_config.is_empty()
         || !instr.control_predecessors.is_empty()
+}
+
+/// Hashes all attributes of an op, by its `Debug` form, as it may hold floats.
+fn hash_debug(hasher: &mut DefaultHasher, op: &Op) {
+    struct HashedText<'a>(&'a mut DefaultHasher);
+    impl fmt::Write for HashedText<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.write(text.as_bytes());
+            Ok(())
+        }
+    }
+    let written = write!(HashedText(hasher), "{op:?}");
+    debug_assert!(written.is_ok(), "a hasher takes all that is written");
 }
 
 #[cfg(test)]

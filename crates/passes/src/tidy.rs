@@ -7,11 +7,10 @@
 //!
 //! The pass does not simplify algebra, fold constants or fuse: compilers do that better.
 
-use super::{PassError, is_tied};
+use super::{PassError, hash_debug, is_tied};
 use bf16scope_hlo::ops::decisions::{is_effective, side_effects};
 use bf16scope_hlo::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
 use std::collections::BTreeMap;
-use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Which steps run.
@@ -212,20 +211,9 @@ fn fingerprint(instr: &Instruction) -> u64 {
     match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Convert | Op::Reshape | Op::Tuple => {}
         Op::Constant(Literal::Array { bytes, .. }) => bytes.hash(&mut hasher),
-        // All attributes, by the `Debug` form.
-        op => write!(HashedText(&mut hasher), "{op:?}").expect("hashing does not fail"),
+        op => hash_debug(&mut hasher, op),
     }
     hasher.finish()
-}
-
-/// Hashes text as it is written.
-struct HashedText<'a>(&'a mut DefaultHasher);
-
-impl fmt::Write for HashedText<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.write(text.as_bytes());
-        Ok(())
-    }
 }
 
 /// Keeps parameters, instructions that the root needs, and those with effects.
@@ -242,21 +230,22 @@ fn remove_dead(computation: &mut Computation, has_effects: &[bool], report: &mut
             }
         }
     }
-    let mut renumbered = Vec::with_capacity(live.len());
-    let mut n_live = 0;
-    for &is_live in &live {
-        renumbered.push(InstrId(n_live));
-        n_live += u32::from(is_live);
+    let dead = computation.instructions.iter().zip(&live).filter(|(_, is_live)| !**is_live);
+    let at = |instr: &Instruction| (computation.name.clone(), instr.name.clone());
+    report.changes.extend(dead.map(|(instr, _)| Change::Dead { at: at(instr) }));
+    keep_only(computation, &live);
+}
+
+/// Removes all instructions but those that are kept, which read none of the others.
+pub(super) fn keep_only(computation: &mut Computation, is_kept: &[bool]) {
+    let mut renumbered = Vec::with_capacity(is_kept.len());
+    let mut n_kept = 0;
+    for &is_kept in is_kept {
+        renumbered.push(InstrId(n_kept));
+        n_kept += u32::from(is_kept);
     }
-    let name = &computation.name;
-    let mut is_live = live.iter();
-    computation.instructions.retain(|instr| {
-        let keep = *is_live.next().expect("one flag per instruction");
-        if !keep {
-            report.changes.push(Change::Dead { at: (name.clone(), instr.name.clone()) });
-        }
-        keep
-    });
+    let mut keep = is_kept.iter();
+    computation.instructions.retain(|_| keep.next() == Some(&true));
     replace_uses(computation, &renumbered);
 }
 

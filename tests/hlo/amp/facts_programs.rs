@@ -22,11 +22,13 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 28] = [
+const PROGRAMS: [(&str, Bound); 31] = [
     ("average_by_halves", Products),
     ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
+    ("codes_of_constants", F32),
     ("covariance", F32),
+    ("covariance_of_a_filter", F32),
     ("decay_of_a_delta_rule", Products),
     ("determinants", Products),
     ("distances", F32),
@@ -53,6 +55,7 @@ const PROGRAMS: [(&str, Bound); 28] = [
     ("sine_within_a_scan", Products),
     ("triplet", Products),
     ("variance_by_groups", Products),
+    ("variance_by_weights", Products),
     ("variance_by_window", Products),
 ];
 

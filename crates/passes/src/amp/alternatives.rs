@@ -16,14 +16,13 @@ use bf16scope_hlo::ops::precision::Class;
 pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: NodeId) -> Vec<StoredAs> {
     let record = graph.node(node);
     let value = record.first_result;
-    let op = &graph.instr(record).op;
     let readers = &graph.users[value as usize];
     let is_open = record.n_results == 1
         && graph.value(value).is_f32()
         && !readers.is_empty()
         && record.decided.is_none()
         && matches!(record.because, Because::Op)
-        && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
+        && !matches!(graph.op(node), Op::Broadcast { .. } | Op::Reshape);
     let NodeKind::Op(class) = record.kind else { return Vec::new() };
     if !is_open || record.gives_f32 {
         return Vec::new();
@@ -38,8 +37,8 @@ pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: 
         forms.push(StoredAs::Barrier);
     }
     let takes_narrow = |&reader: &NodeId| {
-        let record = graph.node(reader);
-        assignment.low[reader as usize] || record.kind == NodeKind::ToLow || assignment.is_narrow_state(reader, value)
+        let is_cast = graph.node(reader).kind == NodeKind::ToLow;
+        is_cast || assignment.low[reader as usize] || assignment.is_narrow_state(graph, reader, value)
     };
     let is_read_narrow = readers.iter().all(takes_narrow) && !graph.is_result[value as usize];
     let floats = || record.operands.iter().filter(|&&operand| graph.value(operand).is_f32());

@@ -94,10 +94,7 @@ fn source(node: &Node) -> Rule {
 fn state(graph: &Dataflow<'_>, crossing: &Crossing, out: &mut Assignment) -> (Vec<bool>, Vec<bool>) {
     let (mut is_result, mut is_read) = (graph.is_result.clone(), vec![false; graph.values.len()]);
     let Crossing { taken, given: state } = crossing;
-    let Some(parameter) = graph.nodes.iter().find(|node| node.kind == NodeKind::Parameter) else {
-        return (is_result, is_read);
-    };
-    for (value, _) in parameter.results().zip(taken).filter(|(_, is_narrow)| **is_narrow) {
+    for (value, _) in graph.parameters().zip(taken).filter(|(_, is_narrow)| **is_narrow) {
         out.value_low[value as usize] = true;
         is_read[value as usize] = true;
     }
@@ -105,7 +102,7 @@ fn state(graph: &Dataflow<'_>, crossing: &Crossing, out: &mut Assignment) -> (Ve
     if state.len() != graph.results.len() {
         return (is_result, is_read);
     }
-    out.give(&graph.results, state);
+    out.narrow_results.clone_from(state);
     for (&result, _) in graph.results.iter().zip(state).filter(|(_, is_narrow)| **is_narrow) {
         is_result[result as usize] = false;
         if filled(graph, result).is_some() {
@@ -131,17 +128,12 @@ struct Assigner<'g> {
     /// For each node whether it moves data that a compiler materialises.
     moved: Vec<bool>,
     ends: Ends,
-    /// The nodes and values that are f32 for their consumers.
     needs: &'g Needs,
     /// For each node whether it is a product whose f32 sum is kept.
     keeps_sum: Vec<bool>,
 }
 
 impl Assigner<'_> {
-    fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
-        0..self.graph.nodes.len() as NodeId
-    }
-
     /// The facts about each node, as if every result were materialised.
     fn facts(
         &mut self,
@@ -183,18 +175,12 @@ impl Assigner<'_> {
                 storage: Storage::Materialised,
             }
         };
-        self.nodes().map(facts).collect()
+        self.graph.node_ids().map(facts).collect()
     }
 
     /// Whether a way between two products may go through a node.
     fn passes(&self, node: NodeId) -> bool {
-        let class = self.graph.node(node).class();
-        let is_open = matches!(class, Some(Class::Infer | Class::Clear | Class::Deny { .. }));
-        is_open && !self.ends.blocked[node as usize]
-    }
-
-    fn is_product(&self, node: NodeId) -> bool {
-        self.graph.node(node).class() == Some(Class::Allow)
+        self.graph.node(node).passes() && !self.ends.blocked[node as usize]
     }
 
     /// For each node a product that it is computed from, or the node itself if it reads a narrow array of the region's
@@ -203,11 +189,11 @@ impl Assigner<'_> {
         let graph = self.graph;
         let mut below: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         for (node, record) in (0..).zip(&graph.nodes) {
-            let product = record.operands.iter().map(|&value| graph.producer(value)).find_map(|maker| {
+            let product = graph.makers(node).find_map(|maker| {
                 let before = below[maker as usize].filter(|_| self.passes(maker));
-                if self.is_product(maker) { Some(maker) } else { before }
+                if graph.node(maker).is_product() { Some(maker) } else { before }
             });
-            let reads_state = record.operands.iter().any(|&value| is_narrow_read[value as usize]);
+            let reads_state = record.reads(is_narrow_read);
             below[node as usize] = product.or(reads_state.then_some(node));
         }
         below
@@ -218,18 +204,18 @@ impl Assigner<'_> {
         let graph = self.graph;
         let stores = |node: NodeId, value: ValueId| {
             let is_filled = self.out.rule[node as usize] == Rule::Filled;
-            is_filled || self.out.is_narrow_state(node, value) || self.adds_rows(node, value)
+            is_filled || self.out.is_narrow_state(graph, node, value) || self.adds_rows(node, value)
         };
         // A narrow result of a branch is materialised for its caller.
-        let is_given = |value: ValueId| self.out.is_narrow_result(value) && filled(graph, value).is_none();
+        let is_given = |value: ValueId| self.out.is_narrow_result(graph, value) && filled(graph, value).is_none();
         let mut above: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
-        for node in self.nodes().rev() {
+        for node in self.graph.node_ids().rev() {
             let results = || graph.node(node).results();
             let mut reads =
                 results().flat_map(|value| graph.users[value as usize].iter().map(move |&user| (value, user)));
             let product = reads.find_map(|(value, user)| {
                 let behind = above[user as usize].filter(|_| self.passes(user));
-                if self.is_product(user) || stores(user, value) { Some(user) } else { behind }
+                if graph.node(user).is_product() || stores(user, value) { Some(user) } else { behind }
             });
             above[node as usize] = product.or(results().any(is_given).then_some(node));
         }
@@ -244,7 +230,8 @@ impl Assigner<'_> {
     /// For each node of class deny or clear whether and why a compiler materialises its result.
     fn stores(&self) -> Vec<Option<Stores>> {
         let (graph, classes) = (self.graph, self.classes);
-        let is_windowed: Vec<bool> = self.nodes().map(|node| is_sum_over_windows(graph, classes, node)).collect();
+        let is_windowed: Vec<bool> =
+            self.graph.node_ids().map(|node| is_sum_over_windows(graph, classes, node)).collect();
         let is_of_products = graph.of_arrays(|node| match graph.node(node).class() {
             Some(Class::Allow) => Some(true),
             Some(Class::Infer | Class::Clear) => Some(false),
@@ -258,7 +245,7 @@ impl Assigner<'_> {
                 && is_of_products[idx]
                 && !leads_to_end
                 && !self.is_needed(node);
-            let is_turn = amplification(&graph.instr(record).op) == Amplification::Angle
+            let is_turn = amplification(graph.op(node)) == Amplification::Angle
                 && record.because == Because::Op
                 && !self.is_needed(node)
                 && self.policy.reach == Reach::Between;
@@ -270,7 +257,7 @@ impl Assigner<'_> {
                 _ => None,
             }
         };
-        self.nodes().map(stores).collect()
+        self.graph.node_ids().map(stores).collect()
     }
 
     /// Whether a sum and another op read a node's result, so that a compiler materialises it. In f16 it may be
@@ -278,13 +265,13 @@ impl Assigner<'_> {
     fn is_summand(&self, node: NodeId) -> bool {
         let (graph, record) = (self.graph, self.graph.node(node));
         let readers = &graph.users[record.first_result as usize];
-        is_stored_beside_sum(&graph.instr(record).op)
+        is_stored_beside_sum(graph.op(node))
             && self.policy.moved == Boundary::Lower
             && graph.low == DType::BF16
             && record.because == Because::Op
             && self.needs.of_node[node as usize].is_none()
             && readers.len() > 1
-            && readers.iter().any(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::Reduce { .. }))
+            && readers.iter().any(|&reader| matches!(graph.op(reader), Op::Reduce { .. }))
     }
 
     /// Decides for every node, except those that are decided by what crosses the region's borders.
@@ -323,11 +310,10 @@ impl Assigner<'_> {
 
     /// Applies the policy's decisions on single nodes, whatever surrounds them.
     fn decide_single(&mut self, facts: &mut [Facts]) {
-        for node in self.nodes() {
+        for node in self.graph.node_ids() {
             let record = self.graph.node(node);
             let is_one = record.n_results == 1 && self.graph.value(record.first_result).is_f32();
-            let is_soft = matches!(record.class(), Some(Class::Infer | Class::Clear));
-            if let (Some(StoredAs::Narrow | StoredAs::Rounded), true) = (record.decided, is_one && is_soft) {
+            if let (Some(StoredAs::Narrow | StoredAs::Rounded), true) = (record.decided, is_one && record.is_soft()) {
                 facts[node as usize].decided = record.decided;
                 self.assign(node, decide(&facts[node as usize]));
             }
@@ -403,7 +389,7 @@ impl Assigner<'_> {
                 continue;
             }
             self.out.value_low[value as usize] = false;
-            if matches!(graph.node(node).class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
+            if graph.node(node).passes() {
                 self.out.low[node as usize] = false;
                 self.out.rule[node as usize] = Rule::Result;
             }

@@ -1,8 +1,8 @@
 //! The dtypes that `assign` chooses for the nodes and values of a region, and the rule behind each.
 
-use super::dataflow::{NodeId, ValueId};
+use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The result of [`assign`](super::assign::assign).
 #[derive(Debug)]
@@ -18,12 +18,8 @@ pub(super) struct Assignment {
     pub from: Vec<Option<NodeId>>,
     /// For each loop and `conditional` the values that cross its border in the narrow dtype.
     pub crossings: BTreeMap<NodeId, Crossing>,
-    /// The pairs of a loop or `conditional` and an operand that it takes in the narrow dtype.
-    taken_narrow: BTreeSet<(NodeId, ValueId)>,
     /// For each result of the region whether its caller gets it in the narrow dtype.
     pub narrow_results: Vec<bool>,
-    /// The values of the narrow results.
-    given_narrow: BTreeSet<ValueId>,
     /// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
     pub differentiates: bool,
     /// For each value whether its cast must clamp, so that finite numbers stay finite.
@@ -39,37 +35,27 @@ impl Assignment {
             from: vec![None; rule.len()],
             rule,
             crossings: BTreeMap::new(),
-            taken_narrow: BTreeSet::new(),
             narrow_results: Vec::new(),
-            given_narrow: BTreeSet::new(),
             differentiates: false,
             beyond,
         }
     }
 
-    /// Records what crosses the border of a loop or a `conditional` that has these operands.
-    pub(super) fn cross(&mut self, node: NodeId, operands: &[ValueId], crossing: Crossing) {
-        let taken = operands.iter().zip(&crossing.taken).filter(|(_, is_narrow)| **is_narrow);
-        self.taken_narrow.extend(taken.map(|(&operand, _)| (node, operand)));
-        self.crossings.insert(node, crossing);
-    }
-
-    /// Records which of the region's results its caller gets in the narrow dtype.
-    pub(super) fn give(&mut self, results: &[ValueId], are_narrow: &[bool]) {
-        let narrow = results.iter().zip(are_narrow).filter(|(_, is_narrow)| **is_narrow);
-        self.given_narrow = narrow.map(|(&result, _)| result).collect();
-        self.narrow_results = are_narrow.to_vec();
-    }
-
     /// Whether a loop or a `conditional` takes a value in the narrow dtype.
-    pub(super) fn is_narrow_state(&self, node: NodeId, value: ValueId) -> bool {
-        self.taken_narrow.contains(&(node, value))
+    pub(super) fn is_narrow_state(&self, graph: &Dataflow<'_>, node: NodeId, value: ValueId) -> bool {
+        let crossing = self.crossings.get(&node);
+        crossing.is_some_and(|crossing| is_narrow_in(value, &graph.node(node).operands, &crossing.taken))
     }
 
     /// Whether the region returns a value in the narrow dtype to its caller.
-    pub(super) fn is_narrow_result(&self, value: ValueId) -> bool {
-        self.given_narrow.contains(&value)
+    pub(super) fn is_narrow_result(&self, graph: &Dataflow<'_>, value: ValueId) -> bool {
+        graph.is_result[value as usize] && is_narrow_in(value, &graph.results, &self.narrow_results)
     }
+}
+
+/// Whether a value is at a narrow place among values that cross a border.
+fn is_narrow_in(value: ValueId, values: &[ValueId], are_narrow: &[bool]) -> bool {
+    values.iter().zip(are_narrow).any(|(&crossing, &is_narrow)| is_narrow && crossing == value)
 }
 
 /// Which values cross the border of a region, or of the op that runs it, in the narrow dtype.

@@ -5,8 +5,7 @@
 //! branch what its own gradient needs, and zeros for what the gradients of other branches need: so a result counts as
 //! computed from a product if it is in any branch.
 
-use super::dataflow::{Dataflow, NodeId, ValueId};
-use bf16scope_hlo::ops::precision::Class;
+use super::dataflow::{Dataflow, Node, ValueId};
 
 /// A branch: what each of its results is computed from.
 #[derive(Clone, Debug)]
@@ -22,10 +21,9 @@ pub(super) struct Branch {
 /// Describes the branch that is this region.
 pub(super) fn of_region(graph: &Dataflow<'_>) -> Branch {
     let taken: Vec<ValueId> = graph.parameters().collect();
-    let products = (0..graph.nodes.len() as NodeId).filter(|&node| graph.node(node).class() == Some(Class::Allow));
-    let of_product = graph.reached(products.flat_map(|node| graph.node(node).results()).collect(), |_| true);
-    let arrays =
-        taken.iter().copied().filter(|&value| graph.value(value).is_f32() && graph.value(value).n_elements > 1);
+    let products = graph.nodes.iter().filter(|node| node.is_product());
+    let of_product = graph.reached(products.flat_map(Node::results).collect(), |_| true);
+    let arrays = taken.iter().copied().filter(|&value| graph.value(value).is_f32_array());
     let of_taken = graph.reached(arrays.collect(), |_| true);
     let of_results = |is_reached: &[bool]| graph.results.iter().map(|&value| is_reached[value as usize]).collect();
     Branch { n_taken: taken.len(), of_product: of_results(&of_product), of_taken: of_results(&of_taken) }

@@ -4,7 +4,7 @@
 
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
 use super::moments;
-use super::terms::{MAX_NODES, Terms, is_scaling, is_sum};
+use super::terms::{MAX_NODES, Terms, adds, is_scaling, is_sum};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::{is_map, movement};
 use bf16scope_hlo::ops::precision::{Class, Movement};
@@ -31,15 +31,14 @@ pub(super) struct Cancellations {
 /// Finds all products of a region that cancel, and the ops between.
 pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
     let (source_of, sources) = (sources(graph), BTreeSet::new());
-    let mut finder = Finder { graph, source_of, sources, is_of_cancelled: vec![false; graph.values.len()] };
+    let mut finder = Finder { graph, source_of: &source_of, sources, is_of_cancelled: vec![false; graph.values.len()] };
     let mut cancelling = Cancellations::default();
-    let source_of = finder.source_of.clone();
     let mut moments = moments::Finder::new(graph, &source_of);
     for (sum, record) in (0..).zip(&graph.nodes) {
         let is_of_one = |&value: &ValueId| graph.value(value).is_f32() && finder.is_of_cancelled[value as usize];
         let reads = record.operands.iter().any(is_of_one);
         record.results().for_each(|value| finder.is_of_cancelled[value as usize] |= reads);
-        if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract)) {
+        if adds(&graph.instr(record).op) {
             let Some(terms) = Terms::of_sum(graph, sum) else { continue };
             let moments = moments.find(sum, &terms, &finder.sources, &finder.is_of_cancelled);
             finder.take(&moments.nodes);
@@ -48,14 +47,14 @@ pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
             cancelling.sums.extend(moments.sums);
         }
     }
-    cancelling.is_read = finder.source_of.iter().map(|source| finder.sources.contains(source)).collect();
+    cancelling.is_read = source_of.iter().map(|source| finder.sources.contains(source)).collect();
     cancelling
 }
 
 struct Finder<'g, 'm> {
     graph: &'g Dataflow<'m>,
     /// For each value the value that was moved, cast, negated or scaled to compute it.
-    source_of: Vec<ValueId>,
+    source_of: &'g [ValueId],
     /// The operands of products that cancel.
     sources: BTreeSet<ValueId>,
     /// For each value whether it is computed from a product that cancels.
@@ -67,7 +66,7 @@ impl Finder<'_, '_> {
     fn cancels(&mut self, terms: Terms) -> Vec<NodeId> {
         let graph = self.graph;
         let summed: Vec<BTreeSet<ValueId>> =
-            terms.others.iter().flat_map(|&other| sums_under(graph, &self.source_of, other)).collect();
+            terms.others.iter().flat_map(|&other| sums_under(graph, self.source_of, other)).collect();
         let cancels = |&&(product, is_whole): &&(NodeId, bool)| {
             let operands = &graph.node(product).operands;
             let sources: BTreeSet<ValueId> = operands.iter().map(|&value| self.source_of[value as usize]).collect();
@@ -93,7 +92,7 @@ impl Finder<'_, '_> {
     /// Notes which nodes cancel, and what the products among them read.
     fn take(&mut self, cancelled: &[NodeId]) {
         let graph = self.graph;
-        let products = cancelled.iter().filter(|&&node| graph.node(node).class() == Some(Class::Allow));
+        let products = cancelled.iter().filter(|&&node| graph.node(node).is_product());
         let operands = products.flat_map(|&product| &graph.node(product).operands);
         let operand_sources = operands.map(|&value| self.source_of[value as usize]);
         self.sources.extend(operand_sources.filter(|&value| !graph.value(value).is_data));
@@ -113,7 +112,7 @@ fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
         let is_move = match op {
             Op::Convert | Op::Unary(UnaryOp::Copy | UnaryOp::Negate | UnaryOp::Abs) => true,
             _ if matches!(movement(op), Movement::Places | Movement::Repeats) => true,
-            _ => record.class() == Some(Class::Clear) && record.operands.len() == 1 || is_scaling(graph, record),
+            _ => record.is_clear() && record.operands.len() == 1 || is_scaling(graph, record),
         };
         let first = record.first_result;
         let learned = record.operands.iter().find(|&&operand| !graph.value(operand).is_data);
@@ -122,7 +121,7 @@ fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
         } else if record.n_results == 1 && is_repeated(record) {
             let operands = record.operands.iter().map(|&value| sources[value as usize]).collect();
             let others = alike.entry(operands).or_default();
-            let same = others.iter().find(|&&other| graph.instr(graph.node(other)).op == *op);
+            let same = others.iter().find(|&&other| graph.op(other) == op);
             match same {
                 Some(&same) => sources[first as usize] = graph.node(same).first_result,
                 None if others.len() < MAX_ALIKE => others.push(node),
@@ -148,8 +147,8 @@ fn sums_under(graph: &Dataflow<'_>, sources: &[ValueId], node: NodeId) -> Vec<BT
         let record = graph.node(node);
         if is_sum(graph, node) {
             sums.push(leaves(graph, sources, node));
-        } else if is_map(&graph.instr(record).op) || record.class() == Some(Class::Clear) {
-            open.extend(record.operands.iter().map(|&value| graph.producer(value)));
+        } else if is_map(&graph.instr(record).op) || record.is_clear() {
+            open.extend(graph.makers(node));
         }
     }
     sums.retain(|leaves| !leaves.is_empty());

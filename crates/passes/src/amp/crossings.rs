@@ -6,24 +6,20 @@
 
 use super::assignment::{Assignment, Crossing};
 use super::branches::Branch;
-use super::data_movement::is_of_parameter;
-use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::data_movement::moved_from;
+use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::ends::Ends;
 use super::loops::{Loop, Use};
 use super::needs::Needs;
 use super::policy::Boundary;
-use bf16scope_hlo::ops::precision::Class;
 use std::collections::BTreeMap;
 
 /// The region around loops and branches.
 pub(super) struct Around<'a> {
-    /// Its graph.
     pub graph: &'a Dataflow<'a>,
-    /// The ends of the network to which its nodes lead.
     pub ends: &'a Ends,
     /// For each node the product that it is computed from, unless a denied op is between.
     pub below: &'a [Option<NodeId>],
-    /// The nodes and values that are f32 for their consumers.
     pub needs: &'a Needs,
     /// For each node whether a product is computed from its result.
     pub leads_to_product: Vec<bool>,
@@ -55,27 +51,24 @@ impl Around<'_> {
             for (leaf, ((before, after), its_use)) in leaves() {
                 let &Use::Filled { is_of_product, is_of_read } = its_use else { continue };
                 let is_between = is_of_product || is_of_read && reads_narrow;
-                let has_readers = !graph.users[after as usize].is_empty() || out.is_narrow_result(after);
+                let has_readers = !graph.users[after as usize].is_empty() || out.is_narrow_result(graph, after);
                 state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
                 out.value_low[after as usize] |= state[leaf];
             }
             let is_over_layers = leaves().any(|(_, ((before, _), its_use))| self.is_layers(before, *its_use));
             for (leaf, ((before, after), its_use)) in leaves() {
-                let &Use::Carried { is_between } = its_use else {
-                    continue;
-                };
-                let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
+                let &Use::Carried { is_between } = its_use else { continue };
                 let is_narrow = is_between && (is_over_layers || self.carried == Boundary::Lower);
-                state[leaf] |= is_narrow && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
+                state[leaf] |= is_narrow
+                    && graph.value(before).is_f32_array()
+                    && !graph.is_parameter(self.moved_from(before))
+                    && !self.is_kept(after);
             }
             if state.contains(&true) {
-                for ((before, after), _) in
-                    record.operands.iter().zip(record.results()).zip(&state).filter(|(_, narrow)| **narrow)
-                {
+                for (after, _) in record.results().zip(&state).filter(|(_, is_narrow)| **is_narrow) {
                     out.value_low[after as usize] = true;
-                    debug_assert!(graph.value(*before).is_f32());
                 }
-                out.cross(node, &record.operands, Crossing { taken: state.clone(), given: state });
+                out.crossings.insert(node, Crossing { taken: state.clone(), given: state });
             }
         }
     }
@@ -90,7 +83,7 @@ impl Around<'_> {
             if record.operands.len() != 1 + n_taken || !(has_product || self.leads_to_product[node as usize]) {
                 continue;
             }
-            let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
+            let is_array = |value: ValueId| graph.value(value).is_f32_array();
             let taken: Vec<bool> = (record.operands.iter())
                 .map(|&value| is_array(value) && (self.is_stored_narrow(value, out) || self.is_of_product(value)))
                 .collect();
@@ -114,7 +107,7 @@ impl Around<'_> {
                 out.value_low[value as usize] = true;
             }
             if taken.contains(&true) || results_narrow.contains(&true) {
-                out.cross(node, &record.operands, Crossing { taken, given: results_narrow });
+                out.crossings.insert(node, Crossing { taken, given: results_narrow });
             }
         }
     }
@@ -122,7 +115,7 @@ impl Around<'_> {
     /// Whether a value is computed from a product, and no loss, result or choice is computed from it.
     fn is_of_product(&self, value: ValueId) -> bool {
         let maker = self.graph.producer(value);
-        let is_product = self.graph.node(maker).class() == Some(Class::Allow);
+        let is_product = self.graph.node(maker).is_product();
         let is_score = self.needs.of_node[maker as usize].is_some();
         let keeps = self.ends.leads_to_loss[maker as usize] || self.ends.leads_to_result[maker as usize] || is_score;
         (is_product || self.below[maker as usize].is_some()) && !keeps
@@ -134,16 +127,11 @@ impl Around<'_> {
         let graph = self.graph;
         let is_update = |&result: &ValueId| {
             let is_as_large = graph.value(result).n_elements == graph.value(before).n_elements;
-            let is_made = graph.node(graph.producer(result)).kind != NodeKind::Parameter;
-            graph.value(result).is_f32() && is_as_large && is_made
+            graph.value(result).is_f32() && is_as_large && !graph.is_parameter(result)
         };
         its_use == Use::Read { is_layers: true }
-            && is_of_parameter(graph, graph.producer(before))
+            && graph.is_parameter(moved_from(graph, before))
             && graph.results.iter().any(is_update)
-    }
-
-    fn is_whole_parameter(&self, value: ValueId) -> bool {
-        self.graph.node(self.graph.producer(self.moved_from(value))).kind == NodeKind::Parameter
     }
 
     fn is_stored_narrow(&self, value: ValueId, out: &Assignment) -> bool {
@@ -152,25 +140,19 @@ impl Around<'_> {
 
     /// The value whose elements, all of them, ops of class clear only moved to compute this one: as where an array
     /// that a loop filled is transposed for the next loop.
-    fn moved_from(&self, mut value: ValueId) -> ValueId {
-        loop {
-            let record = self.graph.node(self.graph.producer(value));
-            let [operand] = record.operands[..] else { return value };
-            let is_whole = self.graph.value(operand).n_elements == self.graph.value(value).n_elements;
-            if record.kind != NodeKind::Op(Class::Clear) || !is_whole {
-                return value;
-            }
-            value = operand;
-        }
+    fn moved_from(&self, value: ValueId) -> ValueId {
+        let n_elements = self.graph.value(value).n_elements;
+        self.graph.origin(value, |maker, operand| {
+            maker.is_clear() && maker.operands.len() == 1 && self.graph.value(operand).n_elements == n_elements
+        })
     }
 
     /// Whether a loss or a result of the region is computed from a value (step 1 of `assign`), or it is needed in f32.
     fn is_kept(&self, value: ValueId) -> bool {
         let leads = |&user: &NodeId| {
-            let class = self.graph.node(user).class();
-            let to_loss = self.ends.leads_to_loss[user as usize] && class != Some(Class::Allow);
-            let is_soft = matches!(class, Some(Class::Infer | Class::Clear));
-            to_loss || self.ends.leads_to_result[user as usize] && is_soft
+            let reader = self.graph.node(user);
+            let to_loss = self.ends.leads_to_loss[user as usize] && !reader.is_product();
+            to_loss || self.ends.leads_to_result[user as usize] && reader.is_soft()
         };
         let is_needed = self.needs.given[value as usize];
         is_needed || self.ends.is_result[value as usize] || self.graph.users[value as usize].iter().any(leads)

@@ -12,11 +12,11 @@
 //! materialised, as compilers do not fuse producers into windows. Between two products it is computed in bf16, as in a
 //! network written for bf16.
 
-use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use super::policy::{Because, Classes};
+use super::dataflow::{Dataflow, NodeId, ValueId};
+use super::policy::Classes;
 use bf16scope_hlo::ops::WindowDim;
-use bf16scope_hlo::ops::decisions::{is_stored, list_names};
-use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use bf16scope_hlo::ops::decisions::is_stored;
+use bf16scope_hlo::ops::precision::DeviceSum;
 use bf16scope_hlo::{DType, Op};
 
 /// The most terms that a sum in bf16 may have: rows on average, or a residual over the layers of a loop. A sum of n
@@ -29,14 +29,9 @@ const WINDOW_TERMS: i64 = 9;
 
 /// Whether a node reshapes an array to another last axis (the one along a tile's lanes): a copy on a TPU.
 pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    let record = graph.node(node);
-    let instr = graph.instr(record);
-    if instr.op != Op::Reshape {
-        return false;
-    }
-    let computation = graph.module.comp(graph.frames[record.frame as usize].comp);
     let lanes = |dims: &[i64]| dims.iter().copied().rfind(|&size| size != 1);
-    lanes(computation.instr(instr.operands[0]).shape.dims()) != lanes(instr.shape.dims())
+    let instr = graph.instr(graph.node(node));
+    instr.op == Op::Reshape && lanes(graph.operand_dims(node, 0)) != lanes(instr.shape.dims())
 }
 
 /// Whether a node reshapes the result of a convolution, and merges a dimension along which the convolution pads: a
@@ -67,65 +62,43 @@ pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool 
 /// whose result it moves on, as does the `select` that masks a lookup's out-of-bounds rows.
 pub(super) fn moved(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut moved = vec![false; graph.nodes.len()];
-    for node in 0..graph.nodes.len() as NodeId {
-        let record = graph.node(node);
+    for (node, record) in graph.nodes.iter().enumerate() {
         let n_results = record.results().map(|value| graph.value(value).n_elements).max().unwrap_or(0);
         let is_moved_on = |&value: &u32| {
             let producer = graph.producer(value);
             graph.value(value).is_f32() && moved[producer as usize] && graph.value(value).n_elements >= n_results
         };
-        let is_clear = record.kind == NodeKind::Op(Class::Clear);
-        moved[node as usize] = is_clear && (is_stored(graph.instr(record)) || record.operands.iter().any(is_moved_on));
+        moved[node] = record.is_clear() && (is_stored(graph.instr(record)) || record.operands.iter().any(is_moved_on));
     }
     moved
 }
 
-/// Whether a node moves data of a parameter, which is stored already.
-pub(super) fn is_of_parameter(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    graph.node(graph.producer(moved_from(graph, graph.node(node).first_result))).kind == NodeKind::Parameter
-}
-
 /// The value that ops of class clear moved, or took a part of, to compute `value`.
-pub(super) fn moved_from(graph: &Dataflow<'_>, mut value: ValueId) -> ValueId {
-    loop {
-        let maker = graph.node(graph.producer(value));
-        match (&maker.kind, maker.operands.first()) {
-            (NodeKind::Op(Class::Clear), Some(&operand)) => value = operand,
-            _ => return value,
-        }
-    }
+pub(super) fn moved_from(graph: &Dataflow<'_>, value: ValueId) -> ValueId {
+    graph.origin(value, |maker, _| maker.is_clear())
 }
 
-/// The zeros and the rows of a node that adds rows to zeros, if it may compute in bf16.
-pub(super) fn rows_into_zeros(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> Option<(ValueId, ValueId)> {
-    let record = graph.node(node);
-    let instr = graph.instr(record);
-    let [zeros, _, rows] = record.operands[..] else { return None };
-    // In f16 a sum of rows may be infinite.
+/// The rows that a node adds to zeros, if it may compute in bf16. In f16 a sum of rows may be infinite.
+pub(super) fn rows_into_zeros(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> Option<ValueId> {
+    let &[zeros, _, rows] = &graph.node(node).operands[..] else { return None };
     let is_sum = graph.low == DType::BF16
-        && matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
-        && record.because == Because::Op
-        && matches!(instr.op, Op::Scatter { .. })
-        && list_names(graph.module, &instr.op).iter().any(|name| name == "scatter:add")
-        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
-        && graph.value(zeros).is_zero;
-    is_sum.then_some((zeros, rows))
+        && graph.value(zeros).is_zero
+        && matches!(graph.op(node), Op::Scatter { .. })
+        && is_sum_called(graph, classes, node, "scatter:add");
+    is_sum.then_some(rows)
 }
 
 /// Whether a node is a sum named `name` with one result, is f32 only because of its op, and is not shared by devices.
-fn is_sum_called(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
-    let record = graph.node(node);
-    let op = &graph.instr(record).op;
-    record.n_results == 1
-        && matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
-        && record.because == Because::Op
-        && list_names(graph.module, op).iter().any(|op_name| op_name == name)
-        && classes.sum_in_f32(graph.module, op) == DeviceSum::Never
+pub(super) fn is_sum_called(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
+    graph.node(node).n_results == 1
+        && graph.node(node).is_denied_by_op()
+        && graph.is_called(node, name)
+        && classes.sum_in_f32(graph.op(node)) == DeviceSum::Never
 }
 
 /// Whether a node sums over windows of few numbers, and may compute in bf16. In f16 such a sum may be infinite.
 pub(super) fn is_sum_over_windows(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
-    let Op::ReduceWindow { window, .. } = &graph.instr(graph.node(node)).op else { return false };
+    let Op::ReduceWindow { window, .. } = graph.op(node) else { return false };
     let n_terms = window.iter().map(|dim| dim.size).fold(1, i64::saturating_mul);
     graph.low == DType::BF16 && n_terms <= WINDOW_TERMS && is_sum_called(graph, classes, node, "reduce-window:add")
 }

@@ -9,27 +9,30 @@ use super::decided::StoredAs;
 use super::equal_expressions::{Expression, Expressions};
 pub(super) use super::ids::{FrameId, NodeId, ValueId};
 use super::narrow;
-use super::policy::{Because, Classes, LowDType};
-use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_placement, is_retypable, keeps_dtypes};
+use super::policy::{Because, Classes};
+use bf16scope_hlo::ops::decisions::{
+    DotForm, calls_regions, dot_form, is_placement, is_retypable, keeps_dtypes, list_names,
+};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The most instructions and values of callees that calls may add to all regions of a module together; a call that
 /// would add more is not followed. A chain of calls, each twice, has 2^n of them.
 pub(super) const CALL_ROOM: usize = 1_000_000;
+/// The most ops behind each other by which constant integers are computed.
+const MAX_INTEGER_OPS: u32 = 6;
 /// The room that an empty callee takes.
 const EMPTY_CALLEE: usize = 16;
 
 /// A value.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
-    /// The node that computes it.
     pub node: NodeId,
     /// Its dtype in the original module.
     pub dtype: Option<DType>,
-    /// Its number of elements.
     pub n_elements: i64,
     /// Whether the narrow dtype represents each of its elements exactly.
     pub is_exact: bool,
@@ -42,6 +45,11 @@ pub(super) struct Value {
 impl Value {
     pub(super) fn is_f32(&self) -> bool {
         self.dtype == Some(DType::F32)
+    }
+
+    /// Whether it is f32, and more than a single number.
+    pub(super) fn is_f32_array(&self) -> bool {
+        self.is_f32() && self.n_elements > 1
     }
 }
 
@@ -69,11 +77,9 @@ pub(super) enum NodeKind {
 /// An op on values.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// The frame of its instruction.
     pub frame: FrameId,
     /// The instruction; the first of several equal ones.
     pub instr: InstrId,
-    /// How lowering treats it.
     pub kind: NodeKind,
     /// Why it has its class.
     pub because: Because,
@@ -86,33 +92,55 @@ pub(super) struct Node {
     pub operands: Vec<ValueId>,
     /// The first of its `n_results` results, which are numbered consecutively.
     pub first_result: ValueId,
-    /// The number of its results.
     pub n_results: u32,
 }
 
 impl Node {
-    pub(super) fn results(&self) -> std::ops::Range<ValueId> {
+    pub(super) fn results(&self) -> Range<ValueId> {
         self.first_result..self.first_result + self.n_results
     }
 
     pub(super) fn class(&self) -> Option<Class> {
-        match &self.kind {
-            NodeKind::Op(class) => Some(*class),
-            NodeKind::Constant
-            | NodeKind::FromLow
-            | NodeKind::FromExact
-            | NodeKind::ToLow
-            | NodeKind::FromF32
-            | NodeKind::Parameter
-            | NodeKind::Fixed(_) => None,
-        }
+        if let NodeKind::Op(class) = self.kind { Some(class) } else { None }
+    }
+
+    pub(super) fn is_product(&self) -> bool {
+        self.kind == NodeKind::Op(Class::Allow)
+    }
+
+    pub(super) fn is_clear(&self) -> bool {
+        self.kind == NodeKind::Op(Class::Clear)
+    }
+
+    /// Whether it may be lowered between products: its class is infer or clear.
+    pub(super) fn is_soft(&self) -> bool {
+        matches!(self.kind, NodeKind::Op(Class::Infer | Class::Clear))
+    }
+
+    /// Whether a way between two products may go through it: its class is infer, clear or deny.
+    pub(super) fn passes(&self) -> bool {
+        matches!(self.kind, NodeKind::Op(Class::Infer | Class::Clear | Class::Deny { .. }))
+    }
+
+    /// Whether an operand is marked.
+    pub(super) fn reads(&self, is_marked: &[bool]) -> bool {
+        self.operands.iter().any(|&value| is_marked[value as usize])
+    }
+
+    /// Whether a result is marked.
+    pub(super) fn gives(&self, is_marked: &[bool]) -> bool {
+        self.results().any(|value| is_marked[value as usize])
+    }
+
+    /// Whether its class is deny, by its op alone.
+    pub(super) fn is_denied_by_op(&self) -> bool {
+        matches!(self.kind, NodeKind::Op(Class::Deny { .. })) && self.because == Because::Op
     }
 }
 
 /// A computation at one call site.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
-    /// The computation.
     pub comp: CompId,
     /// For each instruction its values, depth first.
     pub values: Vec<Vec<ValueId>>,
@@ -140,33 +168,33 @@ pub(super) struct Dataflow<'m> {
     pub results: Vec<ValueId>,
     /// For each value whether it is a result.
     pub is_result: Vec<bool>,
-    /// The rest of [`CALL_ROOM`].
-    pub call_room: usize,
+    /// The room that calls had ([`CALL_ROOM`]).
+    room: usize,
+    /// The room that calls took.
+    pub taken_room: usize,
+    /// Whether a call was not followed, as too little room was left.
+    is_cut: bool,
     /// The losses among the results, by number, if the policy names them.
     pub losses: Option<Vec<usize>>,
     expressions: Expressions,
 }
 
 impl<'m> Dataflow<'m> {
-    /// Builds the graph of the region `comp` of a verified module.
-    pub(super) fn build(
-        module: &'m Module,
-        comp: CompId,
-        classes: &Classes<'_>,
-        low: LowDType,
-        call_room: usize,
-    ) -> Dataflow<'m> {
+    /// Builds the graph of the region `comp` of a verified module, to which calls may add `room`.
+    pub(super) fn build(classes: &Classes<'m>, comp: CompId, room: usize) -> Dataflow<'m> {
         let mut graph = Dataflow {
-            module,
-            low: low.dtype(),
+            module: classes.module,
+            low: classes.policy().dtype.dtype(),
             values: Vec::new(),
             nodes: Vec::new(),
             users: Vec::new(),
             frames: Vec::new(),
             results: Vec::new(),
             is_result: Vec::new(),
-            call_room,
-            losses: classes.policy().losses.clone().filter(|_| comp == module.entry),
+            room,
+            taken_room: 0,
+            is_cut: false,
+            losses: classes.policy().losses.clone().filter(|_| comp == classes.module.entry),
             expressions: Expressions::default(),
         };
         graph.results = graph.add_frame(comp, None, classes);
@@ -202,13 +230,17 @@ impl<'m> Dataflow<'m> {
             let instr = self.instr(node);
             is_live[idx] |= classes.is_effective(instr);
             if is_live[idx] {
-                let waits_for = instr.control_predecessors.iter();
-                let waits_for = waits_for.filter_map(|id| self.frames[node.frame as usize].nodes[id.idx()]);
-                let used = node.operands.iter().map(|&value| self.producer(value)).chain(waits_for);
-                used.for_each(|node| is_live[node as usize] = true);
+                let nodes = &self.frames[node.frame as usize].nodes;
+                let waits_for = instr.control_predecessors.iter().filter_map(|id| nodes[id.idx()]);
+                self.makers(idx as NodeId).chain(waits_for).for_each(|node| is_live[node as usize] = true);
             }
         }
         is_live
+    }
+
+    /// Whether the graph would be the same if calls had this room.
+    pub(super) fn fits(&self, room: usize) -> bool {
+        if self.is_cut { room == self.room } else { room >= self.taken_room }
     }
 
     pub(super) fn value(&self, value: ValueId) -> &Value {
@@ -219,13 +251,90 @@ impl<'m> Dataflow<'m> {
         &self.nodes[node as usize]
     }
 
+    /// All nodes; operands come first.
+    pub(super) fn node_ids(&self) -> Range<NodeId> {
+        0..self.nodes.len() as NodeId
+    }
+
+    /// The op of a node.
+    pub(super) fn op(&self, node: NodeId) -> &'m Op {
+        &self.instr(self.node(node)).op
+    }
+
     /// The node that computes a value.
     pub(super) fn producer(&self, value: ValueId) -> NodeId {
         self.value(value).node
     }
 
+    /// Whether a value is a parameter of the region.
+    pub(super) fn is_parameter(&self, value: ValueId) -> bool {
+        self.node(self.producer(value)).kind == NodeKind::Parameter
+    }
+
+    /// The nodes that compute the operands of a node.
+    pub(super) fn makers(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        self.node(node).operands.iter().map(move |&value| self.producer(value))
+    }
+
+    /// The nodes that read results of a node.
+    pub(super) fn readers(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        self.node(node).results().flat_map(move |value| self.users[value as usize].iter().copied())
+    }
+
+    /// The only node that reads results of a node.
+    pub(super) fn only_reader(&self, node: NodeId) -> Option<NodeId> {
+        let mut readers = self.readers(node);
+        let first = readers.next()?;
+        readers.all(|reader| reader == first).then_some(first)
+    }
+
+    /// Whether a node computes a product, or calls regions that may.
+    pub(super) fn multiplies(&self, node: &Node) -> bool {
+        node.is_product() || calls_regions(&self.instr(node).op)
+    }
+
+    /// The value from which nodes that satisfy `passes` computed `value`, each by its first operand.
+    pub(super) fn origin(&self, mut value: ValueId, passes: impl Fn(&Node, ValueId) -> bool) -> ValueId {
+        loop {
+            let maker = self.node(self.producer(value));
+            match maker.operands.first() {
+                Some(&operand) if passes(maker, operand) => value = operand,
+                _ => return value,
+            }
+        }
+    }
+
+    /// The constant that a value holds, behind ops that place it.
+    pub(super) fn constant(&self, value: ValueId) -> Option<&'m Literal> {
+        let places = |maker: &Node, _| matches!(self.instr(maker).op, Op::Broadcast { .. } | Op::Reshape);
+        let Op::Constant(literal) = self.op(self.producer(self.origin(value, places))) else { return None };
+        Some(literal)
+    }
+
+    /// Whether a list of a policy may hold the op of a node by this name.
+    pub(super) fn is_called(&self, node: NodeId, name: &str) -> bool {
+        list_names(self.module, self.op(node)).iter().any(|op_name| op_name == name)
+    }
+
+    /// The dims of an operand of a node's instruction.
+    pub(super) fn operand_dims(&self, node: NodeId, nth: usize) -> &'m [i64] {
+        let record = self.node(node);
+        let operand = self.instr(record).operands[nth];
+        self.module.comp(self.frames[record.frame as usize].comp).instr(operand).shape.dims()
+    }
+
     /// For each value whether it is in `open`, or is computed from such a value through nodes that satisfy `passes`.
-    pub(super) fn reached(&self, mut open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+    pub(super) fn reached(&self, open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+        self.reached_over(open, passes, |_| None)
+    }
+
+    /// As `reached`; a reached value also becomes the values that `becomes` says.
+    fn reached_over<'b>(
+        &self,
+        mut open: Vec<ValueId>,
+        passes: impl Fn(NodeId) -> bool,
+        becomes: impl Fn(ValueId) -> Option<&'b Vec<ValueId>>,
+    ) -> Vec<bool> {
         let mut is_reached = vec![false; self.values.len()];
         let mut is_passed = vec![false; self.nodes.len()];
         while let Some(value) = open.pop() {
@@ -233,17 +342,31 @@ impl<'m> Dataflow<'m> {
                 let users = self.users[value as usize].iter().filter(|&&user| passes(user));
                 let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
                 open.extend(users.flat_map(|&user| self.node(user).results()));
+                open.extend(becomes(value).into_iter().flatten());
             }
         }
         is_reached
     }
 
+    /// For each node whether one of `values` is its result, or is computed from it by operands that satisfy `passes`.
+    pub(super) fn leads_to(&self, values: &[ValueId], passes: impl Fn(ValueId) -> bool) -> Vec<bool> {
+        let mut leads = vec![false; self.nodes.len()];
+        values.iter().for_each(|&value| leads[self.producer(value) as usize] = true);
+        for node in self.node_ids().rev() {
+            if leads[node as usize] {
+                let operands = self.node(node).operands.iter().filter(|&&value| passes(value));
+                operands.for_each(|&value| leads[self.producer(value) as usize] = true);
+            }
+        }
+        leads
+    }
+
     /// For each node whether a product is computed from its result.
     pub(super) fn leads_to_product(&self) -> Vec<bool> {
         let mut leads = vec![false; self.nodes.len()];
-        for (idx, node) in self.nodes.iter().enumerate().rev() {
-            let mut users = node.results().flat_map(|value| &self.users[value as usize]);
-            leads[idx] = users.any(|&user| self.node(user).class() == Some(Class::Allow) || leads[user as usize]);
+        for node in self.node_ids().rev() {
+            leads[node as usize] =
+                self.readers(node).any(|reader| self.node(reader).is_product() || leads[reader as usize]);
         }
         leads
     }
@@ -277,6 +400,11 @@ impl<'m> Dataflow<'m> {
         self.module.comp(self.frames[node.frame as usize].comp).instr(node.instr)
     }
 
+    /// The dims of a node's result, if that is one array.
+    pub(super) fn dims(&self, node: &Node) -> Option<&'m Vec<i64>> {
+        self.instr(node).shape.as_array().map(|array| &array.dims)
+    }
+
     /// Adds a computation, whose parameters are `arguments` unless it is the region itself, and returns its result.
     fn add_frame(&mut self, comp: CompId, arguments: Option<&[Vec<ValueId>]>, classes: &Classes<'_>) -> Vec<ValueId> {
         let frame = self.frames.len() as FrameId;
@@ -296,13 +424,14 @@ impl<'m> Dataflow<'m> {
         self.frames[frame as usize].values[self.module.comp(comp).root.idx()].clone()
     }
 
-    /// Whether a callee may be followed; if so, its room is subtracted.
+    /// Whether a callee may be followed; if so, it takes its room.
     fn makes_room(&mut self, comp: CompId) -> bool {
         let size = |instr: &Instruction| 1 + instr.shape.leaves().len();
-        let room: usize = self.module.comp(comp).instructions.iter().map(size).sum();
-        let left = self.call_room.checked_sub(EMPTY_CALLEE + room);
-        self.call_room = left.unwrap_or(self.call_room);
-        left.is_some()
+        let needed = EMPTY_CALLEE + self.module.comp(comp).instructions.iter().map(size).sum::<usize>();
+        let is_followed = needed <= self.room - self.taken_room;
+        self.taken_room += if is_followed { needed } else { 0 };
+        self.is_cut |= !is_followed;
+        is_followed
     }
 
     /// Adds an instruction; returns its node (the first if it has several) and its values.
@@ -444,7 +573,7 @@ impl<'m> Dataflow<'m> {
         }
         let n_results = results.len() as u32;
         let sums = self.form(instr, &operands) != DotForm::Multiply;
-        let gives_f32 = sums && classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
+        let gives_f32 = sums && classes.sum_in_f32(&instr.op) == DeviceSum::Own;
         let added = Node { frame, instr: id, kind, because, decided, gives_f32, operands, first_result, n_results };
         self.nodes.push(added);
         node
@@ -489,11 +618,12 @@ impl<'m> Dataflow<'m> {
         let arrays = operands.iter().map(|&v| (self.value(v).is_f32(), self.value(v).n_elements));
         let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
         let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
-        let (class, because) = classes.classify(self.module, instr, n_elements, self.form(instr, operands));
-        let is_of_data = operands.iter().all(|&value| self.value(value).is_data);
-        if class == Class::Allow && because == Because::Op && is_of_data {
+        let (class, because) = classes.classify(instr, n_elements, self.form(instr, operands));
+        let is_of_counts = operands.iter().all(|&value| self.value(value).is_data)
+            || operands.iter().any(|&value| self.rounds_integers(value, MAX_INTEGER_OPS) == Some(true));
+        if class == Class::Allow && because == Because::Op && is_of_counts {
             let why =
-                "it multiplies positions, counts, constants or masks alone, and integers past 256 are not all bf16";
+                "it multiplies positions, counts, constants or masks alone, or by integers past 256: not all are bf16";
             return by_op(NodeKind::Op(Class::Deny { why, spreads: false }));
         }
         let is_lowerable =
@@ -503,6 +633,31 @@ impl<'m> Dataflow<'m> {
             return by_op(NodeKind::Op(Class::Deny { why, spreads: true }));
         }
         (NodeKind::Op(class), because)
+    }
+
+    /// Whether the narrow dtype would round some of a value's integers, if these are constants and all that it holds.
+    fn rounds_integers(&self, value: ValueId, depth: u32) -> Option<bool> {
+        let (record, data) = (self.node(self.producer(value)), self.value(value));
+        let instr = self.instr(record);
+        let past = if self.low == DType::F16 { 2048 } else { 256 };
+        let rounds = |operand: &ValueId| self.rounds_integers(*operand, depth - 1);
+        match &instr.op {
+            _ if !data.is_data || depth == 0 => None,
+            Op::Constant(literal) if data.is_f32() => {
+                let is_integer = |elements: Vec<f32>| elements.iter().all(|x| x.fract() == 0.0);
+                literal.elements::<f32>().is_some_and(is_integer).then_some(!data.is_exact)
+            }
+            Op::Constant(literal) => {
+                literal.elements::<i32>().map(|elements| elements.iter().any(|x| x.unsigned_abs() > past))
+            }
+            Op::Iota { dimension } => Some(instr.shape.dims()[*dimension as usize] > i64::from(past) + 1),
+            Op::Convert | Op::Broadcast { .. } | Op::Reshape | Op::Transpose { .. } => rounds(record.operands.first()?),
+            Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply) => {
+                let all: Vec<bool> = record.operands.iter().map(rounds).collect::<Option<_>>()?;
+                Some(all.contains(&true))
+            }
+            _ => None,
+        }
     }
 
     /// The form of a dot by its sizes; `Product` for any other op.
@@ -544,33 +699,23 @@ impl<'m> Dataflow<'m> {
 /// whatever the exponential's, so it is lowered as `logistic` is; a TPU's compiler rewrites it to that.
 fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let is_one = |value: ValueId| {
-        let mut node = graph.node(graph.producer(value));
-        while let (Op::Broadcast { .. } | Op::Reshape, Some(&operand)) = (&graph.instr(node).op, node.operands.first())
-        {
-            node = graph.node(graph.producer(operand));
-        }
-        let Op::Constant(literal) = &graph.instr(node).op else { return false };
-        literal.elements::<f32>().is_some_and(|elements| elements.iter().all(|&x| x == 1.0))
-    };
-    let only_reader = |node: NodeId| match &graph.users[graph.node(node).first_result as usize][..] {
-        &[reader] => Some(reader),
-        _ => None,
+        let elements = graph.constant(value).and_then(|literal| literal.elements::<f32>());
+        elements.is_some_and(|elements| elements.iter().all(|&x| x == 1.0))
     };
     let is_sigmoid = |&exponential: &NodeId| {
-        let record = graph.node(exponential);
-        let is_denied = matches!(record.kind, NodeKind::Op(Class::Deny { .. })) && record.because == Because::Op;
-        if !is_denied || !matches!(graph.instr(record).op, Op::Unary(UnaryOp::Exp)) {
+        let is_exponential = matches!(graph.op(exponential), Op::Unary(UnaryOp::Exp));
+        if !is_exponential || !graph.node(exponential).is_denied_by_op() {
             return false;
         }
-        let Some(sum) = only_reader(exponential) else { return false };
-        let (adds, Some(divides)) = (graph.node(sum), only_reader(sum)) else { return false };
+        let Some(sum) = graph.only_reader(exponential) else { return false };
+        let (adds, Some(divides)) = (graph.node(sum), graph.only_reader(sum)) else { return false };
         let divides = graph.node(divides);
         let is_sum =
             matches!(graph.instr(adds).op, Op::Binary(BinaryOp::Add)) && adds.operands.iter().any(|&v| is_one(v));
         let is_quotient = matches!(graph.instr(divides).op, Op::Binary(BinaryOp::Divide));
         is_sum && is_quotient && divides.operands[1] == adds.first_result && is_one(divides.operands[0])
     };
-    (0..graph.nodes.len() as NodeId).filter(is_sigmoid).collect()
+    graph.node_ids().filter(is_sigmoid).collect()
 }
 
 /// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of
@@ -581,24 +726,13 @@ pub(super) fn reached(
     begins: impl Fn(NodeId) -> bool,
     is_source: impl Fn(usize) -> bool,
 ) -> Vec<bool> {
-    let mut is_reached = vec![false; body.values.len()];
-    let mut is_passed = vec![false; body.nodes.len()];
     // Results of the body, with the arrays of the next step's state that each becomes.
     let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
-    for (&before, &after) in state.iter().zip(&body.results) {
+    for (&before, &after) in state.iter().zip(&body.results).filter(|(before, _)| body.value(**before).is_f32()) {
         becomes.entry(after).or_default().push(before);
     }
-    let of_nodes = (0..body.nodes.len() as NodeId).filter(|&node| begins(node));
-    let mut open: Vec<ValueId> = of_nodes.flat_map(|node| body.node(node).results()).collect();
+    let mut open: Vec<ValueId> =
+        body.node_ids().filter(|&node| begins(node)).flat_map(|node| body.node(node).results()).collect();
     open.extend(state.iter().enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
-    while let Some(value) = open.pop() {
-        if std::mem::replace(&mut is_reached[value as usize], true) {
-            continue;
-        }
-        let users = body.users[value as usize].iter();
-        let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
-        open.extend(users.flat_map(|&user| body.node(user).results()));
-        open.extend(becomes.get(&value).into_iter().flatten().filter(|&&before| body.value(before).is_f32()));
-    }
-    is_reached
+    body.reached_over(open, |_| true, |value| becomes.get(&value))
 }

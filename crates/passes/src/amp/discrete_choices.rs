@@ -22,26 +22,12 @@ use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::masks;
 use super::policy::Because;
 use super::recurrences::of_products_alone;
+use super::surroundings::{Known, RegionContext};
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::decisions::{calls_regions, choice, precision_class};
 use bf16scope_hlo::ops::precision::{Choice, Class};
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
-
-/// The surroundings of a region, or of an op that runs regions. An empty list says nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RegionContext {
-    /// For each operand whether it is computed from a product.
-    pub learned: Vec<bool>,
-    /// For each operand whether it is computed from products, and from no result of a loop or a branch.
-    pub of_products_alone: Vec<bool>,
-    /// For each operand whether it is the same in every run.
-    pub constant: Vec<bool>,
-    /// For each result whether a choice depends on it, with no product between.
-    pub scores: Vec<bool>,
-    /// Whether the program returns a loss, and this region is not on the way to it.
-    pub is_backward: bool,
-}
 
 /// The choices of a region, or of the regions that an op runs.
 #[derive(Clone, Debug, Default)]
@@ -55,8 +41,13 @@ pub(super) struct Choices {
     pub learned: Vec<bool>,
     /// For each node that runs regions the surroundings of these, in the order of its attributes.
     pub around: BTreeMap<NodeId, Vec<RegionContext>>,
-    /// For each node that runs regions, for each operand and for each result whether it is a score.
-    pub of_regions: BTreeMap<NodeId, (Vec<bool>, Vec<bool>)>,
+}
+
+impl Choices {
+    /// The surroundings of the last region that a node runs: of a loop's body, or of a branch.
+    pub(super) fn last_around(&self, node: NodeId) -> Option<&RegionContext> {
+        self.around.get(&node)?.last()
+    }
 }
 
 /// The flow of values through an op that runs regions.
@@ -92,14 +83,14 @@ pub(super) fn discrete_choices(
         search.follow(node, is_choice[node as usize], through);
     }
     let Search { is_score, mut choices, .. } = search;
-    choices.scores = flags(graph.parameters(), &is_score);
-    choices.learned = flags(graph.results.iter().copied(), &facts.learned);
+    choices.scores = picked(graph.parameters(), &is_score);
+    choices.learned = graph.results.iter().map(|&value| facts.values[value as usize].is_learned).collect();
     choices
 }
 
-/// The flags of some values.
-fn flags(values: impl Iterator<Item = ValueId>, is_marked: &[bool]) -> Vec<bool> {
-    values.map(|value| is_marked[value as usize]).collect()
+/// The facts about some values.
+fn picked<F: Copy>(values: impl Iterator<Item = ValueId>, facts: &[F]) -> Vec<F> {
+    values.map(|value| facts[value as usize]).collect()
 }
 
 /// Facts about the nodes and values of a region, on which choices depend.
@@ -109,12 +100,8 @@ struct Facts<'a> {
     around: &'a RegionContext,
     /// For each node whether the loss depends on it; `None` in a region that computes none.
     leads_to_loss: Option<Vec<bool>>,
-    /// For each value whether it is the same in every run.
-    is_constant: Vec<bool>,
-    /// For each value whether it is computed from products, and from no result of a loop or a branch.
-    of_products_alone: Vec<bool>,
-    /// For each value whether it is computed from a product.
-    learned: Vec<bool>,
+    /// The facts about each value.
+    values: Vec<Known>,
 }
 
 impl<'a> Facts<'a> {
@@ -124,19 +111,19 @@ impl<'a> Facts<'a> {
         around: &'a RegionContext,
         through: &mut RunsRegions<'_>,
     ) -> Facts<'a> {
-        let mut facts = Facts {
-            graph,
-            kind,
-            around,
-            leads_to_loss: if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None },
-            is_constant: masks::constants(graph, &around.constant),
-            of_products_alone: of_products_alone(graph, &around.of_products_alone),
-            learned: vec![false; graph.values.len()],
-        };
-        for node in 0..graph.nodes.len() as NodeId {
+        let of_products_alone = of_products_alone(graph, &around.operands);
+        let known = masks::constants(graph, &around.operands).into_iter().zip(of_products_alone);
+        let known = known.map(|(is_constant, is_of_products_alone)| Known {
+            is_learned: false,
+            is_of_products_alone,
+            is_constant,
+        });
+        let leads_to_loss = if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None };
+        let mut facts = Facts { graph, kind, around, leads_to_loss, values: known.collect() };
+        for node in graph.node_ids() {
             let are_learned = facts.are_learned(node, through);
             for (value, is_learned) in graph.node(node).results().zip(are_learned) {
-                facts.learned[value as usize] = is_learned;
+                facts.values[value as usize].is_learned = is_learned;
             }
         }
         facts
@@ -144,40 +131,33 @@ impl<'a> Facts<'a> {
 
     /// For each result of a node whether it is computed from a product, given the same of the nodes before it.
     fn are_learned(&self, node: NodeId, through: &mut RunsRegions<'_>) -> Vec<bool> {
-        let record = self.graph.node(node);
+        let (record, op) = (self.graph.node(node), self.graph.op(node));
         let n_results = record.n_results as usize;
-        let op = &self.graph.instr(record).op;
         if record.kind == NodeKind::Parameter {
-            self.around.learned.clone()
+            self.around.learned()
         } else if calls_regions(op) {
             through(op, self.context(node, vec![false; n_results])).learned
         } else {
-            let is_learned = || record.operands.iter().any(|&value| self.learned[value as usize]);
+            let is_learned = || record.operands.iter().any(|&value| self.values[value as usize].is_learned);
             vec![self.multiplies(node) || is_learned(); n_results]
         }
     }
 
     /// The surroundings of the regions that a node runs, given which of its results are scores.
     fn context(&self, node: NodeId, scores: Vec<bool>) -> RegionContext {
-        let operands = || self.graph.node(node).operands.iter().copied();
-        RegionContext {
-            learned: flags(operands(), &self.learned),
-            of_products_alone: flags(operands(), &self.of_products_alone),
-            constant: flags(operands(), &self.is_constant),
-            scores,
-            is_backward: self.is_backward(node),
-        }
+        let operands = picked(self.graph.node(node).operands.iter().copied(), &self.values);
+        RegionContext { operands, scores, is_backward: self.is_backward(node) }
     }
 
     /// Whether a product may be lowered. An average that asks for full precision passes scores on as they are.
     fn is_product(&self, node: NodeId) -> bool {
         let record = self.graph.node(node);
-        record.class() == Some(Class::Allow) && record.because != Because::Exact
+        record.is_product() && record.because != Because::Exact
     }
 
     /// Whether a node is a product of any dtype, or may hold some.
     fn multiplies(&self, node: NodeId) -> bool {
-        let op = &self.graph.instr(self.graph.node(node)).op;
+        let op = self.graph.op(node);
         precision_class(self.graph.module, op) == Class::Allow || calls_regions(op)
     }
 
@@ -189,15 +169,12 @@ impl<'a> Facts<'a> {
     fn leads_to_product(&self) -> Vec<bool> {
         let graph = self.graph;
         let mut leads_to_product = vec![false; graph.nodes.len()];
-        let mark = |leads_to_product: &mut Vec<bool>, value: ValueId| {
-            leads_to_product[graph.producer(value) as usize] = true;
-        };
         if self.kind == RegionKind::Body {
-            graph.results.iter().for_each(|&value| mark(&mut leads_to_product, value));
+            graph.results.iter().for_each(|&value| leads_to_product[graph.producer(value) as usize] = true);
         }
-        for node in (0..graph.nodes.len() as NodeId).rev() {
+        for node in graph.node_ids().rev() {
             if self.is_product(node) || self.multiplies(node) || leads_to_product[node as usize] {
-                graph.node(node).operands.iter().for_each(|&value| mark(&mut leads_to_product, value));
+                graph.makers(node).for_each(|maker| leads_to_product[maker as usize] = true);
             }
         }
         leads_to_product
@@ -209,15 +186,14 @@ impl<'a> Facts<'a> {
         let leads_to_product = self.leads_to_product();
         let numbers = numbers(graph, &leads_to_product);
         let leads_on = |node: NodeId| self.multiplies(node) || leads_to_product[node as usize];
-        let is_choice = |node: NodeId| is_choice(graph, graph.node(node), &self.learned);
-        let values = [&self.learned[..], &self.is_constant];
-        let masks = masks::masks(graph, kind, values, &|node| self.is_backward(node), &leads_on, &is_choice);
+        let is_choice = |node: NodeId| is_choice(graph, graph.node(node), &self.values);
+        let masks = masks::masks(graph, kind, &self.values, &|node| self.is_backward(node), &leads_on, &is_choice);
         let chooses = |node: NodeId| {
             let idx = node as usize;
-            let compares = || matches!(graph.instr(graph.node(node)).op, Op::Compare { .. });
+            let compares = || matches!(graph.op(node), Op::Compare { .. });
             leads_to_product[idx] && is_choice(node) || masks[idx] || numbers[idx] && compares()
         };
-        (0..graph.nodes.len() as NodeId).map(chooses).collect()
+        graph.node_ids().map(chooses).collect()
     }
 }
 
@@ -233,7 +209,7 @@ impl Search<'_> {
     /// Marks a value on which the choice of a node depends.
     fn mark(&mut self, value: ValueId, choice: NodeId) {
         let graph = self.facts.graph;
-        if graph.value(value).is_f32() && self.facts.learned[value as usize] {
+        if graph.value(value).is_f32() && self.facts.values[value as usize].is_learned {
             self.is_score[value as usize] = true;
             self.choices.of_node[graph.producer(value) as usize].get_or_insert(choice);
         }
@@ -242,17 +218,14 @@ impl Search<'_> {
     /// Marks the operands of a node that chooses, or on which a choice depends.
     fn follow(&mut self, node: NodeId, is_choice: bool, through: &mut RunsRegions<'_>) {
         let facts = self.facts;
-        let record = facts.graph.node(node);
-        let op = &facts.graph.instr(record).op;
+        let (record, op) = (facts.graph.node(node), facts.graph.op(node));
         let choice = self.choices.of_node[node as usize];
         // An op that computes scores: all its operands count, but not the numbers by which it looks rows up.
         let computes = || !facts.is_product(node) && !matches!(record.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
         let mut operand_scores = None;
         if calls_regions(op) {
-            let result_scores = flags(record.results(), &self.is_score);
-            let op_result = through(op, facts.context(node, result_scores.clone()));
+            let op_result = through(op, facts.context(node, picked(record.results(), &self.is_score)));
             self.choices.around.insert(node, op_result.around);
-            self.choices.of_regions.insert(node, (op_result.scores.clone(), result_scores));
             operand_scores = Some(op_result.scores);
         } else if !(choice.is_some() && computes() || is_choice) {
             return;
@@ -266,7 +239,7 @@ impl Search<'_> {
 }
 
 /// Whether a node chooses by its operands, whatever its result is used for.
-fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
+fn is_choice(graph: &Dataflow<'_>, node: &Node, values: &[Known]) -> bool {
     let op = &graph.instr(node).op;
     match choice(op) {
         Choice::Never => false,
@@ -275,7 +248,7 @@ fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
         Choice::OfIntegers => graph.value(node.first_result).dtype.is_some_and(DType::is_integer),
         Choice::OfOrder => {
             let is_equality = matches!(op, Op::Compare { direction: Comparison::Eq | Comparison::Ne, .. });
-            !is_equality && node.operands.iter().all(|&value| learned[value as usize])
+            !is_equality && node.operands.iter().all(|&value| values[value as usize].is_learned)
         }
     }
 }
@@ -284,14 +257,13 @@ fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
 /// it says whether a step is taken, not which way each element goes.
 fn numbers(graph: &Dataflow<'_>, leads_to_product: &[bool]) -> Vec<bool> {
     let mut numbers = vec![false; graph.nodes.len()];
-    for node in (0..graph.nodes.len() as NodeId).rev() {
-        let record = graph.node(node);
-        numbers[node as usize] = record.results().any(|value| {
+    for node in graph.node_ids().rev() {
+        numbers[node as usize] = graph.node(node).results().any(|value| {
             let is_truth = graph.value(value).dtype == Some(DType::Pred) && graph.value(value).n_elements > 1;
             let makes_integers = |&user: &NodeId| {
                 let user_node = graph.node(user);
                 let dtype = graph.value(user_node.first_result).dtype;
-                let decides = match graph.instr(user_node).op {
+                let decides = match graph.op(user) {
                     Op::Convert => true,
                     Op::Select => user_node.operands[0] == value,
                     _ => false,

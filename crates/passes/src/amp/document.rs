@@ -6,68 +6,85 @@ use super::policy::{Accumulate, Boundary, LowDType, PRESETS, Policy, PolicyError
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A policy as a YAML document writes it: absent keys keep the value of the preset. Convert it with
-/// [`Policy::try_from`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyDocument {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    preset: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dtype: Option<LowDType>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allow: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deny: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    island: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keep: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reach: Option<Reach>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rounds: Option<Rounds>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    narrow: Option<Vec<Narrow>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    accumulate: Option<Accumulate>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sums: Option<Sums>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    choices: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    losses: Option<Vec<usize>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<Vec<usize>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    decided: Option<Vec<Decided>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    infer: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    clear: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    min_elements: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    results: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deny_spreads: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unstored: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    logits: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tables: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    moved: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loops: Option<Boundary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    carried: Option<Boundary>,
+/// Declares the type of a document, whose keys are all optional.
+macro_rules! document {
+    ($(#[$about:meta])* pub struct PolicyDocument { $($key:ident: $value:ty,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct PolicyDocument {
+            $(#[serde(skip_serializing_if = "Option::is_none")] $key: Option<$value>,)*
+        }
+
+        impl PolicyDocument {
+            /// The names of the keys that the document has.
+            fn keys(&self) -> impl Iterator<Item = &'static str> {
+                let keys = [$(self.$key.as_ref().map(|_| stringify!($key)),)*];
+                keys.into_iter().flatten()
+            }
+        }
+    };
 }
+
+document! {
+    /// A policy as a YAML document writes it: absent keys keep the value of the preset. Convert it with
+    /// [`Policy::try_from`].
+    pub struct PolicyDocument {
+        preset: String,
+        dtype: LowDType,
+        allow: Vec<String>,
+        deny: Vec<String>,
+        island: Vec<String>,
+        keep: Vec<String>,
+        reach: Reach,
+        rounds: Rounds,
+        narrow: Vec<Narrow>,
+        accumulate: Accumulate,
+        sums: Sums,
+        choices: Boundary,
+        losses: Vec<usize>,
+        data: Vec<usize>,
+        decided: Vec<Decided>,
+        infer: Vec<String>,
+        clear: Vec<String>,
+        min_elements: i64,
+        parameters: Boundary,
+        results: Boundary,
+        loss: Boundary,
+        deny_spreads: bool,
+        unstored: Boundary,
+        logits: Boundary,
+        tables: Boundary,
+        moved: Boundary,
+        loops: Boundary,
+        carried: Boundary,
+    }
+}
+
+/// Writes what is alike for all keys that hold a field of the policy as it is.
+macro_rules! fields {
+    ($($field:ident)*) => {
+        /// Sets the fields of a policy that a document has.
+        fn set_fields(policy: &mut Policy, document: PolicyDocument) {
+            $(if let Some(value) = document.$field {
+                policy.$field = value;
+            })*
+        }
+
+        /// A document with the fields in which a policy differs from another.
+        fn changed_fields(policy: &Policy, before: &Policy) -> PolicyDocument {
+            fn changed<T: PartialEq + Clone>(value: &T, before: &T) -> Option<T> {
+                (value != before).then(|| value.clone())
+            }
+            PolicyDocument { $($field: changed(&policy.$field, &before.$field),)* ..PolicyDocument::default() }
+        }
+    };
+}
+
+fields!(
+    dtype keep min_elements parameters results loss accumulate sums reach deny_spreads unstored logits tables moved
+    loops carried choices data decided
+);
 
 /// Which values within reach are narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,31 +126,20 @@ impl Rounds {
     }
 }
 
-/// `Lower` if the list contains `which`.
-fn boundary(narrow: &[Narrow], which: Narrow) -> Boundary {
-    if narrow.contains(&which) { Boundary::Lower } else { Boundary::Keep }
+impl Narrow {
+    /// Sets the policy's fields for this list.
+    fn apply(narrow: &[Narrow], policy: &mut Policy) {
+        let boundary = |which| if narrow.contains(&which) { Boundary::Lower } else { Boundary::Keep };
+        policy.parameters = boundary(Narrow::Parameters);
+        policy.results = boundary(Narrow::Results);
+        policy.loss = boundary(Narrow::Loss);
+    }
 }
 
 impl PolicyDocument {
     /// The deprecated keys of the document.
     fn old_keys(&self) -> Vec<OldKey> {
-        let is_present = |key: &&OldKey| match key.name {
-            "infer" => self.infer.is_some(),
-            "clear" => self.clear.is_some(),
-            "min_elements" => self.min_elements.is_some(),
-            "parameters" => self.parameters.is_some(),
-            "results" => self.results.is_some(),
-            "loss" => self.loss.is_some(),
-            "deny_spreads" => self.deny_spreads.is_some(),
-            "unstored" => self.unstored.is_some(),
-            "logits" => self.logits.is_some(),
-            "tables" => self.tables.is_some(),
-            "moved" => self.moved.is_some(),
-            "loops" => self.loops.is_some(),
-            "carried" => self.carried.is_some(),
-            _ => false,
-        };
-        OLD_KEYS.iter().filter(is_present).copied().collect()
+        OLD_KEYS.into_iter().filter(|key| self.keys().any(|name| name == key.name)).collect()
     }
 
     /// The policy of the document's preset.
@@ -146,15 +152,12 @@ impl TryFrom<PolicyDocument> for Policy {
     type Error = PolicyError;
 
     fn try_from(document: PolicyDocument) -> Result<Policy, PolicyError> {
-        let warnings = document.old_keys().iter().map(OldKey::warning).collect();
         let mut base = document.base()?;
         if let Some(rounds) = document.rounds {
             rounds.apply(&mut base);
         }
         if let Some(narrow) = &document.narrow {
-            base.parameters = boundary(narrow, Narrow::Parameters);
-            base.results = boundary(narrow, Narrow::Results);
-            base.loss = boundary(narrow, Narrow::Loss);
+            Narrow::apply(narrow, &mut base);
         }
         // An op that the document lists leaves the preset's lists.
         let lists = [&document.allow, &document.infer, &document.clear, &document.deny, &document.island];
@@ -163,36 +166,16 @@ impl TryFrom<PolicyDocument> for Policy {
             let rest = list.iter().filter(|op| !named.contains(op));
             rest.chain(listed.iter().flatten()).cloned().collect::<Vec<String>>()
         };
-        let policy = Policy {
-            dtype: document.dtype.unwrap_or(base.dtype),
-            allow: merge(&document.allow, &base.allow),
-            infer: merge(&document.infer, &base.infer),
-            clear: merge(&document.clear, &base.clear),
-            deny: merge(&document.deny, &base.deny),
-            island: merge(&document.island, &base.island),
-            keep: document.keep.unwrap_or(base.keep),
-            min_elements: document.min_elements.unwrap_or(base.min_elements),
-            parameters: document.parameters.unwrap_or(base.parameters),
-            results: document.results.unwrap_or(base.results),
-            loss: document.loss.unwrap_or(base.loss),
-            accumulate: document.accumulate.unwrap_or(base.accumulate),
-            sums: document.sums.unwrap_or(base.sums),
-            reach: document.reach.unwrap_or(base.reach),
-            deny_spreads: document.deny_spreads.unwrap_or(base.deny_spreads),
-            unstored: document.unstored.unwrap_or(base.unstored),
-            logits: document.logits.unwrap_or(base.logits),
-            tables: document.tables.unwrap_or(base.tables),
-            moved: document.moved.unwrap_or(base.moved),
-            loops: document.loops.unwrap_or(base.loops),
-            carried: document.carried.unwrap_or(base.carried),
-            choices: document.choices.unwrap_or(base.choices),
-            losses: document.losses.or(base.losses),
-            data: document.data.unwrap_or(base.data),
-            decided: document.decided.unwrap_or(base.decided),
-            warnings,
-        };
-        policy.check()?;
-        Ok(policy)
+        base.allow = merge(&document.allow, &base.allow);
+        base.infer = merge(&document.infer, &base.infer);
+        base.clear = merge(&document.clear, &base.clear);
+        base.deny = merge(&document.deny, &base.deny);
+        base.island = merge(&document.island, &base.island);
+        base.losses = document.losses.clone().or(base.losses);
+        base.warnings = document.old_keys().iter().map(OldKey::warning).collect();
+        set_fields(&mut base, document);
+        base.check()?;
+        Ok(base)
     }
 }
 
@@ -244,10 +227,9 @@ fn differing(policy: &Policy, preset: String) -> Option<PolicyDocument> {
         [(policy.parameters, Narrow::Parameters), (policy.results, Narrow::Results), (policy.loss, Narrow::Loss)];
     let narrow: Vec<Narrow> =
         narrow.into_iter().filter(|(is, _)| *is == Boundary::Lower).map(|(_, name)| name).collect();
-    let is_as_narrow = (policy.parameters, policy.results, policy.loss) == (base.parameters, base.results, base.loss);
-    fn changed<T: PartialEq + Clone>(value: &T, base: &T) -> Option<T> {
-        (value != base).then(|| value.clone())
-    }
+    let rounds = rounds.filter(|_| after != base);
+    Narrow::apply(&narrow, &mut after);
+    let is_as_narrow = (after.parameters, after.results, after.loss) == (base.parameters, base.results, base.loss);
     let document = PolicyDocument {
         preset: Some(preset),
         dtype: Some(policy.dtype),
@@ -256,25 +238,10 @@ fn differing(policy: &Policy, preset: String) -> Option<PolicyDocument> {
         clear: added(&policy.clear, &base.clear),
         deny: added(&policy.deny, &base.deny),
         island: added(&policy.island, &base.island),
-        keep: changed(&policy.keep, &base.keep),
-        min_elements: changed(&policy.min_elements, &base.min_elements),
-        reach: changed(&policy.reach, &base.reach),
-        rounds: rounds.filter(|_| after != base),
+        rounds,
         narrow: (!is_as_narrow).then_some(narrow),
-        accumulate: changed(&policy.accumulate, &base.accumulate),
-        sums: changed(&policy.sums, &base.sums),
-        choices: changed(&policy.choices, &base.choices),
-        deny_spreads: changed(&policy.deny_spreads, &after.deny_spreads),
-        unstored: changed(&policy.unstored, &after.unstored),
-        logits: changed(&policy.logits, &after.logits),
-        tables: changed(&policy.tables, &after.tables),
-        moved: changed(&policy.moved, &after.moved),
-        loops: changed(&policy.loops, &after.loops),
-        carried: changed(&policy.carried, &after.carried),
         losses: policy.losses.clone(),
-        data: changed(&policy.data, &base.data),
-        decided: changed(&policy.decided, &base.decided),
-        ..PolicyDocument::default()
+        ..changed_fields(policy, &after)
     };
     let again = Policy::try_from(document.clone()).ok()?;
     let warnings = policy.warnings.clone();
@@ -282,23 +249,13 @@ fn differing(policy: &Policy, preset: String) -> Option<PolicyDocument> {
 }
 
 impl PolicyDocument {
-    /// The number of keys, to choose the shortest document. Deprecated keys count as any other.
+    /// The number of keys and of listed ops, to choose the shortest document. Deprecated keys count as any other.
     fn n_keys(&self) -> usize {
         let is_default = self.preset.as_deref() == Some("default");
-        let n_ops = [&self.allow, &self.infer, &self.clear, &self.deny, &self.island];
-        let n_ops: usize = n_ops.into_iter().flatten().map(Vec::len).sum();
-        let n_listed = [
-            self.keep.is_some(),
-            self.min_elements.is_some(),
-            self.reach.is_some(),
-            self.rounds.is_some(),
-            self.narrow.is_some(),
-            self.accumulate.is_some(),
-            self.sums.is_some(),
-            self.choices.is_some(),
-            self.decided.is_some(),
-        ];
-        2 * (n_listed.into_iter().filter(|is| *is).count() + self.old_keys().len() + n_ops) + usize::from(!is_default)
+        let lists = [&self.allow, &self.infer, &self.clear, &self.deny, &self.island];
+        let n_ops: usize = lists.into_iter().flatten().map(Vec::len).sum();
+        let n_keys = self.keys().filter(|name| !["allow", "deny", "island"].contains(name)).count();
+        2 * (n_keys + n_ops) + usize::from(!is_default)
     }
 }
 

@@ -29,24 +29,25 @@ enum Source {
 /// read it.
 pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_input: &[bool]) -> Vec<Fused> {
     let sources = sources(graph);
-    let nodes = || 0..graph.nodes.len() as NodeId;
-    let users = |node: NodeId| graph.node(node).results().flat_map(|value| graph.users[value as usize].iter().copied());
     let source = |node: NodeId| match sources[graph.node(node).first_result as usize] {
         // A value that is not a function of another is its own source.
         Source::One(value) if graph.producer(value) != node => Some(value),
         _ => None,
     };
     // A node whose result only the function itself reads.
-    let is_inside = |node: NodeId| source(node).is_some() && users(node).all(|user| source(user) == source(node));
+    let is_inside = |&node: &NodeId| {
+        let mut users = graph.readers(node).peekable();
+        users.peek().is_some() && source(node).is_some() && users.all(|user| source(user) == source(node))
+    };
     let mut is_within = vec![false; graph.nodes.len()];
-    for node in nodes().filter(|&node| is_inside(node) && users(node).next().is_some()) {
+    for node in graph.node_ids().filter(is_inside) {
         is_within[node as usize] = true;
-        users(node).for_each(|end| is_within[end as usize] = true);
+        graph.readers(node).for_each(|end| is_within[end as usize] = true);
     }
     let mut is_read_narrow = vec![false; graph.nodes.len()];
-    for node in nodes().rev() {
-        is_read_narrow[node as usize] = users(node).filter(|&user| !is_within[user as usize]).any(|user| {
-            let is_move = graph.node(user).class() == Some(Class::Clear);
+    for node in graph.node_ids().rev() {
+        is_read_narrow[node as usize] = graph.readers(node).filter(|&user| !is_within[user as usize]).any(|user| {
+            let is_move = graph.node(user).is_clear();
             assignment.low[user as usize] || is_move && is_read_narrow[user as usize]
         });
     }
@@ -61,13 +62,13 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_inpu
     };
     let unstored = |node: NodeId| {
         // A gradient finds the maximum's operand by equality; if only one side were rounded, neither would be equal.
-        let is_compared = users(node)
-            .any(|user| matches!(graph.instr(graph.node(user)).op, Op::Compare { .. }) && source(user) == source(node));
+        let compares = |user: NodeId| matches!(graph.op(user), Op::Compare { .. }) && source(user) == source(node);
+        let is_compared = graph.readers(node).any(compares);
         let is_given = is_input[graph.node(node).first_result as usize];
-        let is_stored = is_read_narrow[node as usize] && users(node).count() > 1 && !is_compared && !is_given;
+        let is_stored = is_read_narrow[node as usize] && graph.readers(node).count() > 1 && !is_compared && !is_given;
         Fused { node, from: None, rule: if is_stored { Rule::RoundedOnce } else { Rule::Fused } }
     };
-    nodes().filter(is_open).map(unstored).collect()
+    graph.node_ids().filter(is_open).map(unstored).collect()
 }
 
 /// The source of each value.

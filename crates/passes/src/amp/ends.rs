@@ -50,7 +50,7 @@ impl Ends {
     ) -> Ends {
         let class = |node: NodeId| graph.node(node).class();
         let is_soft = |node: NodeId| matches!(class(node), Some(Class::Infer | Class::Clear));
-        let nodes = || 0..graph.nodes.len() as NodeId;
+        let nodes = || graph.node_ids();
         let mut spreads: Vec<bool> =
             nodes().map(|node| matches!(class(node), Some(Class::Deny { spreads: true, .. }))).collect();
         let n = graph.nodes.len();
@@ -100,11 +100,11 @@ impl Ends {
     fn spread(&mut self, graph: &Dataflow<'_>, policy: &Policy, spreads: &[bool]) {
         let is_of_product = self.of_products(graph);
         let mut origin: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
-        for node in 0..graph.nodes.len() as NodeId {
+        for node in graph.node_ids() {
             let (idx, record) = (node as usize, graph.node(node));
             let is_add = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add));
             let is_end = !policy.deny_spreads && is_add && is_of_product[idx];
-            if is_end || !matches!(record.class(), Some(Class::Infer | Class::Clear)) {
+            if is_end || !record.is_soft() {
                 continue;
             }
             let mut makers = record.operands.iter().map(|&value| graph.producer(value) as usize);
@@ -147,6 +147,6 @@ fn differentiates(graph: &Dataflow<'_>, leads_to_loss: &[bool], spreads: &[bool]
     graph.nodes.iter().enumerate().any(|(node, record)| {
         let mut makers = record.operands.iter().map(|&value| graph.producer(value) as usize);
         is_of_loss[node] = makers.any(|maker| is_of_loss[maker] || leads_to_loss[maker] && spreads[maker]);
-        is_of_loss[node] && record.class() == Some(Class::Allow)
+        is_of_loss[node] && record.is_product()
     })
 }

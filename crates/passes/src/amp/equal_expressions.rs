@@ -5,11 +5,11 @@
 //! their broadcasts stay separate nodes, each decided by its own readers: they are written in the dtype of each.
 
 use super::ids::{NodeId, ValueId};
+use crate::{hash_debug, is_tied};
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{calls_regions, has_side_effect, is_placement};
 use bf16scope_hlo::{CompId, Instruction, Literal, Module, Op};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The most instructions in which the computations that two reductions apply are compared.
@@ -47,11 +47,11 @@ impl Expressions {
         instr.shape.hash(&mut hasher);
         match (&instr.op, instr.op.called()) {
             (Op::Constant(Literal::Array { shape, bytes }), _) => (shape, bytes).hash(&mut hasher),
-            (op, called) if called.is_empty() => write_debug(&mut hasher, op),
+            (op, called) if called.is_empty() => hash_debug(&mut hasher, op),
             (op, called) => {
                 let mut nameless = op.clone();
                 nameless.for_each_called_mut(&mut |callee| *callee = module.entry);
-                write_debug(&mut hasher, &nameless);
+                hash_debug(&mut hasher, &nameless);
                 called.iter().for_each(|&comp| self.of_applied(module, comp).hash(&mut hasher));
             }
         }
@@ -143,24 +143,11 @@ fn is_function(instr: &Instruction) -> bool {
     let is_call = matches!(instr.op, Op::Call { .. } | Op::AllReduce(_) | Op::Opaque(_));
     let is_copy = matches!(instr.op, Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy));
     let is_custom_call = matches!(instr.op, Op::CustomCall(_)) && !is_placement(&instr.op);
-    !crate::is_tied(instr)
+    !is_tied(instr)
         && !has_side_effect(&instr.op)
         && !calls_regions(&instr.op)
         && !is_call
         && !is_copy
         && !is_custom_call
         && instr.unmodelled == Default::default()
-}
-
-/// Hashes the `Debug` form, as an op may hold floats.
-fn write_debug(hasher: &mut DefaultHasher, op: &Op) {
-    struct ToHasher<'a>(&'a mut DefaultHasher);
-    impl fmt::Write for ToHasher<'_> {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.write(text.as_bytes());
-            Ok(())
-        }
-    }
-    let written = write!(ToHasher(hasher), "{op:?}");
-    debug_assert!(written.is_ok(), "a hasher takes all that is written");
 }

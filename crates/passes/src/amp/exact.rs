@@ -15,28 +15,22 @@
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::loss::losses;
 use super::narrow;
-use super::policy::{Because, Classes, LowDType};
+use super::policy::{Because, Classes};
 use super::sums::sums_narrow;
-use bf16scope_hlo::ops::decisions::list_names;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, Comparison, OperandPrecision, PrecisionConfig, UnaryOp};
-use bf16scope_hlo::{ArrayShape, CompId, DType, Literal, Module, Op};
+use bf16scope_hlo::{ArrayShape, CompId, DType, Literal, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most elements that are evaluated for one region. Interpolation weights from 512 to 1,024 are half a million,
 /// computed in some twenty steps.
 const MAX_NUMBERS: i64 = 1 << 24;
 
-/// Builds the graph of a region of a verified module; products that are exact in the narrow dtype are of class allow.
-pub(super) fn graph<'m>(
-    module: &'m Module,
-    comp: CompId,
-    classes: &Classes<'_>,
-    low: LowDType,
-    call_room: usize,
-) -> Dataflow<'m> {
-    let mut graph = Dataflow::build(module, comp, classes, low, call_room);
-    for product in products(&graph, comp == module.entry) {
+/// Builds the graph of a region of a verified module, to which calls may add `room`; products that are exact in the
+/// narrow dtype are of class allow.
+pub(super) fn graph<'m>(classes: &Classes<'m>, comp: CompId, room: usize) -> Dataflow<'m> {
+    let mut graph = Dataflow::build(classes, comp, room);
+    for product in products(&graph, comp == classes.module.entry) {
         let node = &mut graph.nodes[product as usize];
         (node.kind, node.because) = (NodeKind::Op(Class::Allow), Because::Exact);
     }
@@ -48,12 +42,10 @@ pub(super) fn graph<'m>(
 
 fn products(graph: &Dataflow<'_>, is_entry: bool) -> Vec<NodeId> {
     let asks = |&node: &NodeId| {
-        let record = graph.node(node);
-        let is_denied = matches!(record.kind, NodeKind::Op(Class::Deny { .. })) && record.because == Because::Op;
-        is_denied && matches!(&graph.instr(record).op, Op::Dot { precision, .. } if asks_for_digits(precision))
+        let is_asked = matches!(graph.op(node), Op::Dot { precision, .. } if asks_for_digits(precision));
+        is_asked && graph.node(node).is_denied_by_op()
     };
-    let nodes = || 0..graph.nodes.len() as NodeId;
-    let mut exact_products: Vec<NodeId> = nodes().filter(asks).collect();
+    let mut exact_products: Vec<NodeId> = graph.node_ids().filter(asks).collect();
     if !exact_products.is_empty() {
         let is_between = between(graph, is_entry);
         let mut constants = Constants { graph, numbers: BTreeMap::new(), room: MAX_NUMBERS };
@@ -73,28 +65,23 @@ fn asks_for_digits(precision: &PrecisionConfig) -> bool {
 /// For each node whether it lies between two ordinary products, and every way to a loss goes through a product.
 fn between(graph: &Dataflow<'_>, is_entry: bool) -> Vec<bool> {
     let n = graph.nodes.len();
-    let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
-    let passes =
-        |node: NodeId| matches!(graph.node(node).class(), Some(Class::Infer | Class::Clear | Class::Deny { .. }));
+    let is_product = |node: NodeId| graph.node(node).is_product();
+    let passes = |node: NodeId| graph.node(node).passes();
     let mut leads_to_loss = vec![false; n];
     // A result of another region may be a loss outside.
     let ends = if is_entry { losses(graph) } else { graph.results.clone() };
     ends.into_iter().for_each(|value| leads_to_loss[graph.producer(value) as usize] = true);
     let mut leads_to_product = vec![false; n];
-    for node in (0..n as NodeId).rev() {
-        let users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
-        for &user in users.filter(|&&user| !is_product(user)) {
-            leads_to_loss[node as usize] |= leads_to_loss[user as usize];
-            leads_to_product[node as usize] |= leads_to_product[user as usize] && passes(user);
+    for node in graph.node_ids().rev() {
+        for user in graph.readers(node) {
+            leads_to_loss[node as usize] |= leads_to_loss[user as usize] && !is_product(user);
+            leads_to_product[node as usize] |= is_product(user) || leads_to_product[user as usize] && passes(user);
         }
-        let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
-        leads_to_product[node as usize] |= users.any(|&user| is_product(user));
     }
     let mut is_of_product = vec![false; n];
-    for node in 0..n as NodeId {
+    for node in graph.node_ids() {
         let goes_on = |maker: NodeId| is_of_product[maker as usize] && !leads_to_loss[maker as usize] && passes(maker);
-        let mut makers = graph.node(node).operands.iter().map(|&value| graph.producer(value));
-        is_of_product[node as usize] = makers.any(|maker| is_product(maker) || goes_on(maker));
+        is_of_product[node as usize] = graph.makers(node).any(|maker| is_product(maker) || goes_on(maker));
     }
     (0..n).map(|node| is_of_product[node] && leads_to_product[node] && !leads_to_loss[node]).collect()
 }
@@ -170,8 +157,7 @@ impl Constants<'_> {
         if self.room < 0 || shape.has_dynamic() {
             return None;
         }
-        let names = list_names(self.graph.module, &instr.op);
-        let all = apply(&instr.op, shape, &operands, names.iter().any(|name| name == "reduce:add"))?;
+        let all = apply(&instr.op, shape, &operands, self.graph.is_called(node, "reduce:add"))?;
         let all = all.into_iter().map(|x| rounded(x, shape.dtype)).collect::<Option<Vec<f64>>>()?;
         Some(Numbers { shape: shape.clone(), all })
     }
@@ -243,11 +229,8 @@ fn apply(op: &Op, shape: &ArrayShape, operands: &[&Numbers], is_sum: bool) -> Op
         }
         Op::Transpose { permutation } => {
             let operand_strides = strides(&operands.first()?.shape.dims);
-            moved(
-                shape,
-                operand(0)?,
-                &permutation.iter().map(|&axis| operand_strides[axis as usize]).collect::<Vec<_>>(),
-            )
+            let steps: Vec<usize> = permutation.iter().map(|&axis| operand_strides[axis as usize]).collect();
+            moved(shape, operand(0)?, &steps)
         }
         Op::Reduce { dimensions, .. } if is_sum && operands.len() == 2 => {
             let summed = &operands[0];

@@ -10,6 +10,7 @@ use super::narrow;
 use super::parts::{self, Parts};
 use super::policy::Boundary;
 use crate::is_tied;
+use crate::tidy::keep_only;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, PadDim, UnaryOp};
 use bf16scope_hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
@@ -113,8 +114,23 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         &self.graph.frames[self.frame as usize].values[id.idx()]
     }
 
+    fn node(&self, id: InstrId) -> Option<NodeId> {
+        self.graph.frames[self.frame as usize].nodes[id.idx()]
+    }
+
     fn is_low(&self, value: ValueId) -> bool {
         self.assignment.value_low[value as usize]
+    }
+
+    /// Whether a value has the wanted dtype where it is computed.
+    fn is_as_wanted(&self, value: ValueId, want: Want) -> bool {
+        let is_float = self.graph.value(value).is_f32();
+        !is_float || want == Want::AsMade || (want == Want::Narrow) == self.is_low(value)
+    }
+
+    /// The written instructions that an original one waits for.
+    fn predecessors(&self, instr: &Instruction) -> Vec<InstrId> {
+        instr.control_predecessors.iter().map(|id| self.written[id.idx()]).collect()
     }
 
     /// The shape of an original instruction, with each value in the dtype in which it is computed.
@@ -135,8 +151,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// computed.
     fn instruction(&mut self, id: InstrId) -> InstrId {
         let written = self.plainly(id);
-        let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
-        let is_apart = node.is_some_and(|node| {
+        let is_apart = self.node(id).is_some_and(|node| {
             let record = self.graph.node(node);
             record.decided == Some(StoredAs::Barrier) && matches!(record.kind, NodeKind::Op(_)) && record.n_results == 1
         });
@@ -146,15 +161,12 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// As `instruction`, without a barrier behind it.
     fn plainly(&mut self, id: InstrId) -> InstrId {
         let original = self.original.instr(id);
-        let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
+        let node = self.node(id);
         let kind = node.map(|node| &self.graph.node(node).kind);
         let low_operand = |writer: &Self| {
             let operand = original.operands[0];
-            writer
-                .values(operand)
-                .first()
-                .is_some_and(|&value| writer.is_low(value))
-                .then(|| writer.written[operand.idx()])
+            let is_low = writer.values(operand).first().is_some_and(|&value| writer.is_low(value));
+            is_low.then(|| writer.written[operand.idx()])
         };
         match kind {
             // An instruction with more tied to it than its value is written, even if it no longer converts anything.
@@ -193,13 +205,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         if node.is_some_and(|node| self.assignment.rule[node as usize] == Rule::Lookup) {
             operands[0] = self.behind_barrier(original.operands[0], operands[0], "lookup");
         }
-        let predecessors = original.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
+        let control_predecessors = self.predecessors(original);
         let op = self.op(id);
         let is_rounded = node.is_some_and(|node| self.is_rounded(node));
         let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
         let low = self.shape(id);
         let shape = if is_rounded || gives_f32 { original.shape.clone() } else { low.clone() };
-        let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
+        let instr = Instruction { op, shape, operands, control_predecessors, ..original.clone() };
         let written = self.push(instr, Origin::Original(id));
         if is_rounded {
             let within = self.within_range(original, self.values(id)[0], written);
@@ -254,11 +266,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 self.push(part(op, dims, sums), Origin::Part)
             }
         };
-        let moved = parts
-            .moves
-            .iter()
+        let moved = (parts.moves.iter())
             .fold(all, |sum, (op, dims)| self.push(part(op.clone(), dims.clone(), vec![sum]), Origin::Part));
-        let control_predecessors = original.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
+        let control_predecessors = self.predecessors(original);
         let whole = Instruction { op: Op::Reshape, operands: vec![moved], control_predecessors, ..original.clone() };
         self.push(whole, Origin::Original(id))
     }
@@ -306,10 +316,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             (Op::While { .. } | Op::Conditional(_), _) if self.assignment.crossings.contains_key(&node) => {
                 let before = &self.original.instr(id).operands[..place];
                 let first: usize = before.iter().map(|&operand| self.values(operand).len()).sum();
-                self.assignment.crossings[&node].taken[first..first + n]
-                    .iter()
-                    .map(|&is_narrow| narrow(is_narrow))
-                    .collect()
+                self.assignment.crossings[&node].taken[first..first + n].iter().copied().map(narrow).collect()
             }
             (_, NodeKind::FromF32 | NodeKind::FromExact | NodeKind::FromLow | NodeKind::ToLow) => vec![Want::AsMade; n],
             _ => vec![narrow(self.assignment.low[node as usize]); n],
@@ -335,11 +342,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// The instruction that has the values of an original one in the wanted dtypes.
     fn operand(&mut self, id: InstrId, wants: &[Want]) -> InstrId {
         let values = self.values(id);
-        let fits = |(&value, want): (&ValueId, &Want)| {
-            let is_float = self.graph.value(value).is_f32();
-            !is_float || *want == Want::AsMade || (*want == Want::Narrow) == self.is_low(value)
-        };
-        if values.iter().zip(wants).all(fits) {
+        if values.iter().zip(wants).all(|(&value, &want)| self.is_as_wanted(value, want)) {
             return self.written[id.idx()];
         }
         let original = self.original.instr(id);
@@ -365,15 +368,11 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// Writes an original tuple over written elements, each in its current dtype.
     fn tuple(&mut self, id: InstrId, elements: Vec<InstrId>) -> InstrId {
         let original = self.original.instr(id);
-        let leaves: Vec<Option<DType>> = (elements.iter())
-            .flat_map(|element| {
-                self.out.instr(*element).shape.leaves().into_iter().map(Shape::dtype).collect::<Vec<_>>()
-            })
-            .collect();
+        let leaves: Vec<&Shape> = elements.iter().flat_map(|id| self.out.instr(*id).shape.leaves()).collect();
         let low = self.graph.low;
-        let shape = narrow::shape(&original.shape, low, &mut |leaf| leaves[leaf] == Some(low));
-        let predecessors = original.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
-        let instr = Instruction { shape, operands: elements, control_predecessors: predecessors, ..original.clone() };
+        let shape = narrow::shape(&original.shape, low, &mut |leaf| leaves[leaf].dtype() == Some(low));
+        let control_predecessors = self.predecessors(original);
+        let instr = Instruction { shape, operands: elements, control_predecessors, ..original.clone() };
         self.push(instr, Origin::Original(id))
     }
 
@@ -384,17 +383,12 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         written: InstrId,
         leaves: &mut dyn Iterator<Item = (ValueId, Want)>,
     ) -> InstrId {
-        let shapes = match &self.out.instr(written).shape {
-            Shape::Tuple(shapes) => shapes.clone(),
-            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
-                let leaf = leaves.next();
-                let Some((value, want)) = leaf else { return written };
-                let is_float = self.graph.value(value).is_f32();
-                if !is_float || want == Want::AsMade || (want == Want::Narrow) == self.is_low(value) {
-                    return written;
-                }
-                return self.convert(self.original.instr(id), value, written);
-            }
+        let original = self.original.instr(id);
+        let Shape::Tuple(shapes) = self.out.instr(written).shape.clone() else {
+            return match leaves.next() {
+                Some((value, want)) if !self.is_as_wanted(value, want) => self.convert(original, value, written),
+                _ => written,
+            };
         };
         let sharding = self.out.instr(written).sharding.clone();
         let mut elements = Vec::with_capacity(shapes.len());
@@ -404,14 +398,12 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let n = shape.leaves().len();
             let sharding = sharding.as_deref().and_then(|all| sharding_of_element(all, &shape, n_leaves..n_leaves + n));
             n_leaves += n;
-            let element =
-                Instruction { op, shape, operands: vec![written], sharding, ..plain(self.original.instr(id)) };
+            let element = Instruction { op, shape, operands: vec![written], sharding, ..plain(original) };
             let element = self.push(element, Origin::Tuple);
             elements.push(self.take_apart(id, element, leaves));
         }
         let shape = Shape::Tuple(elements.iter().map(|e| self.out.instr(*e).shape.clone()).collect());
-        let tuple =
-            Instruction { op: Op::Tuple, shape, operands: elements, sharding, ..plain(self.original.instr(id)) };
+        let tuple = Instruction { op: Op::Tuple, shape, operands: elements, sharding, ..plain(original) };
         self.push(tuple, Origin::Tuple)
     }
 
@@ -441,23 +433,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 }
             }
         }
-        if !is_used.contains(&false) {
-            return;
-        }
-        let mut new_ids = vec![InstrId(0); n];
-        let mut next = 0;
-        for idx in 0..n {
-            new_ids[idx] = InstrId(next);
-            next += u32::from(is_used[idx]);
-        }
-        let mut keep = is_used.iter();
-        self.out.instructions.retain(|_| keep.next() == Some(&true));
         let mut keep = is_used.iter();
         self.origins.retain(|_| keep.next() == Some(&true));
-        for instr in &mut self.out.instructions {
-            instr.operands.iter_mut().chain(&mut instr.control_predecessors).for_each(|id| *id = new_ids[id.idx()]);
-        }
-        self.out.root = new_ids[self.out.root.idx()];
+        keep_only(&mut self.out, &is_used);
     }
 }
 

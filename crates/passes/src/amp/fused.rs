@@ -33,10 +33,11 @@ use super::assignment::Assignment;
 use super::data_movement::{changes_lanes, moved_from};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decision::Rule;
+use super::terms::{adds, scales};
 use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
-use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::BTreeSet;
 
 /// The facts about a value.
@@ -84,16 +85,16 @@ pub(super) fn fused(
         reads_stored: vec![false; n],
         feeds_product,
     };
-    for node in 0..graph.nodes.len() as NodeId {
+    for node in graph.node_ids() {
         finder.go_on(node);
     }
-    for node in (0..graph.nodes.len() as NodeId).rev() {
+    for node in graph.node_ids().rev() {
         finder.mark_fed(node);
     }
     if !is_partitioned {
         finder.add_up(is_moved);
     }
-    for node in (0..graph.nodes.len() as NodeId).rev() {
+    for node in graph.node_ids().rev() {
         finder.look_back(node);
     }
     let ends = finder.ends(stores_row);
@@ -154,13 +155,6 @@ impl Finder<'_> {
         values.filter(|&value| self.graph.value(value).is_f32())
     }
 
-    /// The only consumer of a node.
-    fn only_reader(&self, node: NodeId) -> Option<NodeId> {
-        let mut readers = self.graph.node(node).results().flat_map(|value| &self.graph.users[value as usize]);
-        let first = *readers.next()?;
-        readers.all(|&reader| reader == first).then_some(first)
-    }
-
     /// Rules 1 and 2, and the facts about a node's result.
     fn go_on(&mut self, node: NodeId) {
         let record = self.graph.node(node);
@@ -191,7 +185,7 @@ impl Finder<'_> {
         let (reads_stream, reads_denied) = (any(|v| v.is_stream), any(|v| v.is_denied));
         let reads_reduced = any(|v| v.is_reduced);
         let is_low = self.assignment.low[node as usize] && self.from[node as usize].is_none();
-        let has_one_reader = self.only_reader(node).is_some();
+        let has_one_reader = self.graph.only_reader(node).is_some();
         let facts = |is_stream: bool, is_denied: bool, is_reduced: bool| Facts {
             is_stream: is_stream && !is_reduced,
             is_denied,
@@ -228,7 +222,7 @@ impl Finder<'_> {
     fn ends(&self, stores_row: &dyn Fn(NodeId, ValueId) -> bool) -> Vec<bool> {
         let mut readers = vec![Readers::default(); self.graph.values.len()];
         let mut ends = vec![false; self.graph.nodes.len()];
-        for node in (0..self.graph.nodes.len() as NodeId).rev() {
+        for node in self.graph.node_ids().rev() {
             let record = self.graph.node(node);
             let is_kept = self.from[node as usize].is_some();
             let result_readers =
@@ -241,7 +235,7 @@ impl Finder<'_> {
                 && adds.is_none()
                 && record.n_results == 1
                 && is_stream
-                && self.only_reader(node).is_none()
+                && self.graph.only_reader(node).is_none()
                 && result_readers.is_read_narrow
                 && !result_readers.is_gone_on_with;
             let reads = match record.kind {
@@ -254,7 +248,7 @@ impl Finder<'_> {
                 },
             };
             for &value in &record.operands {
-                let is_stored = self.assignment.is_narrow_state(node, value) || stores_row(node, value);
+                let is_stored = self.assignment.is_narrow_state(self.graph, node, value) || stores_row(node, value);
                 let reads = Readers { is_read_narrow: reads.is_read_narrow || is_stored, ..reads };
                 readers[value as usize] = readers[value as usize].or(reads);
             }
@@ -266,9 +260,9 @@ impl Finder<'_> {
     fn mark_fed(&mut self, node: NodeId) {
         let record = self.graph.node(node);
         let is_lowered = self.is_open(node) && self.from[node as usize].is_none();
-        let goes_on = record.class() == Some(Class::Clear) || is_lowered;
-        let feeds = goes_on && record.results().any(|value| self.feeds_product[value as usize]);
-        if feeds || record.class() == Some(Class::Allow) {
+        let goes_on = record.is_clear() || is_lowered;
+        let feeds = goes_on && record.gives(&self.feeds_product);
+        if feeds || record.is_product() {
             record.operands.iter().for_each(|&value| self.feeds_product[value as usize] = true);
         }
     }
@@ -276,13 +270,11 @@ impl Finder<'_> {
     /// Rule 5.
     fn add_up(&mut self, is_moved: &dyn Fn(NodeId) -> bool) {
         let is_sum = |node: NodeId| {
-            let op = &self.graph.instr(self.graph.node(node)).op;
-            let adds = matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
-            let mut makers = self.graph.node(node).operands.iter().map(|&value| self.graph.producer(value));
-            adds && self.is_open(node) && self.from[node as usize].is_none() && !makers.any(is_moved)
+            let is_open = self.is_open(node) && self.from[node as usize].is_none();
+            is_open && adds(self.graph.op(node)) && !self.graph.makers(node).any(is_moved)
         };
-        let nodes = 0..self.graph.nodes.len() as NodeId;
-        let reader = |node: NodeId| self.only_reader(node).filter(|&reader| is_sum(node) && is_sum(reader));
+        let nodes = self.graph.node_ids();
+        let reader = |node: NodeId| self.graph.only_reader(node).filter(|&reader| is_sum(node) && is_sum(reader));
         let links: Vec<(NodeId, NodeId)> = nodes.filter_map(|node| Some((node, reader(node)?))).collect();
         for (node, reader) in links {
             (self.adds[node as usize], self.from[node as usize]) = (Some(Sum::Inner), Some(reader));
@@ -299,7 +291,7 @@ impl Finder<'_> {
         if !self.is_open(node) || self.from[node as usize].is_some() {
             return;
         }
-        let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
+        let reader = self.graph.only_reader(node).and_then(|reader| self.past_moves(reader));
         let reader = reader.filter(|&reader| self.computes_wide(reader));
         self.from[node as usize] = reader.or_else(|| self.exponential(node).filter(|_| !reads_stored));
         self.reads_stored[node as usize] = reads_stored && self.from[node as usize].is_some();
@@ -313,8 +305,7 @@ impl Finder<'_> {
         }
         let (mut exponential, mut open) = (None, vec![node]);
         while let Some(next) = open.pop() {
-            let readers = self.graph.node(next).results().flat_map(|value| &self.graph.users[value as usize]);
-            for &reader in readers {
+            for reader in self.graph.readers(next) {
                 if self.moves_wide(reader) {
                     open.push(reader);
                 } else if !self.computes_wide(reader) {
@@ -331,13 +322,12 @@ impl Finder<'_> {
     fn exponential_behind(&self, node: NodeId) -> Option<NodeId> {
         let (mut seen, mut open) = (BTreeSet::new(), vec![node]);
         while let Some(next) = open.pop() {
-            let op = &self.graph.instr(self.graph.node(next)).op;
+            let op = self.graph.op(next);
             if matches!(op, Op::Unary(UnaryOp::Exp)) {
                 return Some(next);
             }
             if is_map(op) && self.computes_wide(next) && seen.insert(next) {
-                let readers = self.graph.node(next).results().flat_map(|value| &self.graph.users[value as usize]);
-                open.extend(readers);
+                open.extend(self.graph.readers(next));
             }
         }
         None
@@ -345,7 +335,7 @@ impl Finder<'_> {
 
     /// Whether a node moves f32 values and is not an end of a fusion.
     fn moves_wide(&self, node: NodeId) -> bool {
-        self.graph.node(node).class() == Some(Class::Clear) && !self.assignment.low[node as usize]
+        self.graph.node(node).is_clear() && !self.assignment.low[node as usize]
     }
 
     /// The first op from `node` on that does more than move data, if each op before it has one consumer and is not
@@ -355,7 +345,7 @@ impl Finder<'_> {
             if changes_lanes(self.graph, node) {
                 return None;
             }
-            node = self.only_reader(node)?;
+            node = self.graph.only_reader(node)?;
         }
         Some(node)
     }
@@ -363,7 +353,7 @@ impl Finder<'_> {
     /// Whether an op reads f32 in any case, without having it materialised. A product that computes the scores of a
     /// choice does.
     fn computes_wide(&self, node: NodeId) -> bool {
-        let op = &self.graph.instr(self.graph.node(node)).op;
+        let op = self.graph.op(node);
         let class = self.graph.node(node).class();
         let fuses =
             is_map(op) || matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. }) || class == Some(Class::Allow);
@@ -379,5 +369,5 @@ impl Finder<'_> {
 
 /// Whether an op scales or adds.
 fn is_linear(op: &Op) -> bool {
-    matches!(op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Add | BinaryOp::Subtract))
+    scales(op) || adds(op)
 }

@@ -16,12 +16,11 @@
 //! as in a loss.
 
 use super::assignment::{Assignment, RegionKind};
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::data_movement::is_sum_called;
+use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
 use super::loops::Loop;
-use super::policy::{Because, Classes};
-use bf16scope_hlo::ops::decisions::list_names;
-use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use super::policy::Classes;
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
@@ -46,24 +45,25 @@ pub(super) fn logits(
     if kind != RegionKind::Entry || graph.low != DType::BF16 {
         return Vec::new();
     }
-    let parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
-    let largest = parameters.flat_map(Node::results).map(|value| graph.value(value).n_elements).max().unwrap_or(0);
-    let logits = (0..graph.nodes.len() as NodeId).filter_map(|add| {
+    let largest = graph.parameters().map(|value| graph.value(value).n_elements).max().unwrap_or(0);
+    let logits = graph.node_ids().filter_map(|add| {
         let axis = bias_axis(graph, assignment, add)?;
         let sum_value = graph.node(add).first_result;
         let is_looked_up = graph.users[sum_value as usize].iter().any(|&user| {
             let record = graph.node(user);
-            record.kind == NodeKind::Op(Class::Clear)
-                && matches!(graph.instr(record).op, Op::Gather(_))
-                && record.operands[0] == sum_value
+            record.is_clear() && matches!(graph.op(user), Op::Gather(_)) && record.operands[0] == sum_value
         });
         let n_elements = graph.value(sum_value).n_elements;
         if n_elements < largest || !is_looked_up || leads_to_loop(graph, add, loops) {
             return None;
         }
         let dims = graph.instr(graph.node(add)).shape.dims();
-        let is_sum = |&node: &NodeId| is_sum_of(graph, assignment, classes, node, dims, axis);
-        Some(Logits { add, sum: (add..graph.nodes.len() as NodeId).find(is_sum)? })
+        let is_sum = |&node: &NodeId| {
+            is_over_all_but(graph, node, dims, axis)
+                && is_sum_called(graph, classes, node, "reduce:add")
+                && is_read_by_product(graph, assignment, graph.node(node).operands[0])
+        };
+        Some(Logits { add, sum: (add..graph.node_ids().end).find(is_sum)? })
     });
     logits.collect()
 }
@@ -74,65 +74,37 @@ fn leads_to_loop(graph: &Dataflow<'_>, from: NodeId, loops: &BTreeMap<NodeId, Lo
         |node: NodeId| loops.get(&node).is_some_and(|its_loop| !its_loop.has_product && !its_loop.is_of_logarithms);
     let mut reached = vec![false; graph.nodes.len()];
     reached[from as usize] = true;
-    (from..graph.nodes.len() as NodeId).any(|node| {
-        let record = graph.node(node);
-        reached[node as usize] |= record.operands.iter().any(|&value| reached[graph.producer(value) as usize]);
-        reached[node as usize] && matches!(graph.instr(record).op, Op::While { .. }) && !is_light(node)
+    (from..graph.node_ids().end).any(|node| {
+        reached[node as usize] |= graph.makers(node).any(|maker| reached[maker as usize]);
+        reached[node as usize] && matches!(graph.op(node), Op::While { .. }) && !is_light(node)
     })
 }
 
 /// The axis along which the bias lies, if `add` adds a bias to a product for the loss.
 fn bias_axis(graph: &Dataflow<'_>, assignment: &Assignment, add: NodeId) -> Option<i64> {
-    let record = graph.node(add);
-    let &[left, right] = &record.operands[..] else { return None };
-    let is_add = assignment.rule[add as usize] == Rule::Loss
-        && list_names(graph.module, &graph.instr(record).op).iter().any(|name| name == "add");
+    let &[left, right] = &graph.node(add).operands[..] else { return None };
     let is_product = |value: ValueId| assignment.rule[graph.producer(value) as usize] == Rule::Allowed;
     let bias = match (is_product(left), is_product(right)) {
         (true, false) => right,
         (false, true) => left,
         _ => return None,
     };
-    let Op::Broadcast { dimensions } = &graph.instr(graph.node(graph.producer(bias))).op else { return None };
+    let Op::Broadcast { dimensions } = graph.op(graph.producer(bias)) else { return None };
     let &[axis] = &dimensions[..] else { return None };
-    let mut value = bias;
-    loop {
-        let maker = graph.node(graph.producer(value));
-        match (&maker.kind, &maker.operands[..]) {
-            (NodeKind::Parameter, _) => return is_add.then_some(axis),
-            (NodeKind::Op(Class::Clear), &[operand]) => value = operand,
-            _ => return None,
-        }
-    }
+    let source = graph.origin(bias, |maker, _| maker.is_clear() && maker.operands.len() == 1);
+    let is_for_loss = assignment.rule[add as usize] == Rule::Loss && graph.is_called(add, "add");
+    (is_for_loss && graph.is_parameter(source)).then_some(axis)
 }
 
-/// Whether a node sums an array of these dims, which a product reads too, over all axes but `axis`.
-fn is_sum_of(
-    graph: &Dataflow<'_>,
-    assignment: &Assignment,
-    classes: &Classes<'_>,
-    node: NodeId,
-    dims: &[i64],
-    axis: i64,
-) -> bool {
-    let record = graph.node(node);
-    let instr = graph.instr(record);
-    let Some(&summed) = record.operands.first() else { return false };
-    matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
-        && record.because == Because::Op
-        && record.operands.len() == 2
-        && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
-        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
-        && is_over_all_but(graph, record, dims, axis)
-        && graph.users[summed as usize].iter().any(|&user| assignment.rule[user as usize] == Rule::Allowed)
+/// Whether a product reads a value.
+fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: ValueId) -> bool {
+    graph.users[value as usize].iter().any(|&user| assignment.rule[user as usize] == Rule::Allowed)
 }
 
-/// Whether the operand of a reduction has these dims, and all of them but `axis` are reduced.
-fn is_over_all_but(graph: &Dataflow<'_>, reduction: &Node, dims: &[i64], axis: i64) -> bool {
-    let instr = graph.instr(reduction);
-    let Op::Reduce { dimensions, .. } = &instr.op else { return false };
-    let operand = &graph.module.comp(graph.frames[reduction.frame as usize].comp).instr(instr.operands[0]).shape;
+/// Whether a node reduces an array of these dims over all of them but `axis`.
+fn is_over_all_but(graph: &Dataflow<'_>, node: NodeId, dims: &[i64], axis: i64) -> bool {
+    let Op::Reduce { dimensions, .. } = graph.op(node) else { return false };
     let mut reduced = dimensions.clone();
     reduced.sort_unstable();
-    operand.dims() == dims && reduced.into_iter().eq((0..dims.len() as i64).filter(|&other| other != axis))
+    graph.operand_dims(node, 0) == dims && reduced.into_iter().eq((0..dims.len() as i64).filter(|&other| other != axis))
 }

@@ -19,6 +19,7 @@
 use super::data_movement::MAX_TERMS;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId, reached};
 use super::recurrences::factors;
+use super::surroundings::Known;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{amplification, movement};
@@ -67,9 +68,8 @@ pub(super) struct Loop {
     pub is_angle: Vec<bool>,
 }
 
-/// Describes the loop with this body and condition. `taken` says for each array of the state whether it is computed
-/// from products.
-pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bool]) -> Loop {
+/// Describes the loop with this body and condition. `taken` says what is known of each array of the state.
+pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[Known]) -> Loop {
     let (Some(state), Some(in_condition)) = (parameter(body), parameter(condition)) else {
         return Loop::default();
     };
@@ -81,7 +81,7 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bo
             kept(body, before, after).filter(|_| is_open)
         })
         .collect();
-    let is_product = |node: NodeId| body.node(node).class() == Some(Class::Allow);
+    let is_product = |node: NodeId| body.node(node).is_product();
     // The state comes from what the previous step computed.
     let of_product = reached(body, &all, is_product, |_| false);
     let reads: Vec<bool> = uses.iter().map(|kept_array| *kept_array == Some(Kept::Read)).collect();
@@ -98,7 +98,7 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bo
             Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
         }
     };
-    let has_product = (0..body.nodes.len() as NodeId).any(is_product);
+    let has_product = body.node_ids().any(is_product);
     let is_logarithm = |node: &_| matches!(body.instr(node).op, Op::Unary(UnaryOp::Log | UnaryOp::Log1p));
     let mut ops = body.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_)));
     let uses = uses.into_iter().zip(leaves).map(used);
@@ -126,8 +126,8 @@ struct Steps<'b> {
 
 impl<'b> Steps<'b> {
     fn new(body: &'b Dataflow<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
-        let is_product = |&node: &NodeId| body.node(node).class() == Some(Class::Allow);
-        let products: Vec<NodeId> = (0..body.nodes.len() as NodeId).filter(is_product).collect();
+        let is_product = |&node: &NodeId| body.node(node).is_product();
+        let products: Vec<NodeId> = body.node_ids().filter(is_product).collect();
         let results_of = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
         let of_product = body.reached(results_of(&products), |_| true);
         let leads_to_product = body.leads_to_product();
@@ -176,8 +176,7 @@ fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
     let mut is_angle = vec![false; body.values.len()];
     for record in body.nodes.iter().rev() {
         let turns = amplification(&body.instr(record).op) == Amplification::Angle;
-        let is_soft = matches!(record.class(), Some(Class::Infer | Class::Clear));
-        if turns || is_soft && record.results().any(|value| is_angle[value as usize]) {
+        if turns || record.is_soft() && record.gives(&is_angle) {
             record.operands.iter().for_each(|&value| is_angle[value as usize] = true);
         }
     }

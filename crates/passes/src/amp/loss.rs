@@ -11,7 +11,6 @@
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use bf16scope_hlo::ops::decisions::is_map;
-use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::{Op, Shape};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -135,12 +134,11 @@ pub(super) fn of_parameters(
 
 /// The f32 operands of an elementwise node that have the dims of its result.
 fn elements<'g>(graph: &'g Dataflow<'_>, node: &'g Node) -> impl Iterator<Item = ValueId> + 'g {
-    let dims = |node: &Node| graph.instr(node).shape.as_array().map(|array| &array.dims);
     let op = &graph.instr(node).op;
     let is_open = node.kind != NodeKind::Parameter && is_map(op) && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
-    let wanted = dims(node).filter(|_| is_open);
+    let wanted = graph.dims(node).filter(|_| is_open);
     let is_same = move |&value: &ValueId| {
-        graph.value(value).is_f32() && wanted.is_some() && dims(graph.node(graph.producer(value))) == wanted
+        graph.value(value).is_f32() && wanted.is_some() && graph.dims(graph.node(graph.producer(value))) == wanted
     };
     node.operands.iter().copied().filter(is_same)
 }
@@ -150,13 +148,10 @@ fn elements<'g>(graph: &'g Dataflow<'_>, node: &'g Node) -> impl Iterator<Item =
 /// is a gradient that is a result itself.
 fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
-    let is_no_map = |&node: &NodeId| !is_map(&graph.instr(graph.node(node)).op);
-    let is_weight = |node: NodeId| {
-        let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
-        leads_to_product[node as usize] || users.any(is_no_map)
-    };
+    let is_no_map = |node: NodeId| !is_map(graph.op(node));
+    let is_weight = |node: NodeId| leads_to_product[node as usize] || graph.readers(node).any(is_no_map);
     let of_weight = of_parameters(graph, is_weight, |_| true);
-    let dims = |node: NodeId| graph.instr(graph.node(node)).shape.as_array().map(|array| &array.dims);
+    let dims = |node: NodeId| graph.dims(graph.node(node));
     let parameters: BTreeSet<_> = graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
     let is_gradient = |&node: &NodeId| {
         let is_array = graph.node(node).results().all(|value| graph.value(value).n_elements > 1);
@@ -174,11 +169,6 @@ fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     is_update
 }
 
-/// Whether a node computes a product, or calls regions that may.
-fn is_product(graph: &Dataflow<'_>, node: &Node) -> bool {
-    node.class() == Some(Class::Allow) || matches!(graph.instr(node).op, Op::While { .. } | Op::Conditional(_))
-}
-
 /// For each node whether it is computed from updates, and from products only through them.
 fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
     let mut is_of_update = updates.to_vec();
@@ -186,7 +176,7 @@ fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
     for (idx, node) in graph.nodes.iter().enumerate().filter(|(idx, _)| !updates[*idx]) {
         let reads_marked = |marked: &[bool]| node.operands.iter().any(|&value| marked[graph.producer(value) as usize]);
         is_of_update[idx] = reads_marked(&is_of_update);
-        is_of_product[idx] = is_product(graph, node) || reads_marked(&is_of_product);
+        is_of_product[idx] = graph.multiplies(node) || reads_marked(&is_of_product);
     }
     is_of_update
         .iter()
@@ -210,7 +200,7 @@ fn ways(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
     for (idx, node) in graph.nodes.iter().enumerate().rev() {
         let users = || node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
         for user in users().filter(|&user| !updates[user]) {
-            let is_product = is_product(graph, graph.node(user as NodeId));
+            let is_product = graph.multiplies(graph.node(user as NodeId));
             within[idx] |= !is_product && within[user];
             by_product[idx] |= by_product[user] || is_product && within[user];
         }
@@ -233,10 +223,10 @@ fn starts(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<boo
     for (idx, node) in graph.nodes.iter().enumerate() {
         let mut users = node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
         let is_gradient =
-            |user: usize| is_product(graph, graph.node(user as NodeId)) || leads_to_product[user] && !within[user];
+            |user: usize| graph.multiplies(graph.node(user as NodeId)) || leads_to_product[user] && !within[user];
         let is_op = !matches!(node.kind, NodeKind::Parameter | NodeKind::Constant);
         starts[idx] = is_op && !by_product[idx] && users.any(is_gradient);
-        if !is_product(graph, node) {
+        if !graph.multiplies(node) {
             starts[idx] |= node.operands.iter().any(|&value| starts[graph.producer(value) as usize]);
         }
     }

@@ -13,6 +13,7 @@
 use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::loss;
+use super::surroundings::Known;
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::decisions::movement;
 use bf16scope_hlo::ops::precision::Movement;
@@ -26,14 +27,14 @@ const AT_ONCE: usize = 64;
 pub(super) fn masks(
     graph: &Dataflow<'_>,
     kind: RegionKind,
-    [learned, is_constant]: [&[bool]; 2],
+    values: &[Known],
     is_backward: &dyn Fn(NodeId) -> bool,
     leads_to_product: &dyn Fn(NodeId) -> bool,
     is_choice: &dyn Fn(NodeId) -> bool,
 ) -> Vec<bool> {
     let n = graph.nodes.len();
     let mut masks = vec![false; n];
-    let equalities = |node: NodeId| maximum(graph, graph.node(node), learned).filter(|_| !is_backward(node));
+    let equalities = |node: NodeId| maximum(graph, graph.node(node), values).filter(|_| !is_backward(node));
     let all: Vec<(NodeId, Option<NodeId>)> = (0..n as NodeId)
         .filter_map(|node| match equalities(node) {
             None => (kind == RegionKind::Entry && is_choice(node)).then_some((node, None)),
@@ -71,7 +72,7 @@ pub(super) fn masks(
             }
             // An op that only stores it beside others does not combine it with them.
             let is_stored = movement(&graph.instr(record).op) == Movement::Joins;
-            let is_other = |&value: &ValueId| !is_stored && is_float(value) && !is_constant[value as usize];
+            let is_other = |&value: &ValueId| !is_stored && is_float(value) && !values[value as usize].is_constant;
             let others = || record.operands.iter().copied().filter(is_other);
             let meets = others().fold(0, |all, value| all | made_of & !outcome[value as usize]);
             let meets_cotangent = others()
@@ -93,59 +94,36 @@ pub(super) fn masks(
 
 /// For a comparison for equality of two learned values, one of which is computed from the other: the producer of that
 /// one, behind ops that only place elements.
-fn maximum(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> Option<NodeId> {
+fn maximum(graph: &Dataflow<'_>, node: &Node, values: &[Known]) -> Option<NodeId> {
     let Op::Compare { direction: Comparison::Eq | Comparison::Ne, .. } = graph.instr(node).op else { return None };
     let &[a, b] = &node.operands[..] else { return None };
-    let is_open = |value: ValueId| graph.value(value).is_f32() && learned[value as usize];
+    let is_open = |value: ValueId| graph.value(value).is_f32() && values[value as usize].is_learned;
     if a == b || !is_open(a) || !is_open(b) || graph.value(node.first_result).n_elements < 2 {
         return None;
     }
     // The later of the two.
-    let mut last = graph.producer(a).max(graph.producer(b));
-    loop {
-        let record = graph.node(last);
-        let op = &graph.instr(record).op;
-        let places = !matches!(movement(op), Movement::None | Movement::Joins);
-        match record.operands.first() {
-            Some(&operand) if places => last = graph.producer(operand),
-            _ => return Some(last),
-        }
-    }
+    let last = if graph.producer(a) > graph.producer(b) { a } else { b };
+    let places = |maker: &Node, _| !matches!(movement(&graph.instr(maker).op), Movement::None | Movement::Joins);
+    Some(graph.producer(graph.origin(last, places)))
 }
 
 /// For each node whether a loss is computed from it; `None` if the program has no loss.
 pub(super) fn leads_to_loss(graph: &Dataflow<'_>) -> Option<Vec<bool>> {
     let losses = loss::losses(graph);
-    let mut leads = vec![false; graph.nodes.len()];
-    losses.iter().for_each(|&value| leads[graph.producer(value) as usize] = true);
-    for node in (0..graph.nodes.len()).rev().filter(|_| !losses.is_empty()) {
-        if leads[node] {
-            graph.nodes[node].operands.iter().for_each(|&value| leads[graph.producer(value) as usize] = true);
-        }
-    }
-    (!losses.is_empty()).then_some(leads)
+    (!losses.is_empty()).then(|| graph.leads_to(&losses, |_| true))
 }
 
 /// For each node whether its result is an f32 array that the program returns, or that such an array is computed from.
 fn gives_array(graph: &Dataflow<'_>) -> Vec<bool> {
-    let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
-    let mut gives = vec![false; graph.nodes.len()];
-    for &value in graph.results.iter().filter(|&&value| is_array(value)) {
-        gives[graph.producer(value) as usize] = true;
-    }
-    for node in (0..graph.nodes.len()).rev() {
-        if gives[node] {
-            let arrays = graph.nodes[node].operands.iter().filter(|&&value| is_array(value));
-            arrays.for_each(|&value| gives[graph.producer(value) as usize] = true);
-        }
-    }
-    gives
+    let is_array = |value: ValueId| graph.value(value).is_f32_array();
+    let arrays: Vec<ValueId> = graph.results.iter().copied().filter(|&value| is_array(value)).collect();
+    graph.leads_to(&arrays, is_array)
 }
 
 /// For each value whether it is the same in every run. `taken` says so of the region's parameters.
-pub(super) fn constants(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
+pub(super) fn constants(graph: &Dataflow<'_>, taken: &[Known]) -> Vec<bool> {
     let mut is_constant = vec![false; graph.values.len()];
-    graph.parameters().zip(taken).for_each(|(value, &is_taken)| is_constant[value as usize] = is_taken);
+    graph.parameters().zip(taken).for_each(|(value, known)| is_constant[value as usize] = known.is_constant);
     for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
         let op = &graph.instr(node).op;
         let is_source = matches!(op, Op::Constant(_) | Op::Iota { .. });

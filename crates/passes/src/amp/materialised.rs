@@ -18,10 +18,11 @@ use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
 use super::loss::of_parameters;
+use super::terms::{adds, scales};
 use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
-use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 
 /// Finds the nodes that compute in f32 for a loss or a result, and whose value is rounded once for all consumers.
 /// `leads_by_product` marks the nodes from which a loss is computed through a product.
@@ -39,14 +40,14 @@ pub(super) fn materialised(
     let feeds_layer = |value: ValueId| {
         let is_layer =
             |&&reader: &&NodeId| leads_by_product[reader as usize] && assignment.rule[reader as usize] != Rule::Loss;
-        let is_soft = |&&reader: &&NodeId| matches!(graph.node(reader).class(), Some(Class::Infer | Class::Clear));
+        let is_soft = |&&reader: &&NodeId| graph.node(reader).is_soft();
         let readers = || graph.users[value as usize].iter().filter(is_layer);
         readers().count() > 1 && readers().any(|reader| is_soft(&reader))
     };
     let is_materialised = |&node: &NodeId| {
         let record = graph.node(node);
         let value = graph.value(record.first_result);
-        let is_array = record.n_results == 1 && value.is_f32() && value.n_elements > 1;
+        let is_array = record.n_results == 1 && value.is_f32_array();
         is_array
             && match assignment.rule[node as usize] {
                 Rule::Loss => {
@@ -65,7 +66,7 @@ pub(super) fn materialised(
                 _ => false,
             }
     };
-    (0..graph.nodes.len() as NodeId).filter(is_materialised).collect()
+    graph.node_ids().filter(is_materialised).collect()
 }
 
 /// For each node whether it is computed from a denied function, such as an exponential or a logarithm, with no product
@@ -78,7 +79,7 @@ fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
         // Random bits that are converted to floats do not count.
         let is_of_float = record.operands.iter().any(|&value| graph.value(value).is_f32());
         let is_function = matches!(record.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
-        let goes_on = record.class() != Some(Class::Allow);
+        let goes_on = !record.is_product();
         is_of_function[node] = is_function
             || goes_on && record.operands.iter().any(|&value| is_of_function[graph.producer(value) as usize]);
     }
@@ -90,7 +91,7 @@ fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
 pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
     let mut is_computed = vec![false; graph.nodes.len()];
     for (node, record) in graph.nodes.iter().enumerate() {
-        let goes_on = matches!(record.class(), Some(Class::Infer | Class::Clear));
+        let goes_on = record.is_soft();
         let is_from_one = goes_on && record.operands.iter().any(|&value| is_computed[graph.producer(value) as usize]);
         is_computed[node] = record.class().is_some_and(&is_of) || is_from_one;
     }
@@ -100,10 +101,9 @@ pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool)
 /// For each node whether a node that `is_reader` reads its result, directly or moved.
 fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut is_read = vec![false; graph.nodes.len()];
-    for node in (0..graph.nodes.len()).rev() {
-        let mut readers = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
-        is_read[node] = readers.any(|&reader| {
-            let moves_on = graph.node(reader).class() == Some(Class::Clear) && is_read[reader as usize];
+    for node in graph.node_ids().rev() {
+        is_read[node as usize] = graph.readers(node).any(|reader| {
+            let moves_on = graph.node(reader).is_clear() && is_read[reader as usize];
             is_reader(reader) || moves_on
         });
     }
@@ -114,24 +114,22 @@ fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool
 /// optimizer updated, or a value that an add reads directly. A parameter that was divided by its norm does not count.
 fn added_up(graph: &Dataflow<'_>) -> Vec<bool> {
     let of_sum = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
-    let op = |node: NodeId| &graph.instr(graph.node(node)).op;
     let of_parameter = of_parameters(
         graph,
         |_| true,
         |node| {
-            let is_scaled = matches!(op(node), Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
-            let mut makers = graph.node(node).operands.iter().map(|&value| graph.producer(value) as usize);
-            !is_scaled || !makers.any(|maker| of_sum[maker] && matches!(op(maker as NodeId), Op::Broadcast { .. }))
+            let is_scaled = scales(graph.op(node));
+            let is_of_sum = |maker: NodeId| of_sum[maker as usize] && matches!(graph.op(maker), Op::Broadcast { .. });
+            !is_scaled || !graph.makers(node).any(is_of_sum)
         },
     );
-    let adds = |node: NodeId| matches!(op(node), Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
-    let is_read = read_by(graph, adds);
+    let is_read = read_by(graph, |reader| adds(graph.op(reader)));
     of_parameter.iter().zip(is_read).map(|(&is_parameter, is_read)| is_parameter || is_read).collect()
 }
 
 /// Whether several ops read a value, and all of them take a part of it.
 fn is_taken_apart(graph: &Dataflow<'_>, value: ValueId) -> bool {
-    let is_part = |&reader: &NodeId| matches!(graph.instr(graph.node(reader)).op, Op::Slice(_));
+    let is_part = |&reader: &NodeId| matches!(graph.op(reader), Op::Slice(_));
     let readers = &graph.users[value as usize];
     readers.len() > 1 && readers.iter().all(is_part)
 }

@@ -1,12 +1,11 @@
 //! Products that cancel against products: a variance or covariance E[xy] − E[x]E[y] whose means are products, as by a
-//! window's convolution or a matrix of groups; and a determinant ac − bd of the entries of one product. The difference is
-//! small, so a rounding of what is subtracted is large beside it.
+//! window's convolution or a matrix of groups, or sums with computed weights, as those of attention; and a determinant
+//! ac − bd of the entries of one product. The difference is small, so a rounding of what is subtracted is large beside it.
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
-use super::terms::{Terms, is_sum};
+use super::terms::{Terms, adds, is_sum};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::BinaryOp;
-use bf16scope_hlo::ops::precision::Class;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most factors of one product that are compared.
@@ -81,9 +80,14 @@ impl<'g, 'm> Finder<'g, 'm> {
             let is_second = moment.learned.len() > x.learned.len().max(y.learned.len())
                 || moment.has_data && x.has_data && y.has_data;
             let is_same = moment.learned.iter().copied().collect::<BTreeSet<_>>() == read;
-            let products: Vec<NodeId> = [&moment, &x, &y].into_iter().flat_map(|it| &it.products).copied().collect();
-            if is_second && is_same && !read.is_empty() && !products.is_empty() {
-                nodes.extend(products.into_iter().chain([multiplication]));
+            let all = [&moment, &x, &y];
+            let mut multiplied: Vec<NodeId> = all.into_iter().flat_map(|it| &it.products).copied().collect();
+            if x.learned.len().min(y.learned.len()) > 1 {
+                multiplied.extend(all.into_iter().flat_map(|it| &it.weighted));
+                multiplied.extend(means.into_iter().chain([term]));
+            }
+            if is_second && is_same && !read.is_empty() && !multiplied.is_empty() {
+                nodes.extend(multiplied.into_iter().chain([multiplication]));
             }
         }
         nodes
@@ -116,7 +120,7 @@ impl<'g, 'm> Finder<'g, 'm> {
         let is_of_one = |&product: &NodeId| {
             let record = self.graph.node(product);
             let mut reads = record.operands.iter().filter(|&&value| self.graph.value(value).is_f32());
-            record.class() == Some(Class::Allow) && reads.any(|&value| is_of_cancelled[value as usize])
+            record.is_product() && reads.any(|&value| is_of_cancelled[value as usize])
         };
         let makers = factors.map(|factor| self.graph.producer(factor));
         let multiplied = makers.into_iter().find(is_of_one);
@@ -135,8 +139,7 @@ impl<'g, 'm> Finder<'g, 'm> {
         terms: &Terms,
         multiplied: &[(NodeId, [ValueId; 2])],
     ) -> Option<(ValueId, BTreeSet<NodeId>)> {
-        let subtracts =
-            |&node: &NodeId| matches!(self.graph.instr(self.graph.node(node)).op, Op::Binary(BinaryOp::Subtract));
+        let subtracts = |&node: &NodeId| matches!(self.graph.op(node), Op::Binary(BinaryOp::Subtract));
         let is_difference = subtracts(&sum) || terms.between.iter().any(subtracts);
         let mut moved = BTreeSet::new();
         let mut product_of = |value: &ValueId| {
@@ -149,7 +152,7 @@ impl<'g, 'm> Finder<'g, 'm> {
         };
         let mut factors = multiplied.iter().flat_map(|(_, factors)| factors);
         let first = product_of(factors.next()?);
-        let is_product = self.graph.node(self.graph.producer(first)).class() == Some(Class::Allow);
+        let is_product = self.graph.node(self.graph.producer(first)).is_product();
         let is_one = is_product && factors.all(|value| product_of(value) == first);
         let is_all = terms.products.is_empty() && terms.others.len() == multiplied.len() && multiplied.len() > 1;
         (is_difference && is_one && is_all).then_some((first, moved))
@@ -158,7 +161,7 @@ impl<'g, 'm> Finder<'g, 'm> {
     /// The value that constants are added to.
     fn shifted(&self, value: ValueId) -> Option<ValueId> {
         let record = self.graph.node(self.graph.producer(value));
-        let adds = matches!(self.graph.instr(record).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
+        let adds = adds(&self.graph.instr(record).op);
         let mut learned = record.operands.iter().filter(|&&operand| !self.graph.value(operand).is_data);
         let shifted = learned.next().map(|&operand| self.source_of[operand as usize]);
         shifted.filter(|_| adds && learned.next().is_none())
@@ -172,24 +175,31 @@ impl<'g, 'm> Finder<'g, 'm> {
         <[ValueId; 2]>::try_from(sources.collect::<Vec<_>>()).ok().filter(|_| multiplies)
     }
 
-    /// The numbers that a product or a sum along axes adds up; a product of another's result adds up what that does.
+    /// The numbers that a product or a sum along axes adds up, divided or not; a product of another's result adds up what
+    /// that does.
     fn summands(&self, node: NodeId) -> Option<Summands> {
         let mut summands = Summands::default();
-        let mut open = vec![(node, 0)];
+        let divided = match (self.graph.op(node), &self.graph.node(node).operands[..]) {
+            (Op::Binary(BinaryOp::Divide), &[sum, _]) => self.graph.producer(self.source_of[sum as usize]),
+            _ => node,
+        };
+        let mut open = vec![(divided, 0)];
         while let Some((node, depth)) = open.pop() {
             let record = self.graph.node(node);
-            let is_product = record.class() == Some(Class::Allow);
+            let is_product = record.is_product();
             if depth == 0 && !is_product && !is_sum(self.graph, node) {
                 return None;
             }
             if is_product {
                 summands.products.push(node);
+            } else if depth > 0 {
+                summands.weighted.push(node);
             }
             for &value in &record.operands {
                 let value = self.source_of[value as usize];
                 let maker = self.graph.producer(value);
                 let is_open = self.factors(maker).is_some() && !self.graph.value(value).is_data
-                    || self.graph.node(maker).class() == Some(Class::Allow) && depth < MAX_DEPTH && is_product;
+                    || self.graph.node(maker).is_product() && depth < MAX_DEPTH && is_product;
                 if summands.learned.len() + open.len() > MAX_FACTORS {
                     return None;
                 }
@@ -213,4 +223,6 @@ struct Summands {
     has_data: bool,
     /// The products that add them up.
     products: Vec<NodeId>,
+    /// The multiplications of factors with each other, below a sum.
+    weighted: Vec<NodeId>,
 }

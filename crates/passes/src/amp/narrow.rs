@@ -36,7 +36,11 @@ pub(super) fn shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usize) -> 
 pub(super) fn literal(wide: &Literal, low: DType) -> Option<Literal> {
     let Literal::Array { shape, .. } = wide else { return None };
     let elements = wide.elements::<f32>()?;
-    let bits = |x: f32| if low == DType::F16 { f16_bits(x) } else { bf16_bits(x) };
+    let largest = largest(low);
+    let bits = |x: f32| {
+        let within = if x.is_finite() { x.clamp(-largest, largest) } else { x };
+        if low == DType::F16 { f16::from_f32(within).to_bits() } else { bf16::from_f32(within).to_bits() }
+    };
     let bytes = elements.into_iter().flat_map(|x| bits(x).to_le_bytes()).collect();
     Some(Literal::Array { shape: ArrayShape { dtype: low, ..shape.clone() }, bytes })
 }
@@ -72,22 +76,6 @@ pub(super) fn largest(low: DType) -> f32 {
 /// Whether each number of an array is zero, of either sign.
 pub(super) fn is_zero(literal: &Literal) -> bool {
     literal.elements::<f32>().is_some_and(|elements| elements.iter().all(|&x| x == 0.0))
-}
-
-fn bf16_bits(x: f32) -> u16 {
-    let rounded = bf16::from_f32(x);
-    if rounded.is_infinite() && x.is_finite() {
-        return if x < 0.0 { bf16::MIN.to_bits() } else { bf16::MAX.to_bits() };
-    }
-    rounded.to_bits()
-}
-
-fn f16_bits(x: f32) -> u16 {
-    let rounded = f16::from_f32(x);
-    if rounded.is_infinite() && x.is_finite() {
-        return if x < 0.0 { f16::MIN.to_bits() } else { f16::MAX.to_bits() };
-    }
-    rounded.to_bits()
 }
 
 #[cfg(test)]

@@ -6,24 +6,25 @@
 //! | a discrete choice | the products that its scores are computed from, and all ops between (`discrete_choices`) |
 //! | a recurrence | its factors, back to the squashing function that bounds them, and its steps (`recurrences`) |
 //! | a sine or cosine | the angle, back through what was f32: sums, loops, products of data or of coordinates |
-//! | a decomposition | the matrix, and the products that it is computed from elementwise |
+//! | a decomposition | the matrix, and the products that it is computed from elementwise, back to another's result |
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
 //! | an exponential | running sums, however they are written |
 //! | a large power | its base, and the powers and factors of that (`powers`) |
 //! | a sum with positions | a coordinate that positions are added to or subtracted from, back to products |
 
 use super::cancellation::{Cancellations, cancellations};
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
-use super::discrete_choices::RegionContext;
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::loops::Loop;
 use super::loss;
 use super::need::Need;
 use super::powers::powers;
-use super::recurrences::{recurrences, scans, until_squashed};
+use super::recurrences::{recurrences, scans, solved_again, until_squashed};
+use super::surroundings::{Known, RegionContext};
+use super::terms::{adds, scales};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::decisions::{amplification, calls_regions, is_map, list_names};
+use bf16scope_hlo::ops::WindowDim;
+use bf16scope_hlo::ops::decisions::{amplification, calls_regions, is_map};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
-use bf16scope_hlo::ops::{BinaryOp, WindowDim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most columns of a product of coordinates, which is f32 for an angle even if the program trains or moves its
@@ -72,11 +73,14 @@ pub(super) fn needs(
             finder.until_squashed(value, node);
         }
     }
-    for (&node, factors) in &recurrences(graph, &around.of_products_alone) {
+    for (&node, factors) in &recurrences(graph, &around.operands) {
         finder.add(node, Need::Recurrence, node);
         for &value in factors {
             finder.until_squashed(value, node);
         }
+    }
+    for node in solved_again(graph) {
+        finder.add_with_products(node, Need::Decomposition, node);
     }
     let steps = scans(graph);
     for &node in &steps {
@@ -86,8 +90,8 @@ pub(super) fn needs(
         exponentiations.into_iter().for_each(|exponentiations| finder.add(node, Need::Power, exponentiations));
     }
     finder.cancellations();
-    let is_weighted = weighted(graph, &around.learned);
-    let of_products = computed_from_products(graph, &around.learned, |_| false);
+    let is_weighted = weighted(graph, &around.operands);
+    let of_products = computed_from_products(graph, &around.operands, |_| false);
     finder.reads(&MadeInF32::new(graph, loops, &is_weighted, &of_products, &steps), loops);
     finder.coordinates(&is_weighted);
     // An operand of a loop or a branch may be a weight.
@@ -103,18 +107,14 @@ struct Finder<'g, 'm> {
 }
 
 impl Finder<'_, '_> {
-    fn is_soft(&self, node: NodeId) -> bool {
-        matches!(self.graph.node(node).class(), Some(Class::Infer | Class::Clear))
-    }
-
     fn add(&mut self, node: NodeId, need: Need, at: NodeId) {
-        if self.is_soft(node) {
+        if self.graph.node(node).is_soft() {
             self.needs.of_node[node as usize].get_or_insert((need, at));
         }
     }
 
     fn add_with_products(&mut self, node: NodeId, need: Need, at: NodeId) {
-        if self.graph.node(node).class() == Some(Class::Allow) {
+        if self.graph.node(node).is_product() {
             self.needs.of_node[node as usize].get_or_insert((need, at));
         }
         self.add(node, need, at);
@@ -128,13 +128,13 @@ impl Finder<'_, '_> {
         let mut angle: Vec<Option<NodeId>> = vec![None; graph.values.len()];
         let mut matrix = angle.clone();
         let mut is_exponent = vec![false; graph.values.len()];
-        for node in (0..graph.nodes.len() as NodeId).rev() {
+        for node in graph.node_ids().rev() {
             let record = graph.node(node);
             let op = &graph.instr(record).op;
             let origin = record.results().find_map(|value| made_in_f32.origins[value as usize]);
             let is_wanted = |by: &[Option<NodeId>]| record.results().find_map(|value| by[value as usize]);
             let (turns, decomposition) = (is_wanted(&angle), is_wanted(&matrix));
-            let exponent = record.results().any(|value| is_exponent[value as usize]);
+            let exponent = record.gives(&is_exponent);
             if turns.is_some() || exponent {
                 match origin {
                     Some(F32Origin::Summed) => self.needs.sums[node as usize] = true,
@@ -175,7 +175,7 @@ impl Finder<'_, '_> {
             if let Some(at) = decomposition {
                 self.add_with_products(node, Need::Decomposition, at);
             }
-            let goes_on = record.class() != Some(Class::Allow) && (is_map(op) || record.class() == Some(Class::Clear));
+            let goes_on = !record.is_product() && (is_map(op) || record.is_clear());
             if let Some(at) =
                 decomposition.filter(|_| goes_on).or((amplification(op) == Amplification::Matrix).then_some(node))
             {
@@ -188,12 +188,12 @@ impl Finder<'_, '_> {
                 self.add(node, Need::Exponent, node);
             }
             // A short one would be lowered as a sum over a small window.
-            if (turns.is_some() || exponent) && is_running_sum(graph, record) {
+            if (turns.is_some() || exponent) && is_running_sum(graph, node) {
                 let need = if exponent { Need::Exponent } else { Need::Angle };
                 self.needs.of_node[node as usize].get_or_insert((need, node));
             }
             let is_reduced = is_reduction(op) && made_in_f32.is_of_running_sum[record.first_result as usize];
-            if amplification(op) == Amplification::Exponent || exponent && (self.is_soft(node) || is_reduced) {
+            if amplification(op) == Amplification::Exponent || exponent && (record.is_soft() || is_reduced) {
                 record.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
             }
         }
@@ -202,7 +202,7 @@ impl Finder<'_, '_> {
     /// The product whose only consumer is a Fourier transform: it is computed in f32.
     fn transformed(&mut self, value: ValueId, at: NodeId) {
         let product = self.graph.producer(value);
-        if self.graph.users[value as usize].len() == 1 && self.graph.node(product).class() == Some(Class::Allow) {
+        if self.graph.users[value as usize].len() == 1 && self.graph.node(product).is_product() {
             self.add_with_products(product, Need::Decomposition, at);
         }
     }
@@ -213,13 +213,13 @@ impl Finder<'_, '_> {
         sums.into_iter().for_each(|product| self.needs.sums[product as usize] = true);
         let Some(&(first, _)) = nodes.first() else { return };
         nodes.into_iter().for_each(|(node, sum)| self.add_with_products(node, Need::Cancellation, sum));
-        for node in (0..self.graph.nodes.len() as NodeId).rev() {
+        for node in self.graph.node_ids().rev() {
             let record = self.graph.node(node);
-            if !record.results().any(|value| is_read[value as usize]) {
+            if !record.gives(&is_read) {
                 continue;
             }
-            self.needs.sums[node as usize] |= record.class() == Some(Class::Allow);
-            if self.is_soft(node) {
+            self.needs.sums[node as usize] |= record.is_product();
+            if record.is_soft() {
                 self.add(node, Need::Cancellation, first);
                 record.operands.iter().for_each(|&value| is_read[value as usize] = true);
             }
@@ -232,18 +232,15 @@ impl Finder<'_, '_> {
         let graph = self.graph;
         let is_position = positions(graph);
         let mut reader: Vec<Option<NodeId>> = vec![None; graph.values.len()];
-        for node in (0..graph.nodes.len() as NodeId).rev() {
+        for node in graph.node_ids().rev() {
             let record = graph.node(node);
-            let is_sum = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
-            let is_computed = |value: &ValueId| is_weighted[*value as usize];
-            let is_relative = is_sum
-                && record.operands.iter().any(|&value| is_position[value as usize])
-                && record.operands.iter().any(is_computed);
+            let is_sum = adds(&graph.instr(record).op);
+            let is_relative = is_sum && record.reads(&is_position) && record.reads(is_weighted);
             let wanted = record.results().find_map(|value| reader[value as usize]);
-            let moves = record.class() == Some(Class::Clear);
+            let moves = record.is_clear();
             let Some(at) = wanted.filter(|_| is_sum || moves).or(is_relative.then_some(node)) else { continue };
             self.add(node, Need::Position, at);
-            if self.is_soft(node) {
+            if record.is_soft() {
                 record.operands.iter().for_each(|&value| reader[value as usize] = Some(at));
             }
         }
@@ -274,18 +271,18 @@ enum F32Origin {
 /// For each value whether it is computed from a product, or from a weight that the program updates: in one that trains,
 /// a parameter of several axes that a result has, too. (Positions have one axis, and a product never multiplies those
 /// alone.) `taken` says of the region's parameters whether they are computed from products.
-fn weighted(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
-    let result = |&value: &ValueId| graph.instr(graph.node(graph.producer(value))).shape.as_array();
-    let updated: BTreeSet<_> = graph.results.iter().filter_map(result).map(|array| &array.dims).collect();
+fn weighted(graph: &Dataflow<'_>, taken: &[Known]) -> Vec<bool> {
+    let dims = |&value: &ValueId| graph.dims(graph.node(graph.producer(value)));
+    let updated: BTreeSet<_> = graph.results.iter().filter_map(dims).collect();
     let trains = graph.frames[0].comp != graph.module.entry || loss::trains(graph);
     computed_from_products(graph, taken, |dims| trains && dims.len() > 1 && updated.contains(dims))
 }
 
 /// For each value whether it is computed from a product, or from a parameter whose dims are those of a weight. `taken`
 /// says of the region's parameters whether they are computed from products.
-fn computed_from_products(graph: &Dataflow<'_>, taken: &[bool], is_weight: impl Fn(&Vec<i64>) -> bool) -> Vec<bool> {
+fn computed_from_products(graph: &Dataflow<'_>, taken: &[Known], is_weight: impl Fn(&Vec<i64>) -> bool) -> Vec<bool> {
     let mut is_computed = vec![false; graph.values.len()];
-    graph.parameters().zip(taken).for_each(|(value, &is_learned)| is_computed[value as usize] = is_learned);
+    graph.parameters().zip(taken).for_each(|(value, known)| is_computed[value as usize] = known.is_learned);
     for node in &graph.nodes {
         if node.kind == NodeKind::Parameter {
             for (value, leaf) in node.results().zip(graph.instr(node).shape.leaves()) {
@@ -294,8 +291,7 @@ fn computed_from_products(graph: &Dataflow<'_>, taken: &[bool], is_weight: impl 
             }
             continue;
         }
-        let multiplies = node.class() == Some(Class::Allow) || calls_regions(&graph.instr(node).op);
-        let is_of_any = multiplies || node.operands.iter().any(|&value| is_computed[value as usize]);
+        let is_of_any = graph.multiplies(node) || node.reads(&is_computed);
         node.results().for_each(|value| is_computed[value as usize] = is_of_any);
     }
     is_computed
@@ -311,22 +307,20 @@ fn moved_coordinates(graph: &Dataflow<'_>, of_products: &[bool]) -> Vec<bool> {
     for record in &graph.nodes {
         if record.kind == NodeKind::Parameter {
             for value in record.results() {
-                let is_float = graph.value(value).is_f32() && graph.value(value).n_elements > 1;
-                is_array[value as usize] = is_float && !of_products[value as usize];
+                is_array[value as usize] = graph.value(value).is_f32_array() && !of_products[value as usize];
             }
         }
-        if !matches!(record.class(), Some(Class::Infer | Class::Clear)) {
+        if !record.is_soft() {
             continue;
         }
         let op = &graph.instr(record).op;
-        let any = |is_marked: &[bool]| record.operands.iter().any(|&value| is_marked[value as usize]);
-        let is_sum = matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
-        let is_displaced = is_sum && (any(&is_array) || any(&is_position)) && any(of_products);
-        let moves = any(&is_moved) || is_displaced;
+        let meets_product = record.reads(of_products);
+        let is_displaced = adds(op) && (record.reads(&is_array) || record.reads(&is_position)) && meets_product;
+        let moves = record.reads(&is_moved) || is_displaced;
         let n_read = record.operands.iter().map(|&value| graph.value(value).n_elements).max().unwrap_or(0);
         let repeats =
             matches!(op, Op::Broadcast { .. }) && record.results().any(|value| graph.value(value).n_elements > n_read);
-        let is_given_array = any(&is_array) && !any(of_products) && !repeats;
+        let is_given_array = record.reads(&is_array) && !meets_product && !repeats;
         for value in record.results().filter(|&value| graph.value(value).is_f32()) {
             (is_moved[value as usize], is_array[value as usize]) = (moves, is_given_array);
         }
@@ -335,14 +329,14 @@ fn moved_coordinates(graph: &Dataflow<'_>, of_products: &[bool]) -> Vec<bool> {
 }
 
 /// The number of products that each element of a product's result adds up.
-fn n_columns(graph: &Dataflow<'_>, record: &Node) -> Option<i64> {
-    match &graph.instr(record).op {
+fn n_columns(graph: &Dataflow<'_>, node: NodeId) -> Option<i64> {
+    match graph.op(node) {
         Op::Dot { dims, .. } => {
-            let sizes = operand_dims(graph, record, 0);
+            let sizes = graph.operand_dims(node, 0);
             Some(dims.lhs_contracting.iter().map(|&axis| sizes[axis as usize]).product())
         }
         Op::Convolution(convolution) => {
-            let sizes = (0..).zip(operand_dims(graph, record, 1));
+            let sizes = (0..).zip(graph.operand_dims(node, 1));
             let summed = sizes.filter(|&(axis, _)| axis != convolution.dims.kernel_output_feature);
             Some(summed.map(|(_, &size)| size).product())
         }
@@ -357,18 +351,10 @@ fn is_reduction(op: &Op) -> bool {
 }
 
 /// Whether a node is a running sum by windows: along an axis, each of several windows reaches as far as the array.
-fn is_running_sum(graph: &Dataflow<'_>, record: &Node) -> bool {
-    let op = &graph.instr(record).op;
-    let Op::ReduceWindow { window, .. } = op else { return false };
+fn is_running_sum(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    let Op::ReduceWindow { window, .. } = graph.op(node) else { return false };
     let runs = |(along, &size): (&WindowDim, &i64)| size > 1 && along.size >= size && along.n_positions(size) > 1;
-    window.iter().zip(operand_dims(graph, record, 0)).any(runs)
-        && list_names(graph.module, op).iter().any(|name| name == "reduce-window:add")
-}
-
-/// The dims of an operand of an instruction.
-fn operand_dims<'m>(graph: &Dataflow<'m>, record: &Node, nth: usize) -> &'m [i64] {
-    let operand = graph.instr(record).operands[nth];
-    graph.module.comp(graph.frames[record.frame as usize].comp).instr(operand).shape.dims()
+    window.iter().zip(graph.operand_dims(node, 0)).any(runs) && graph.is_called(node, "reduce-window:add")
 }
 
 /// For each value whether it holds positions: places of an axis, scaled and moved.
@@ -376,17 +362,10 @@ fn positions(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut is_position = vec![false; graph.values.len()];
     for record in &graph.nodes {
         let op = &graph.instr(record).op;
-        let any = || record.operands.iter().any(|&value| is_position[value as usize]);
-        let keeps = matches!(
-            op,
-            Op::Convert
-                | Op::Broadcast { .. }
-                | Op::Reshape
-                | Op::Transpose { .. }
-                | Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide)
-        );
+        let moves = matches!(op, Op::Convert | Op::Broadcast { .. } | Op::Reshape | Op::Transpose { .. });
+        let keeps = moves || adds(op) || scales(op);
         let holds = matches!(op, Op::Iota { .. })
-            || keeps && any() && record.operands.iter().all(|&value| graph.value(value).is_data);
+            || keeps && record.reads(&is_position) && record.operands.iter().all(|&value| graph.value(value).is_data);
         record.results().for_each(|value| is_position[value as usize] = holds);
     }
     is_position
@@ -418,7 +397,7 @@ impl MadeInF32 {
             let reads_f32 = record.operands.iter().any(|&value| graph.value(value).is_f32());
             let is_exact = |value: &ValueId| !is_weighted[*value as usize];
             let is_coordinate = |&value: &ValueId| !of_products[value as usize] || is_moved[value as usize];
-            let multiplies_few = || n_columns(graph, record).is_some_and(|n| n <= MAX_COORDINATES);
+            let multiplies_few = || n_columns(graph, idx).is_some_and(|n| n <= MAX_COORDINATES);
             let has_data = record.operands.iter().any(|&value| graph.value(value).is_data);
             let is_angle = amplification(op) == Amplification::Angle;
             let origin = match record.class() {
@@ -433,18 +412,18 @@ impl MadeInF32 {
                 }
                 Some(Class::Deny { .. }) if reads_f32 && !is_angle => Some(F32Origin::Computed),
                 Some(Class::Infer | Class::Clear)
-                    if record.results().any(|value| is_moved[value as usize])
+                    if record.gives(&is_moved)
                         || record.operands.iter().any(|&value| origins[value as usize].is_some()) =>
                 {
                     Some(F32Origin::Computed)
                 }
                 _ => None,
             };
-            let keeps_errors = matches!(record.class(), Some(Class::Infer | Class::Clear)) || is_reduction(op);
+            let keeps_errors = record.is_soft() || is_reduction(op);
             let is_of_sum = matches!(origin, Some(F32Origin::Summed | F32Origin::ByLoop))
                 || steps.contains(&idx)
-                || is_running_sum(graph, record)
-                || keeps_errors && record.operands.iter().any(|&value| is_of_running_sum[value as usize]);
+                || is_running_sum(graph, idx)
+                || keeps_errors && record.reads(&is_of_running_sum);
             for value in record.results().filter(|&value| graph.value(value).is_f32()) {
                 (origins[value as usize], is_of_running_sum[value as usize]) = (origin, is_of_sum);
             }

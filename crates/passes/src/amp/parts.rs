@@ -6,11 +6,10 @@
 //! written part by part: the same numbers, in the same dtype.
 
 use super::assignment::Assignment;
+use super::data_movement::is_sum_called;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decision::Rule;
-use super::policy::{Because, Classes};
-use bf16scope_hlo::ops::decisions::list_names;
-use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use super::policy::Classes;
 use bf16scope_hlo::ops::{BinaryOp, PadDim};
 use bf16scope_hlo::{InstrId, Op};
 
@@ -30,20 +29,15 @@ pub(super) struct Parts {
 /// Finds the nodes of a region that sum, in f32, an array of narrow parts that a product reads, too.
 pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let is_sum = |&node: &NodeId| {
-        let record = graph.node(node);
-        let instr = graph.instr(record);
         let Some(chain) = moved(graph, node) else { return false };
         let is_narrow = chain.iter().all(|&value| assignment.low[graph.producer(value) as usize]);
-        matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
-            && record.because == Because::Op
+        is_narrow
             && !assignment.low[node as usize]
-            && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
-            && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
-            && is_narrow
-            && is_read_by_product(graph, assignment, *chain.last().unwrap_or(&record.operands[0]))
+            && is_sum_called(graph, classes, node, "reduce:add")
+            && chain.last().is_some_and(|&value| is_read_by_product(graph, assignment, value))
             && of_node(graph, node).is_some()
     };
-    (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
+    graph.node_ids().filter(is_sum).collect()
 }
 
 /// Whether a product reads a value, directly or moved.
@@ -51,14 +45,11 @@ fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: Valu
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         for &reader in &graph.users[value as usize] {
-            let record = graph.node(reader);
             if assignment.rule[reader as usize] == Rule::Allowed {
                 return true;
             }
-            if matches!(graph.instr(record).op, Op::Reshape | Op::Transpose { .. })
-                && record.class() == Some(Class::Clear)
-            {
-                open.extend(record.results());
+            if matches!(graph.op(reader), Op::Reshape | Op::Transpose { .. }) && graph.node(reader).is_clear() {
+                open.extend(graph.node(reader).results());
             }
         }
     }
@@ -69,7 +60,7 @@ fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: Valu
 pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
     let chain = moved(graph, node)?;
     let whole = graph.producer(*chain.last()?);
-    let Op::Reduce { dimensions, .. } = &graph.instr(graph.node(node)).op else { return None };
+    let Op::Reduce { dimensions, .. } = graph.op(node) else { return None };
     let mut reduced = dimensions.clone();
     let mut moves = Vec::new();
     for (&after, &before) in chain.iter().zip(&chain[1..]) {
@@ -139,7 +130,7 @@ fn padded(
 /// them is in another frame or cannot be retyped.
 fn moved(graph: &Dataflow<'_>, node: NodeId) -> Option<Vec<ValueId>> {
     let reduces = graph.node(node);
-    let (Op::Reduce { .. }, &[mut value, _]) = (&graph.instr(reduces).op, &reduces.operands[..]) else { return None };
+    let (Op::Reduce { .. }, &[mut value, _]) = (graph.op(node), &reduces.operands[..]) else { return None };
     let mut chain = Vec::new();
     loop {
         let record = graph.node(graph.producer(value));

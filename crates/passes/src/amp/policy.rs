@@ -308,9 +308,7 @@ impl Policy {
         }
         if self.min_elements < 0 { Err(PolicyError::NegativeFloor(self.min_elements)) } else { Ok(()) }
     }
-}
 
-impl Policy {
     /// Checks that the module has the results and parameters that the policy names by number.
     ///
     /// # Errors
@@ -352,6 +350,8 @@ fn keeps(pattern: &str, instr: &Instruction) -> bool {
 /// A policy prepared for queries about the instructions of one module.
 pub(super) struct Classes<'p> {
     policy: &'p Policy,
+    /// The module.
+    pub(super) module: &'p Module,
     listed: BTreeMap<&'p str, Class>,
     decided: BTreeMap<&'p str, &'p Decided>,
     /// Whether a partitioner may split the module's values.
@@ -378,11 +378,11 @@ pub(super) enum Because {
 }
 
 impl<'p> Classes<'p> {
-    pub(super) fn new(policy: &'p Policy, module: &Module) -> Classes<'p> {
+    pub(super) fn new(policy: &'p Policy, module: &'p Module) -> Classes<'p> {
         let listed = policy.lists().into_iter().flat_map(|(_, ops, class)| ops.iter().map(move |op| (&op[..], class)));
         let decided = policy.decided.iter().map(|decided| (&decided.instruction[..], decided)).collect();
         let (is_partitioned, effects) = (is_partitioned(module), side_effects(module));
-        Classes { policy, listed: listed.collect(), decided, is_partitioned, effects }
+        Classes { policy, module, listed: listed.collect(), decided, is_partitioned, effects }
     }
 
     /// The policy.
@@ -396,9 +396,9 @@ impl<'p> Classes<'p> {
     }
 
     /// In which dtype devices sum the results of an op, if the policy wants f32 there.
-    pub(super) fn sum_in_f32(&self, module: &Module, op: &Op) -> DeviceSum {
+    pub(super) fn sum_in_f32(&self, op: &Op) -> DeviceSum {
         let is_split = self.is_partitioned || matches!(op, Op::AllReduce(_));
-        if self.policy.sums == Sums::F32 && is_split { device_sum(module, op) } else { DeviceSum::Never }
+        if self.policy.sums == Sums::F32 && is_split { device_sum(self.module, op) } else { DeviceSum::Never }
     }
 
     /// The form that the policy decides for an instruction.
@@ -409,15 +409,9 @@ impl<'p> Classes<'p> {
 
     /// The class of an instruction, and why. `n_elements` is the size of its largest f32 array, and `form` the form of
     /// a dot.
-    pub(super) fn classify(
-        &self,
-        module: &Module,
-        instr: &Instruction,
-        n_elements: i64,
-        form: DotForm,
-    ) -> (Class, Because) {
+    pub(super) fn classify(&self, instr: &Instruction, n_elements: i64, form: DotForm) -> (Class, Because) {
         let form = form.as_op();
-        let op_class = match (precision_class(module, &instr.op), form) {
+        let op_class = match (precision_class(self.module, &instr.op), form) {
             (Class::Allow, Some((_, class))) => class,
             (class, _) => class,
         };
@@ -436,7 +430,7 @@ impl<'p> Classes<'p> {
         let listed = if self.listed.is_empty() {
             None
         } else {
-            let names = list_names(module, &instr.op);
+            let names = list_names(self.module, &instr.op);
             let names = names.iter().rev().map(|name| &name[..]);
             let form_names = form.into_iter().flat_map(|(names, _)| names.iter().rev().copied());
             names.chain(form_names).find_map(|name| self.listed.get(name).copied())
@@ -446,7 +440,7 @@ impl<'p> Classes<'p> {
             None => (op_class, Because::Op),
         };
         let is_lowered = matches!(class, Class::Allow | Class::Infer | Class::Clear);
-        if is_lowered && self.sum_in_f32(module, &instr.op) == DeviceSum::OfOperands {
+        if is_lowered && self.sum_in_f32(&instr.op) == DeviceSum::OfOperands {
             let why = "devices may sum what each computed of it, in the dtype that it gives";
             return (Class::Deny { why, spreads: false }, Because::Op);
         }

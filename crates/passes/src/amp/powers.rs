@@ -4,7 +4,6 @@
 //! of the program has n as an operand: each square doubles the error before it.
 
 use super::dataflow::{Dataflow, NodeId};
-use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{Literal, Op};
 
@@ -17,9 +16,9 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
     let mut power = vec![1.0_f64; graph.values.len()];
     let mut raised_by: Vec<Option<NodeId>> = vec![None; graph.values.len()];
     let mut by_node = vec![None; graph.nodes.len()];
-    for node in (0..graph.nodes.len() as NodeId).rev() {
+    for node in graph.node_ids().rev() {
         let record = graph.node(node);
-        if !matches!(record.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
+        if !record.passes() {
             continue;
         }
         let highest = record.results().max_by(|&a, &b| power[a as usize].total_cmp(&power[b as usize]));
@@ -30,9 +29,9 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
         // A sum, or another function, changes the relative error: the chain ends there.
         let raised = match (&graph.instr(record).op, &record.operands[..]) {
             (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => 2.0,
-            (Op::Binary(BinaryOp::Power), &[_, exponent]) => exponent_of(graph, graph.producer(exponent)),
+            (Op::Binary(BinaryOp::Power), &[_, exponent]) => graph.constant(exponent).map_or(1.0, largest),
             (Op::Binary(BinaryOp::Multiply | BinaryOp::Divide) | Op::Unary(UnaryOp::Negate | UnaryOp::Abs), _) => 1.0,
-            _ if record.class() == Some(Class::Clear) => 1.0,
+            _ if record.is_clear() => 1.0,
             _ => continue,
         };
         // Only the base counts: the exponent's error is not relative.
@@ -50,18 +49,7 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
     by_node
 }
 
-/// The magnitude of the constant that a node has, behind ops that place it; 1 if it is not a constant.
-fn exponent_of(graph: &Dataflow<'_>, mut node: NodeId) -> f64 {
-    loop {
-        let record = graph.node(node);
-        match (&graph.instr(record).op, &record.operands[..]) {
-            (Op::Constant(literal), _) => return largest(literal),
-            (Op::Broadcast { .. } | Op::Reshape, &[operand]) => node = graph.producer(operand),
-            _ => return 1.0,
-        }
-    }
-}
-
+/// The largest magnitude among the elements of an exponent, and 1 at least.
 fn largest(literal: &Literal) -> f64 {
     let elements = literal.elements::<f32>().unwrap_or_default();
     elements.into_iter().map(|x| f64::from(x.abs())).fold(1.0, f64::max)

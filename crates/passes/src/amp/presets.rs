@@ -19,6 +19,7 @@
 //! In Apex the levels are f16; here they are bf16 unless `dtype: f16` is given.
 
 use super::policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach};
+use bf16scope_hlo::ops::decisions::all_list_names;
 use bf16scope_hlo::words::nearest;
 
 pub use super::policy::PRESETS as NAMES;
@@ -73,34 +74,11 @@ fn strings(names: &[&str]) -> Vec<String> {
 
 /// Everything that has a low-precision form in HLO.
 fn everything() -> Policy {
-    use bf16scope_hlo::ops::decisions::all_list_names;
-    let fixed = ["dot", "convolution"];
-    let clear = [
-        "abs",
-        "broadcast",
-        "clamp",
-        "compare",
-        "concatenate",
-        "copy",
-        "dynamic-slice",
-        "dynamic-update-slice",
-        "gather",
-        "is-finite",
-        "maximum",
-        "minimum",
-        "negate",
-        "pad",
-        "reshape",
-        "reverse",
-        "select",
-        "slice",
-        "transpose",
-        // Their class depends on their combiner; the names with a combiner are of class infer.
-        "reduce",
-        "reduce-window",
-        "scatter",
-    ];
-    let is_left = |name: &String| !fixed.contains(&&name[..]) && !clear.contains(&&name[..]);
+    // The class of the last three depends on their combiner; their names with a combiner are of class infer.
+    let others = "convolution dot abs broadcast clamp compare concatenate copy dynamic-slice dynamic-update-slice \
+                  gather is-finite maximum minimum negate pad reshape reverse select slice transpose reduce \
+                  reduce-window scatter";
+    let is_left = |name: &String| !others.split(' ').any(|other| other == name);
     Policy {
         infer: all_list_names().into_iter().filter(is_left).collect(),
         parameters: Boundary::Lower,

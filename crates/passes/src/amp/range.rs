@@ -1,6 +1,6 @@
 //! Finite f32 numbers that would overflow to infinity in the narrow dtype, and the clamp that keeps them finite.
 
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::narrow::largest;
 use bf16scope_hlo::ops::decisions::precision_class;
 use bf16scope_hlo::ops::precision::Class;
@@ -22,12 +22,12 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
         elements.is_some_and(|all| all.iter().any(|x| x.is_finite() && x.abs() > largest))
     };
     let is_added = added(graph);
-    let dims = |record: &Node| graph.instr(record).shape.as_array().map(|array| &array.dims);
-    let results: BTreeSet<_> = graph.results.iter().map(|&value| dims(graph.node(graph.producer(value)))).collect();
+    let results: BTreeSet<_> =
+        graph.results.iter().map(|&value| graph.dims(graph.node(graph.producer(value)))).collect();
     // How many computing ops may still pass a large number on: one behind a parameter, any number behind a constant.
     let mut room = vec![0_u8; graph.values.len()];
     for (node, record) in (0..).zip(&graph.nodes) {
-        let op = &graph.instr(record).op;
+        let op = graph.op(node);
         let floats = record.operands.iter().filter(|&&value| graph.value(value).is_f32());
         let most = floats.map(|&value| room[value as usize]).max().unwrap_or(0);
         let is_bounded =
@@ -35,7 +35,7 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
         let depth = match (&record.kind, op) {
             (NodeKind::Constant, Op::Constant(literal)) if is_beyond(literal) => u8::MAX,
             (NodeKind::Parameter, _)
-                if dims(record).is_some_and(|dims| dims.len() > 1) && !results.contains(&dims(record)) =>
+                if graph.dims(record).is_some_and(|dims| dims.len() > 1) && !results.contains(&graph.dims(record)) =>
             {
                 2
             }
@@ -58,19 +58,16 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
 /// come too early.
 pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let record = graph.node(node);
-    let maker = |value: ValueId| graph.node(graph.producer(value));
-    let is_end = |value: ValueId| match &graph.instr(maker(value)).op {
-        Op::Constant(literal) => {
-            literal.elements::<f32>().is_some_and(|all| all.iter().all(|x| x.abs() == largest(graph.low)))
-        }
-        _ => false,
+    let is_end = |value: ValueId| {
+        let Op::Constant(literal) = graph.op(graph.producer(value)) else { return false };
+        literal.elements::<f32>().is_some_and(|all| all.iter().all(|x| x.abs() == largest(graph.low)))
     };
-    match (&graph.instr(record).op, &record.operands[..]) {
+    match (graph.op(node), &record.operands[..]) {
         (Op::Clamp, &[least, _, most]) => is_end(least) && is_end(most),
         (Op::Select, &[condition, within, number]) => {
-            let (asks, within) = (maker(condition), graph.producer(within));
-            let is_finite = matches!(graph.instr(asks).op, Op::Unary(UnaryOp::IsFinite));
-            is_finite && asks.operands.first() == Some(&number) && is_guard(graph, within)
+            let (asks, within) = (graph.producer(condition), graph.producer(within));
+            let is_finite = matches!(graph.op(asks), Op::Unary(UnaryOp::IsFinite));
+            is_finite && graph.node(asks).operands.first() == Some(&number) && is_guard(graph, within)
         }
         _ => false,
     }
@@ -80,14 +77,13 @@ pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
 fn added(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut is_added = vec![false; graph.values.len()];
     for record in graph.nodes.iter().rev() {
-        let is_sum = matches!(
-            graph.instr(record).op,
-            Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum | BinaryOp::Minimum)
-        );
+        let op = &graph.instr(record).op;
+        let is_sum =
+            matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum | BinaryOp::Minimum));
         // A lookup reads a table that was learned.
-        let moves = record.class() == Some(Class::Clear) && !matches!(graph.instr(record).op, Op::Gather(_))
-            || precision_class(graph.module, &graph.instr(record).op) == Class::Clear && record.class().is_none();
-        let moves_on = moves && record.results().any(|value| is_added[value as usize]);
+        let moves = record.is_clear() && !matches!(op, Op::Gather(_))
+            || record.class().is_none() && precision_class(graph.module, op) == Class::Clear;
+        let moves_on = moves && record.gives(&is_added);
         if is_sum || moves_on {
             record.operands.iter().for_each(|&value| is_added[value as usize] = true);
         }

@@ -1,4 +1,4 @@
-//! Choices by scores that enter a loop or a branch, or leave one.
+//! Graphs of regions, each built once, and choices by scores that enter a loop or a branch, or leave one.
 //!
 //! `through` asks a region which of its operands are scores, given which of them are computed from products outside
 //! and which of its results are scores outside. A loop is asked until its state no longer changes: the results of one
@@ -6,58 +6,62 @@
 
 use super::assignment::RegionKind;
 use super::dataflow::{CALL_ROOM, Dataflow};
-use super::discrete_choices::{Choices, RegionContext, Through, discrete_choices};
+use super::discrete_choices::{Choices, Through, discrete_choices};
 use super::exact;
 use super::policy::Classes;
-use bf16scope_hlo::{CompId, Module, Op};
+use super::surroundings::RegionContext;
+use bf16scope_hlo::{CompId, Op};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The graphs of a module's regions, and what is known of their scores.
-#[derive(Debug, Default)]
 pub(super) struct Regions<'m> {
+    pub classes: Classes<'m>,
     graphs: BTreeMap<CompId, Rc<Dataflow<'m>>>,
     known: BTreeMap<(CompId, RegionContext), (Vec<bool>, Vec<bool>)>,
 }
 
 impl<'m> Regions<'m> {
-    /// Finds the choices of a region that has this graph.
-    pub(super) fn choices(
-        &mut self,
-        classes: &Classes<'_>,
-        graph: &Dataflow<'m>,
-        kind: RegionKind,
-        around: &RegionContext,
-    ) -> Choices {
-        let module = graph.module;
-        discrete_choices(graph, kind, around, &mut |op, context| self.through(module, classes, op, context))
+    pub(super) fn new(classes: Classes<'m>) -> Regions<'m> {
+        Regions { classes, graphs: BTreeMap::new(), known: BTreeMap::new() }
     }
 
-    fn through(&mut self, module: &'m Module, classes: &Classes<'_>, op: &Op, context: RegionContext) -> Through {
-        let either = |ours: &[bool], theirs: &[bool]| -> Vec<bool> {
-            ours.iter().zip(theirs).map(|(&ours, &theirs)| ours || theirs).collect()
-        };
+    /// The graph of a region to which calls may add `room`. It is built once, unless too little room is left for it.
+    pub(super) fn graph(&mut self, comp: CompId, room: usize) -> Rc<Dataflow<'m>> {
+        if let Some(graph) = self.graphs.get(&comp).filter(|graph| graph.fits(room)) {
+            return Rc::clone(graph);
+        }
+        let graph = Rc::new(exact::graph(&self.classes, comp, room));
+        self.graphs.entry(comp).or_insert_with(|| Rc::clone(&graph));
+        graph
+    }
+
+    /// Finds the choices of a region that has this graph.
+    pub(super) fn choices(&mut self, graph: &Dataflow<'_>, kind: RegionKind, around: &RegionContext) -> Choices {
+        discrete_choices(graph, kind, around, &mut |op, context| self.through(op, context))
+    }
+
+    fn through(&mut self, op: &Op, context: RegionContext) -> Through {
         if let Op::While { body, .. } = op {
             let mut around = context;
-            let body_graph = self.graph(module, classes, *body);
+            let body_graph = self.graph(*body, CALL_ROOM);
             let is_same = body_graph.parameters().zip(&body_graph.results).map(|(before, &after)| before == after);
-            let marks = around.constant.iter_mut().zip(&mut around.of_products_alone);
-            marks.zip(is_same).for_each(|((is_constant, is_of_products), is_kept)| {
-                *is_constant &= is_kept;
-                *is_of_products &= is_kept;
-            });
+            for (operand, is_kept) in around.operands.iter_mut().zip(is_same) {
+                operand.is_constant &= is_kept;
+                operand.is_of_products_alone &= is_kept;
+            }
             loop {
-                let (scores, learned) = self.region(module, classes, *body, &around);
-                let (learned, scores) = (either(&around.learned, &learned), either(&around.scores, &scores));
-                let next = RegionContext { learned, scores, ..around.clone() };
-                if next == around {
+                let before = around.clone();
+                let (scores, learned) = self.region(*body, &around);
+                mark(around.operands.iter_mut().map(|operand| &mut operand.is_learned), &learned);
+                mark(around.scores.iter_mut(), &scores);
+                if around == before {
                     break;
                 }
-                around = next;
             }
             let condition = RegionContext { scores: Vec::new(), ..around.clone() };
             return Through {
-                learned: around.learned.clone(),
+                learned: around.learned(),
                 scores: around.scores.clone(),
                 around: vec![condition, around],
             };
@@ -67,39 +71,58 @@ impl<'m> Regions<'m> {
             Through { learned: vec![false; context.scores.len()], scores: vec![false], around: Vec::new() };
         for comp in op.called() {
             let first = through.scores.len();
-            let n_taken = self.graph(module, classes, comp).parameters().count();
-            let taken = |flags: &[bool]| flags.get(first..first + n_taken).unwrap_or_default().to_vec();
-            let (learned, constant) = (taken(&context.learned), taken(&context.constant));
-            let of_products_alone = taken(&context.of_products_alone);
-            let around = RegionContext { learned, of_products_alone, constant, ..context.clone() };
-            let (scores, learned) = self.region(module, classes, comp, &around);
+            let n_taken = self.graph(comp, CALL_ROOM).parameters().count();
+            let operands = context.operands.get(first..first + n_taken).unwrap_or_default().to_vec();
+            let around = RegionContext { operands, ..context.clone() };
+            let (scores, learned) = self.region(comp, &around);
             through.scores.extend(scores);
-            through.learned = either(&through.learned, &learned);
+            mark(through.learned.iter_mut(), &learned);
             through.around.push(around);
         }
         through
     }
 
     /// Which of a region's operands are scores, and which of its results are computed from products.
-    fn region(
-        &mut self,
-        module: &'m Module,
-        classes: &Classes<'_>,
-        comp: CompId,
-        around: &RegionContext,
-    ) -> (Vec<bool>, Vec<bool>) {
+    fn region(&mut self, comp: CompId, around: &RegionContext) -> (Vec<bool>, Vec<bool>) {
         let key = (comp, around.clone());
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
-        let graph = self.graph(module, classes, comp);
-        let Choices { scores, learned, .. } = self.choices(classes, &graph, RegionKind::Body, around);
+        let graph = self.graph(comp, CALL_ROOM);
+        let Choices { scores, learned, .. } = self.choices(&graph, RegionKind::Body, around);
         self.known.insert(key, (scores.clone(), learned.clone()));
         (scores, learned)
     }
+}
 
-    fn graph(&mut self, module: &'m Module, classes: &Classes<'_>, comp: CompId) -> Rc<Dataflow<'m>> {
-        let build = || Rc::new(exact::graph(module, comp, classes, classes.policy().dtype, CALL_ROOM));
-        Rc::clone(self.graphs.entry(comp).or_insert_with(build))
+/// Sets the flags whose place is marked.
+fn mark<'f>(flags: impl Iterator<Item = &'f mut bool>, marks: &[bool]) {
+    flags.zip(marks).for_each(|(flag, &is_marked)| *flag |= is_marked);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amp::Policy;
+    use bf16scope_hlo::text;
+
+    #[test]
+    fn a_graph_is_built_again_only_where_its_calls_have_too_little_room() {
+        let module = text::parse(
+            "HloModule m\n\nsquare {\n  a = f32[4] parameter(0)\n  ROOT b = f32[4] multiply(a, a)\n}\n\n\
+             ENTRY main {\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] call(x), to_apply=square\n}\n",
+            "m",
+        )
+        .unwrap();
+        let policy = Policy::default();
+        let mut regions = Regions::new(Classes::new(&policy, &module));
+        let whole = regions.graph(module.entry, CALL_ROOM);
+        let room = whole.taken_room;
+        assert_eq!(whole.frames.len(), 2);
+        assert!(Rc::ptr_eq(&whole, &regions.graph(module.entry, room)));
+        let cut = regions.graph(module.entry, room - 1);
+        assert_eq!((cut.frames.len(), cut.taken_room), (1, 0));
+        assert!(cut.fits(room - 1) && !cut.fits(room));
+        assert!(Rc::ptr_eq(&whole, &regions.graph(module.entry, CALL_ROOM)));
     }
 }

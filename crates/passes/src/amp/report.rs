@@ -236,12 +236,7 @@ fn class_name(kind: &NodeKind) -> &'static str {
     match kind {
         NodeKind::Op(class) => class.name(),
         NodeKind::Fixed(_) => "fixed",
-        NodeKind::Constant
-        | NodeKind::FromLow
-        | NodeKind::FromExact
-        | NodeKind::ToLow
-        | NodeKind::FromF32
-        | NodeKind::Parameter => "source",
+        _ => "source",
     }
 }
 
@@ -256,19 +251,12 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
         Because::Small => return "all its arrays are smaller than the policy's min_elements".to_string(),
     };
     let why = match kind {
-        NodeKind::Op(Class::Deny { why, .. }) => why,
-        NodeKind::Fixed(why) => why,
-        NodeKind::Op(_)
-        | NodeKind::Constant
-        | NodeKind::FromLow
-        | NodeKind::FromExact
-        | NodeKind::ToLow
-        | NodeKind::FromF32
-        | NodeKind::Parameter => "",
+        NodeKind::Parameter => {
+            return "parameters keep their types, unless the policy lowers those of the entry".to_string();
+        }
+        NodeKind::Op(Class::Deny { why, .. }) | NodeKind::Fixed(why) => *why,
+        _ => "",
     };
-    if *kind == NodeKind::Parameter {
-        return "parameters keep their types, unless the policy lowers those of the entry".to_string();
-    }
     match rule {
         Rule::Denied | Rule::Fixed => format!("{why}{class}"),
         Rule::Allowed | Rule::Between | Rule::Reach => rule.why().to_string() + &class,

@@ -5,13 +5,11 @@
 //! per value and direction in a computation. A computation that does not change stays shared with its other callers;
 //! one that changes becomes a copy. In the end, computations without a caller are dropped and names are made unique.
 
-use super::branches::{self, Branch};
-use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
-use super::discrete_choices::{Choices, RegionContext};
-use super::exact;
-
 use super::assign::assign;
 use super::assignment::{Assignment, Crossing, RegionKind};
+use super::branches::{self, Branch};
+use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
+use super::discrete_choices::Choices;
 use super::frame::{Callees, FrameWriter, Origin};
 use super::loops::{self, Loop, Use};
 use super::loss::{self, TakenLoss};
@@ -20,26 +18,33 @@ use super::needs::{Needs, needs};
 use super::policy::{Boundary, Classes, Policy};
 use super::regions::Regions;
 use super::report::{ComputationReport, Decision, decisions};
+use super::surroundings::RegionContext;
 use bf16scope_hlo::ops::decisions::calls_regions;
 use bf16scope_hlo::{CompId, Computation, DType, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::rc::Rc;
 
 /// A written computation.
 #[derive(Debug)]
 struct Written {
-    /// The original computation.
     original: CompId,
-    /// The rewritten computation.
     computation: Computation,
-    /// Its part of the report.
     part: ComputationReport,
+}
+
+/// A region whose dtypes are assigned, with the surroundings of the regions that its nodes run.
+struct Assigned<'r, 'm> {
+    graph: &'r Dataflow<'m>,
+    assignment: &'r Assignment,
+    around: &'r BTreeMap<NodeId, Vec<RegionContext>>,
 }
 
 /// Rewrites regions of one module.
 pub(super) struct Rewriter<'m> {
     module: &'m Module,
     policy: &'m Policy,
-    classes: Classes<'m>,
+    /// The regions of the original module.
+    originals: Regions<'m>,
     /// The computations written so far; their ids follow the original's.
     written: Vec<Written>,
     /// For each original computation the indices of its copies in `written`.
@@ -48,8 +53,6 @@ pub(super) struct Rewriter<'m> {
     call_room: usize,
     /// The written regions, by the original, what crosses its border narrow, and its surroundings.
     regions: BTreeMap<(CompId, Crossing, RegionContext), CompId>,
-    /// The scores of regions.
-    scores: Regions<'m>,
     /// Loops, by body and condition, and by which arrays of the state are computed from products.
     loops: BTreeMap<(CompId, CompId, Vec<bool>), Loop>,
     /// Branches, by computation.
@@ -69,12 +72,11 @@ impl<'m> Rewriter<'m> {
         Rewriter {
             module,
             policy,
-            classes: Classes::new(policy, module),
+            originals: Regions::new(Classes::new(policy, module)),
             written: Vec::new(),
             copies: BTreeMap::new(),
             call_room: CALL_ROOM,
             regions: BTreeMap::new(),
-            scores: Regions::default(),
             loops: BTreeMap::new(),
             branches: BTreeMap::new(),
             unchanged: BTreeMap::new(),
@@ -96,13 +98,13 @@ impl<'m> Rewriter<'m> {
         if let Some(&done) = self.regions.get(&key) {
             return done;
         }
-        let graph = exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
-        self.call_room = graph.call_room;
+        let graph = self.graph(comp);
+        self.call_room -= graph.taken_room;
         if kind == RegionKind::Entry {
             self.losses = loss::taken(&graph);
         }
         let choices = match self.policy.choices {
-            Boundary::Keep => self.scores.choices(&self.classes, &graph, kind, around),
+            Boundary::Keep => self.originals.choices(&graph, kind, around),
             Boundary::Lower => Choices { of_node: vec![None; graph.nodes.len()], ..Choices::default() },
         };
         let loops = self.loops_of(&graph, &choices);
@@ -111,11 +113,16 @@ impl<'m> Rewriter<'m> {
             Boundary::Keep => needs(&graph, &choices.of_node, &loops, around),
             Boundary::Lower => Needs::of_choices(&graph, &choices.of_node),
         };
-        let assignment = assign(&graph, &self.classes, kind, crossing, &loops, &branches, &needs);
+        let assignment = assign(&graph, &self.originals.classes, kind, crossing, &loops, &branches, &needs);
         self.differentiates |= assignment.differentiates;
-        let done = self.frame(&graph, &assignment, &choices.around, 0, Some(kind));
+        let region = Assigned { graph: &graph, assignment: &assignment, around: &choices.around };
+        let done = self.frame(&region, 0, Some(kind));
         self.regions.insert(key, done);
         done
+    }
+
+    fn graph(&mut self, comp: CompId) -> Rc<Dataflow<'m>> {
+        self.originals.graph(comp, self.call_room)
     }
 
     /// Describes what the loops of a graph do with their state. Scores are carried in their own dtype.
@@ -123,21 +130,16 @@ impl<'m> Rewriter<'m> {
         let mut loops = BTreeMap::new();
         for (node, record) in (0..).zip(&graph.nodes) {
             let &Op::While { body, condition } = &graph.instr(record).op else { continue };
-            let taken = choices.around.get(&node).and_then(|around| around.last());
-            let taken = taken.map(|around| around.of_products_alone.clone()).unwrap_or_default();
-            let key = (body, condition, taken);
+            let around = choices.last_around(node);
+            let taken = around.map(|around| &around.operands[..]).unwrap_or_default();
+            let key = (body, condition, taken.iter().map(|array| array.is_of_products_alone).collect::<Vec<bool>>());
             if !self.loops.contains_key(&key) {
-                let build = |comp| exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
-                let (body_graph, condition_graph) = (build(body), build(condition));
-                let its_loop = loops::of_body(&body_graph, &condition_graph, &key.2);
+                let its_loop = loops::of_body(&self.graph(body), &self.graph(condition), taken);
                 self.loops.insert(key.clone(), its_loop);
             }
             let mut its_loop = self.loops[&key].clone();
-            if let Some((operand_scores, result_scores)) = choices.of_regions.get(&node) {
-                let uses = its_loop.uses.iter_mut().zip(operand_scores.iter().zip(result_scores));
-                uses.filter(|(_, (is_operand, is_result))| **is_operand || **is_result)
-                    .for_each(|(its_use, _)| *its_use = Use::AS_IT_IS);
-            }
+            let uses = its_loop.uses.iter_mut().zip(around.into_iter().flat_map(|around| &around.scores));
+            uses.filter(|(_, is_score)| **is_score).for_each(|(its_use, _)| *its_use = Use::AS_IT_IS);
             loops.insert(node, its_loop);
         }
         loops
@@ -154,13 +156,12 @@ impl<'m> Rewriter<'m> {
             let mut all = Vec::new();
             for comp in op.called() {
                 if !self.branches.contains_key(&comp) {
-                    let region = exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
-                    self.branches.insert(comp, branches::of_region(&region));
+                    let branch = branches::of_region(&self.graph(comp));
+                    self.branches.insert(comp, branch);
                 }
                 let mut branch = self.branches[&comp].clone();
-                let result_scores =
-                    choices.of_regions.get(&node).into_iter().flat_map(|(_, result_scores)| result_scores).enumerate();
-                for (leaf, _) in result_scores.filter(|(_, is_score)| **is_score) {
+                let result_scores = choices.last_around(node).into_iter().flat_map(|around| &around.scores);
+                for (leaf, _) in result_scores.enumerate().filter(|(_, is_score)| **is_score) {
                     (branch.of_product[leaf], branch.of_taken[leaf]) = (false, false);
                 }
                 all.push(branch);
@@ -171,18 +172,12 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Writes a frame; returns its computation.
-    fn frame(
-        &mut self,
-        graph: &Dataflow<'m>,
-        assignment: &Assignment,
-        around: &BTreeMap<NodeId, Vec<RegionContext>>,
-        frame: FrameId,
-        region: Option<RegionKind>,
-    ) -> CompId {
+    fn frame(&mut self, region: &Assigned<'_, 'm>, frame: FrameId, kind: Option<RegionKind>) -> CompId {
+        let &Assigned { graph, assignment, .. } = region;
         let original = graph.frames[frame as usize].comp;
-        let callees = self.callees(graph, assignment, around, frame);
+        let callees = self.callees(region, frame);
         let writer = FrameWriter::new(graph, assignment, frame, callees);
-        let (computation, origins) = writer.write(region, self.policy.results);
+        let (computation, origins) = writer.write(kind, self.policy.results);
         let decided = decisions(graph, assignment, frame, self.policy);
         if computation == *self.module.comp(original) {
             self.unchanged.entry(original).or_insert(decided);
@@ -196,17 +191,12 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Writes the callees of a frame: first the calls that are followed, then regions and reductions.
-    fn callees(
-        &mut self,
-        graph: &Dataflow<'m>,
-        assignment: &Assignment,
-        around: &BTreeMap<NodeId, Vec<RegionContext>>,
-        frame: FrameId,
-    ) -> Callees {
+    fn callees(&mut self, region: &Assigned<'_, 'm>, frame: FrameId) -> Callees {
+        let &Assigned { graph, assignment, around } = region;
         let frame_data = &graph.frames[frame as usize];
         let mut callees = Callees::new();
         for &(call, callee) in &frame_data.calls {
-            callees.insert(call, vec![self.frame(graph, assignment, around, callee, None)]);
+            callees.insert(call, vec![self.frame(region, callee, None)]);
         }
         let module = self.module;
         for (id, node) in module.comp(frame_data.comp).ids().zip(&frame_data.nodes) {
@@ -266,11 +256,8 @@ impl<'m> Rewriter<'m> {
         }
         let computation = narrow::computation(self.module.comp(comp), self.policy.dtype.dtype());
         let origins = computation.ids().map(Origin::Original).collect();
-        let done = self.add(Written {
-            original: comp,
-            computation,
-            part: ComputationReport { decisions: Vec::new(), origins },
-        });
+        let part = ComputationReport { decisions: Vec::new(), origins };
+        let done = self.add(Written { original: comp, computation, part });
         self.reducers.insert(comp, done);
         done
     }
@@ -278,33 +265,32 @@ impl<'m> Rewriter<'m> {
     /// Returns the module with the written entry, without computations that have no caller, and each computation's
     /// part of the report.
     pub(super) fn finish(mut self, entry: CompId) -> (Module, Vec<ComputationReport>) {
-        let comp = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
-            Some(idx) => &self.written[idx].computation,
-            None => self.module.comp(id),
-        };
+        let n_original = self.module.computations.len();
+        let written = |id: CompId| Some(&self.written[id.idx().checked_sub(n_original)?]);
         let mut reached = BTreeSet::new();
         let mut pending = vec![entry];
         while let Some(id) = pending.pop() {
             if reached.insert(id) {
-                pending.extend(comp(id).instructions.iter().flat_map(|instr| instr.op.called()));
+                let computation = written(id).map_or_else(|| self.module.comp(id), |written| &written.computation);
+                pending.extend(computation.instructions.iter().flat_map(|instr| instr.op.called()));
             }
         }
         // Each copy stands behind its original, whether that remains or not.
-        let original = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
-            Some(idx) => self.written[idx].original,
-            None => id,
-        };
         let mut order: Vec<CompId> = reached.into_iter().collect();
-        order.sort_by_key(|&id| (original(id), id));
+        order.sort_by_key(|&id| (written(id).map_or(id, |written| written.original), id));
         let new_ids: BTreeMap<CompId, CompId> =
             order.iter().enumerate().map(|(place, &id)| (id, CompId(place as u32))).collect();
-        let n_original = self.module.computations.len();
-        let mut take = |id: CompId| match id.idx().checked_sub(n_original) {
-            Some(idx) => std::mem::replace(&mut self.written[idx].computation, Computation::new("")),
-            None => self.module.comp(id).clone(),
+        let mut all_written: Vec<Option<Written>> = self.written.into_iter().map(Some).collect();
+        let take = |&id: &CompId| match id.idx().checked_sub(n_original).and_then(|idx| all_written[idx].take()) {
+            Some(Written { computation, part, .. }) => (computation, part),
+            None => {
+                let decisions = self.unchanged.remove(&id).unwrap_or_default();
+                (self.module.comp(id).clone(), ComputationReport { decisions, origins: Vec::new() })
+            }
         };
+        let (computations, parts) = order.iter().map(take).unzip();
         let mut module = Module::new(self.module.name.clone());
-        module.computations = order.iter().map(|&id| take(id)).collect();
+        module.computations = computations;
         module.entry = new_ids[&entry];
         module.input_output_alias.clone_from(&self.module.input_output_alias);
         module.buffer_donors.clone_from(&self.module.buffer_donors);
@@ -317,12 +303,7 @@ impl<'m> Rewriter<'m> {
             instr.op.for_each_called_mut(&mut |callee| *callee = new_ids[callee]);
         }
         make_names_unique(&mut module);
-        fit_boundary(&mut module);
-        let part = |id: &CompId| match id.idx().checked_sub(n_original) {
-            Some(idx) => std::mem::take(&mut self.written[idx].part),
-            None => ComputationReport { decisions: self.unchanged.remove(id).unwrap_or_default(), origins: Vec::new() },
-        };
-        let parts = order.iter().map(part).collect();
+        fit_boundary(&mut module, self.policy.dtype.dtype());
         (module, parts)
     }
 }
@@ -365,15 +346,18 @@ fn renamed<'n>(names: impl Iterator<Item = &'n str>) -> Vec<(usize, String)> {
 
 /// Drops statements about the entry's buffers that no longer hold: layouts of other shapes, aliases of buffers whose
 /// types differ now.
-fn fit_boundary(module: &mut Module) {
+fn fit_boundary(module: &mut Module, low: DType) {
     let entry = module.entry();
     let parameters: Vec<Shape> = entry.parameters().iter().map(|&id| entry.instr(id).shape.clone()).collect();
     let result = entry.result_shape().clone();
+    let fit = |layout: &mut Shape, shape: &Shape| {
+        let leaves = shape.leaves();
+        *layout =
+            narrow::shape(layout, low, &mut |leaf| leaves.get(leaf).is_some_and(|leaf| leaf.dtype() == Some(low)));
+    };
     if let Some(layout) = &mut module.entry_layout {
-        for (layout, shape) in layout.parameters.iter_mut().zip(&parameters) {
-            *layout = with_dtypes_of(layout, shape);
-        }
-        layout.result = with_dtypes_of(&layout.result, &result);
+        layout.parameters.iter_mut().zip(&parameters).for_each(|(layout, shape)| fit(layout, shape));
+        fit(&mut layout.result, &result);
     }
     let part = |shape: &Shape, index: &[i64]| -> Option<Shape> {
         index.iter().try_fold(shape, |shape, &i| shape.as_tuple()?.get(usize::try_from(i).ok()?)).cloned()
@@ -386,17 +370,4 @@ fn fit_boundary(module: &mut Module) {
             (None, _) | (_, None) => true,
         }
     });
-}
-
-/// A shape with the dtypes of another of the same structure.
-fn with_dtypes_of(shape: &Shape, other: &Shape) -> Shape {
-    match (shape, other) {
-        (Shape::Array(array), Shape::Array(other)) if array.dtype == DType::F32 && array.dtype != other.dtype => {
-            narrow::shape(shape, other.dtype, &mut |_| true)
-        }
-        (Shape::Tuple(elements), Shape::Tuple(others)) => {
-            Shape::Tuple(elements.iter().zip(others).map(|(shape, other)| with_dtypes_of(shape, other)).collect())
-        }
-        _ => shape.clone(),
-    }
 }

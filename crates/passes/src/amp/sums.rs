@@ -14,7 +14,7 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, classes: &Classes<'_>, is_result: 
     // Whether a node is a call, or moves data that only calls and results read, or is part of a sum over devices.
     let mut is_end = summed_over_devices(graph, classes);
     let mut keeps = vec![false; graph.nodes.len()];
-    for node in (0..graph.nodes.len() as NodeId).rev() {
+    for node in graph.node_ids().rev() {
         let record = graph.node(node);
         let op = &graph.instr(record).op;
         let is_call = matches!(op, Op::Opaque(_) | Op::CustomCall(_)) && !is_placement(op);
@@ -25,10 +25,10 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, classes: &Classes<'_>, is_result: 
             is_read && readers.iter().all(|&reader| is_end[reader as usize])
         };
         let all_end = record.results().all(ends);
-        is_end[node as usize] |= is_call || moves && record.class() == Some(Class::Clear) && all_end;
+        is_end[node as usize] |= is_call || moves && record.is_clear() && all_end;
         let is_narrow = |&value: &ValueId| graph.value(value).dtype == Some(graph.low);
         // The results of other ops that a policy allows have the dtype of their operands.
-        let may_be_wider = record.class() == Some(Class::Allow) && device_sum(graph.module, op) == DeviceSum::Own;
+        let may_be_wider = record.is_product() && device_sum(graph.module, op) == DeviceSum::Own;
         keeps[node as usize] = may_be_wider && (all_end || record.operands.iter().all(is_narrow));
     }
     keeps
@@ -38,12 +38,12 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, classes: &Classes<'_>, is_result: 
 /// body of a `shard_map`, or all its consumers are such sums, and it adds, scales or moves what they sum.
 fn summed_over_devices(graph: &Dataflow<'_>, classes: &Classes<'_>) -> Vec<bool> {
     let is_sum = |node: NodeId| {
-        let (record, op) = (graph.node(node), &graph.instr(graph.node(node)).op);
+        let (record, op) = (graph.node(node), graph.op(node));
         let is_f32 = matches!(op, Op::AllReduce(_)) && matches!(record.class(), Some(Class::Deny { .. }));
-        is_f32 && classes.sum_in_f32(graph.module, op) == DeviceSum::OfOperands
+        is_f32 && classes.sum_in_f32(op) == DeviceSum::OfOperands
     };
     let mut is_summed = vec![false; graph.nodes.len()];
-    if !(0..graph.nodes.len() as NodeId).any(is_sum) {
+    if !graph.node_ids().any(is_sum) {
         return is_summed;
     }
     let to_product = graph.leads_to_product();
@@ -54,7 +54,7 @@ fn summed_over_devices(graph: &Dataflow<'_>, classes: &Classes<'_>) -> Vec<bool>
         let value = record.operands.first().copied().filter(|_| is_broadcast).unwrap_or(value);
         graph.value(value).n_elements == 1
     };
-    for node in (0..graph.nodes.len() as NodeId).rev() {
+    for node in graph.node_ids().rev() {
         let (idx, record) = (node as usize, graph.node(node));
         let op = &graph.instr(record).op;
         let is_linear = match (op, record.class()) {
@@ -64,8 +64,8 @@ fn summed_over_devices(graph: &Dataflow<'_>, classes: &Classes<'_>) -> Vec<bool>
             (_, Some(Class::Clear)) => movement(op) == Movement::Places,
             _ => false,
         };
-        let mut users = record.results().flat_map(|value| &graph.users[value as usize]).peekable();
-        let all_summed = users.peek().is_some() && users.all(|&user| is_summed[user as usize]);
+        let mut users = graph.readers(node).peekable();
+        let all_summed = users.peek().is_some() && users.all(|user| is_summed[user as usize]);
         let is_gradient = is_sum(node) && (!to_product[idx] || to_result[idx]);
         is_summed[idx] = is_gradient || is_linear && all_summed && !to_product[idx];
     }
@@ -78,7 +78,7 @@ fn summed_over_devices(graph: &Dataflow<'_>, classes: &Classes<'_>) -> Vec<bool>
 pub(super) fn sums_narrow(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let (to_product, to_result) = (graph.leads_to_product(), leads_to_result(graph));
     let narrow = |&node: &NodeId| graph.node(node).gives_f32 && to_product[node as usize] && !to_result[node as usize];
-    (0..graph.nodes.len() as NodeId).filter(narrow).collect()
+    graph.node_ids().filter(narrow).collect()
 }
 
 /// For each node whether a result or a new value of a parameter is computed from it, by ops that may be lowered.
@@ -86,12 +86,11 @@ fn leads_to_result(graph: &Dataflow<'_>) -> Vec<bool> {
     let is_of_parameter = of_parameters(graph, |_| true, |_| true);
     let mut to_result = vec![false; graph.nodes.len()];
     graph.results.iter().for_each(|&value| to_result[graph.producer(value) as usize] = true);
-    for node in (0..graph.nodes.len() as NodeId).rev() {
-        for &user in graph.node(node).results().flat_map(|value| &graph.users[value as usize]) {
-            let class = graph.node(user).class();
-            let is_soft = matches!(class, Some(Class::Infer | Class::Clear));
-            let is_update = class == Some(Class::Infer) && is_of_parameter[user as usize];
-            to_result[node as usize] |= is_soft && to_result[user as usize] || is_update;
+    for node in graph.node_ids().rev() {
+        for user in graph.readers(node) {
+            let reader = graph.node(user);
+            let is_update = reader.class() == Some(Class::Infer) && is_of_parameter[user as usize];
+            to_result[node as usize] |= reader.is_soft() && to_result[user as usize] || is_update;
         }
     }
     to_result

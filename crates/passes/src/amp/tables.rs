@@ -22,11 +22,11 @@ use super::data_movement::rows_into_zeros;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::materialised::computed_from;
 use super::policy::Classes;
+use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::decisions::precision_class;
 use bf16scope_hlo::ops::precision::Class;
-use bf16scope_hlo::{InstrId, Op};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The lanes and rows of a tile of a TPU's memory, for f32: `T(8,128)` in layouts that its compiler prints.
 const LANES: i64 = 128;
@@ -34,27 +34,25 @@ const SUBLANES: i64 = 8;
 
 /// Finds the lookups whose table is read behind a barrier.
 pub(super) fn lookups(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
-    let is_gather = |record: &Node| matches!(graph.instr(record).op, Op::Gather(_));
-    let is_read_whole = |value: ValueId| graph.users[value as usize].iter().any(|&user| !is_gather(graph.node(user)));
-    let tables: BTreeSet<ValueId> = graph.parameters().filter(|&value| is_read_whole(value)).collect();
+    let is_gather = |node: NodeId| matches!(graph.op(node), Op::Gather(_));
     let is_lookup = |&node: &NodeId| {
         let record = graph.node(node);
         let Some(&table) = record.operands.first() else { return false };
-        let users = |value: u32| graph.users[value as usize].iter();
-        let takes_narrow = |&user: &NodeId| {
+        let takes_narrow = |user: NodeId| {
             assignment.low[user as usize] || graph.node(user).kind == NodeKind::ToLow && is_computed_with(graph, user)
         };
         kind == RegionKind::Entry
-            && record.kind == NodeKind::Op(Class::Clear)
-            && is_gather(record)
+            && record.is_clear()
+            && is_gather(node)
             && !assignment.value_low[table as usize]
-            && tables.contains(&table)
-            && has_narrow_rows(graph, record, graph.instr(record).operands[0])
+            && graph.is_parameter(table)
+            && graph.users[table as usize].iter().any(|&user| !is_gather(user))
+            && has_narrow_rows(graph, node)
             && graph.value(record.first_result).n_elements <= graph.value(table).n_elements
-            && !users(record.first_result).as_slice().is_empty()
-            && users(record.first_result).all(takes_narrow)
+            && graph.readers(node).next().is_some()
+            && graph.readers(node).all(takes_narrow)
     };
-    (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
+    graph.node_ids().filter(is_lookup).collect()
 }
 
 /// Whether the readers of a cast compute with its narrow result, and never widen it again. A lookup with an f32 reader
@@ -89,16 +87,12 @@ struct Sum {
 /// that are added to it.
 pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let mut totals: BTreeMap<NodeId, Sum> = BTreeMap::new();
-    for node in 0..graph.nodes.len() as NodeId {
-        let record = graph.node(node);
-        if let Some((_, rows)) = rows_into_zeros(graph, classes, node) {
-            let is_narrow =
-                assignment.value_low[rows as usize] && has_narrow_rows(graph, record, graph.instr(record).operands[0]);
+    for (node, record) in (0..).zip(&graph.nodes) {
+        if let Some(rows) = rows_into_zeros(graph, classes, node) {
+            let is_narrow = assignment.value_low[rows as usize] && has_narrow_rows(graph, node);
             let n_elements = is_narrow.then(|| graph.value(rows).n_elements);
             totals.insert(node, Sum { nodes: vec![node], n_elements });
-        } else if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add))
-            && record.kind == NodeKind::Op(Class::Infer)
-        {
+        } else if *graph.op(node) == Op::Binary(BinaryOp::Add) && record.class() == Some(Class::Infer) {
             let is_read_here = |&value: &ValueId| graph.users[value as usize].len() == 1;
             let is_sum = |&value: &ValueId| is_read_here(&value) && totals.contains_key(&graph.producer(value));
             if !record.operands.iter().all(is_sum) {
@@ -126,22 +120,20 @@ pub(super) fn rows(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Clas
     let makes_rows = |&node: &NodeId| {
         let record = graph.node(node);
         let is_row = |&user: &NodeId| adds_rows(graph, classes, user, record.first_result);
-        let users = &graph.users[record.first_result as usize];
+        let readers = &graph.users[record.first_result as usize];
         record.n_results == 1
-            && matches!(record.kind, NodeKind::Op(Class::Infer | Class::Clear | Class::Deny { .. }))
+            && record.passes()
             && is_of_product[node as usize]
             && !assignment.value_low[record.first_result as usize]
-            && !users.is_empty()
-            && users.iter().all(is_row)
+            && !readers.is_empty()
+            && readers.iter().all(is_row)
     };
-    (0..graph.nodes.len() as NodeId).filter(makes_rows).collect()
+    graph.node_ids().filter(makes_rows).collect()
 }
 
 /// Whether a node adds this value to a table of zeros, as rows that are narrower than a tile.
 pub(super) fn adds_rows(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, value: ValueId) -> bool {
-    let record = graph.node(node);
-    rows_into_zeros(graph, classes, node).is_some_and(|(_, rows)| rows == value)
-        && has_narrow_rows(graph, record, graph.instr(record).operands[0])
+    rows_into_zeros(graph, classes, node) == Some(value) && has_narrow_rows(graph, node)
 }
 
 /// Whether several ops read the result of a node, or the total of several such.
@@ -161,13 +153,10 @@ fn has_several_readers(graph: &Dataflow<'_>, node: &Node) -> bool {
     }
 }
 
-/// Whether an operand of a node is a matrix, or a stack of matrices, that takes less memory transposed, as its rows do
-/// not fill tiles.
-fn has_narrow_rows(graph: &Dataflow<'_>, node: &Node, operand: InstrId) -> bool {
-    let computation = graph.module.comp(graph.frames[node.frame as usize].comp);
-    let Some([.., n_rows, width]) = computation.instr(operand).shape.as_array().map(|array| &array.dims[..]) else {
-        return false;
-    };
+/// Whether the first operand of a node is a matrix, or a stack of matrices, that takes less memory transposed, as its
+/// rows do not fill tiles.
+fn has_narrow_rows(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    let [.., n_rows, width] = graph.operand_dims(node, 0) else { return false };
     let padded = |rows: i64, lanes: i64| {
         let up = |size: i64, to: i64| size.saturating_add(to - 1) / to * to;
         up(rows, SUBLANES).saturating_mul(up(lanes, LANES))

@@ -2,8 +2,8 @@
 
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::decisions::{DotForm, list_names, movement};
-use bf16scope_hlo::ops::precision::{Class, Movement};
+use bf16scope_hlo::ops::decisions::{DotForm, movement};
+use bf16scope_hlo::ops::precision::Movement;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 
 /// The most ops that are searched from one sum, and from one of its terms.
@@ -31,12 +31,12 @@ impl Terms {
             let record = graph.node(maker);
             let op = &graph.instr(record).op;
             match op {
-                Op::Dot { .. } if record.class() == Some(Class::Allow) => terms.products.push((maker, is_whole)),
+                Op::Dot { .. } if record.is_product() => terms.products.push((maker, is_whole)),
                 Op::Binary(BinaryOp::Add | BinaryOp::Subtract) | Op::Unary(UnaryOp::Negate) => {
                     terms.between.push(maker);
                     open.extend(record.operands.iter().map(|&value| (value, is_whole)));
                 }
-                _ if is_scaling(graph, record) || record.class() == Some(Class::Clear) => {
+                _ if is_scaling(graph, record) || record.is_clear() => {
                     terms.between.push(maker);
                     let is_whole = is_whole && movement(op) != Movement::TakesPart;
                     let learned = record.operands.iter().filter(|&&value| !graph.value(value).is_data);
@@ -49,16 +49,23 @@ impl Terms {
     }
 }
 
+/// Whether an op adds or subtracts.
+pub(super) fn adds(op: &Op) -> bool {
+    matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract))
+}
+
+/// Whether an op multiplies or divides.
+pub(super) fn scales(op: &Op) -> bool {
+    matches!(op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide))
+}
+
 /// Whether a node scales its operand by numbers that are the same in every run.
 pub(super) fn is_scaling(graph: &Dataflow<'_>, record: &Node) -> bool {
-    let scales = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
-    scales && record.operands.iter().any(|&value| graph.value(value).is_data)
+    scales(&graph.instr(record).op) && record.operands.iter().any(|&value| graph.value(value).is_data)
 }
 
 /// Whether a node sums along an axis. A single number for all rows does not cancel the product of one row.
 pub(super) fn is_sum(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    let op = &graph.instr(graph.node(node)).op;
-    let sums =
-        list_names(graph.module, op).iter().any(|name| name == "reduce:add") || graph.dot_form(node) == DotForm::Sum;
+    let sums = graph.is_called(node, "reduce:add") || graph.dot_form(node) == DotForm::Sum;
     sums && !graph.instr(graph.node(node)).shape.dims().is_empty()
 }

@@ -13,10 +13,10 @@ impl Assigner<'_> {
     pub(super) fn lower_clear(&mut self) {
         loop {
             let mut changed = false;
-            for node in self.nodes().rev() {
+            for node in self.graph.node_ids().rev() {
                 changed |= self.lower_where_read_narrow(node);
             }
-            for node in self.nodes() {
+            for node in self.graph.node_ids() {
                 changed |= self.lower_where_of_narrow(node);
             }
             if !changed {
@@ -27,8 +27,8 @@ impl Assigner<'_> {
 
     /// Whether `user` reads the value in the narrow dtype.
     fn takes_narrow(&self, value: ValueId, user: NodeId) -> bool {
-        let record = self.graph.node(user);
-        self.out.low[user as usize] || record.kind == NodeKind::ToLow || self.out.is_narrow_state(user, value)
+        let kind = &self.graph.node(user).kind;
+        self.out.low[user as usize] || *kind == NodeKind::ToLow || self.out.is_narrow_state(self.graph, user, value)
     }
 
     pub(super) fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
@@ -41,11 +41,10 @@ impl Assigner<'_> {
             return false;
         }
         let is_result = || floats().any(|value| self.ends.is_result[value as usize]);
-        let is_moved = self.is_moved(node);
         let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user);
         let bears =
             |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
-        let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(value));
+        let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(graph, value));
         let any_narrow = || (users().any(takes_narrow) || is_given_narrow()) && !is_result();
         let all_narrow = || any_narrow() && users().all(bears);
         match &record.kind {
@@ -57,38 +56,26 @@ impl Assigner<'_> {
                     return false;
                 }
             }
-            NodeKind::FromLow => {
-                if !users().any(takes_narrow) {
-                    return false;
-                }
-            }
-            NodeKind::FromExact | NodeKind::Constant => {
-                if !all_narrow() {
-                    return false;
-                }
-            }
+            NodeKind::FromLow if users().any(takes_narrow) => {}
+            NodeKind::FromExact | NodeKind::Constant if all_narrow() => {}
             NodeKind::Op(Class::Clear) if self.out.rule[node as usize] == Rule::Fused => return false,
             NodeKind::Op(Class::Clear) if self.is_needed(node) || is_guard(graph, node) => return false,
-            NodeKind::Op(Class::Clear) => {
-                if self.holds_parameter(node) {
-                    self.out.rule[node as usize] = Rule::Held;
-                    return false;
-                }
-                let is_moved = is_moved && any_narrow();
-                let makes_cast_larger = self.makes_cast_larger(node);
-                if !(is_moved || all_narrow()) || makes_cast_larger && all_narrow() {
-                    return false;
-                }
-                let rule = if all_narrow() && !makes_cast_larger { Rule::ReadNarrow } else { Rule::Moved };
-                let from = users().next().map(|(_, user)| user);
-                // An op that takes a small part of its operand rounds only that part.
-                self.out.low[node as usize] = !makes_cast_larger;
-                self.out.rule[node as usize] = rule;
-                self.out.from[node as usize] = from;
-            }
-            NodeKind::Op(_) | NodeKind::ToLow | NodeKind::FromF32 | NodeKind::Parameter | NodeKind::Fixed(_) => {
+            NodeKind::Op(Class::Clear) if self.holds_parameter(node) => {
+                self.out.rule[node as usize] = Rule::Held;
                 return false;
             }
+            NodeKind::Op(Class::Clear) => {
+                let (all_narrow, makes_cast_larger) = (all_narrow(), self.makes_cast_larger(node));
+                let is_moved = self.is_moved(node) && any_narrow();
+                if !(is_moved || all_narrow) || makes_cast_larger && all_narrow {
+                    return false;
+                }
+                // An op that takes a small part of its operand rounds only that part.
+                self.out.low[node as usize] = !makes_cast_larger;
+                self.out.rule[node as usize] = if all_narrow { Rule::ReadNarrow } else { Rule::Moved };
+                self.out.from[node as usize] = users().next().map(|(_, user)| user);
+            }
+            _ => return false,
         }
         self.lower_results(node);
         true
@@ -103,17 +90,14 @@ impl Assigner<'_> {
     /// is stored as it is; a cast before the barrier would be stored beside it.
     fn holds_parameter(&self, node: NodeId) -> bool {
         let record = self.graph.node(node);
-        let is_parameter = |&value: &ValueId| {
-            let is_narrow = self.out.value_low[value as usize];
-            !is_narrow && self.graph.node(self.graph.producer(value)).kind == NodeKind::Parameter
-        };
-        self.graph.instr(record).op == Op::OptimizationBarrier && record.operands.iter().all(is_parameter)
+        let is_parameter = |&value: &ValueId| self.graph.is_parameter(value) && !self.out.value_low[value as usize];
+        *self.graph.op(node) == Op::OptimizationBarrier && record.operands.iter().all(is_parameter)
     }
 
     fn lower_where_of_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
         let record = graph.node(node);
-        let is_open = record.kind == NodeKind::Op(Class::Clear) && self.out.rule[node as usize] != Rule::Fused;
+        let is_open = record.is_clear() && self.out.rule[node as usize] != Rule::Fused;
         if self.out.low[node as usize] || !is_open {
             return false;
         }
@@ -128,10 +112,8 @@ impl Assigner<'_> {
         if merges_padded_windows(graph, node) && !record.results().any(read_narrow) {
             return false;
         }
-        self.out.low[node as usize] = true;
-        self.out.rule[node as usize] = Rule::OfNarrow;
         self.out.from[node as usize] = Some(graph.producer(narrow));
-        self.lower_results(node);
+        self.store_narrow(node, true, Rule::OfNarrow);
         true
     }
 
@@ -140,9 +122,7 @@ impl Assigner<'_> {
     fn compares_with_zero(&self, user: NodeId, node: NodeId) -> bool {
         let record = self.graph.node(user);
         let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;
-        let is_compare =
-            matches!(self.graph.instr(record).op, Op::Compare { .. }) && record.kind == NodeKind::Op(Class::Clear);
-        is_compare && record.operands.iter().all(is_zero)
+        matches!(self.graph.op(user), Op::Compare { .. }) && record.is_clear() && record.operands.iter().all(is_zero)
     }
 
     /// Whether a node moves data and a TPU's compiler materialises its result, unless a loss, a result or a choice is
@@ -160,17 +140,12 @@ impl Assigner<'_> {
     /// Whether casting a node's operands is more work than casting its result: for ops that take a part.
     fn makes_cast_larger(&self, node: NodeId) -> bool {
         let record = self.graph.node(node);
-        let takes_a_part = movement(&self.graph.instr(record).op) == Movement::TakesPart;
-        takes_a_part && self.elements_to_cast(node) > self.elements(record.results())
+        let to_cast = record.operands.iter().copied().filter(|&value| !self.out.value_low[value as usize]);
+        let takes_a_part = movement(self.graph.op(node)) == Movement::TakesPart;
+        takes_a_part && self.elements(to_cast) > self.elements(record.results())
     }
 
-    /// The number of elements of a node's operands that are f32 now.
-    fn elements_to_cast(&self, node: NodeId) -> i64 {
-        let is_wide = |v: &&ValueId| !self.out.value_low[**v as usize] && self.graph.value(**v).is_f32();
-        let operands = self.graph.node(node).operands.iter().filter(is_wide);
-        operands.map(|&v| self.graph.value(v).n_elements).fold(0, i64::saturating_add)
-    }
-
+    /// The number of elements of all f32 arrays among these.
     fn elements(&self, values: impl Iterator<Item = ValueId>) -> i64 {
         let floats = values.filter(|&v| self.graph.value(v).is_f32());
         floats.map(|v| self.graph.value(v).n_elements).fold(0, i64::saturating_add)

@@ -22,7 +22,7 @@ impl FrameWriter<'_, '_> {
         let node = self.graph.node(producer);
         // The instruction that computes the value, or an equal one, if that is in this frame; `id` may only be an
         // alias of it.
-        let makes = self.graph.frames[self.frame as usize].nodes[id.idx()] == Some(producer);
+        let makes = self.node(id) == Some(producer);
         let source = if node.frame == self.frame { node.instr } else { id };
         let is_here = (makes || node.frame == self.frame) && self.original.instr(source).shape.as_array().is_some();
         let source = if is_here { source } else { id };
@@ -34,7 +34,7 @@ impl FrameWriter<'_, '_> {
                     Some(narrow) => Op::Constant(narrow),
                     None => instr.op.clone(),
                 };
-                let shape = self.other_shape(instr, to_low);
+                let shape = self.other_shape(&instr.shape, to_low);
                 self.repeat(instr, op, shape, Vec::new())
             }
             (Op::Broadcast { .. }, NodeKind::Op(_)) if is_here && depth < MAX_REPEATED => {
@@ -45,13 +45,13 @@ impl FrameWriter<'_, '_> {
                 } else {
                     self.cast(operand, operand_value, depth + 1)
                 };
-                let shape = self.other_shape(instr, to_low);
+                let shape = self.other_shape(&instr.shape, to_low);
                 self.repeat(instr, instr.op.clone(), shape, vec![operand])
             }
             (Op::Convert, NodeKind::FromLow) if is_here && to_low => self.written[instr.operands[0].idx()],
             (Op::Convert, NodeKind::FromExact) if is_here => {
                 let operands = instr.operands.iter().map(|operand| self.written[operand.idx()]).collect();
-                let shape = self.other_shape(instr, to_low);
+                let shape = self.other_shape(&instr.shape, to_low);
                 self.repeat(instr, instr.op.clone(), shape, operands)
             }
             _ => {
@@ -65,8 +65,7 @@ impl FrameWriter<'_, '_> {
 
     /// The instruction with the narrow value that `id`, if it is such a conversion, converts to f32.
     pub(super) fn came_from_low(&self, id: InstrId) -> Option<InstrId> {
-        let node = self.graph.frames[self.frame as usize].nodes[id.idx()]?;
-        let is_of_low = self.graph.node(node).kind == NodeKind::FromLow;
+        let is_of_low = self.graph.node(self.node(id)?).kind == NodeKind::FromLow;
         is_of_low.then(|| self.written[self.original.instr(id).operands[0].idx()])
     }
 
@@ -77,29 +76,27 @@ impl FrameWriter<'_, '_> {
         n <= MAX_REPEATED_CONSTANT || !to_low && !narrow::is_exact(constant, self.graph.low)
     }
 
-    /// The shape of an original array in the narrow dtype if `to_low`, else its own.
-    fn other_shape(&self, instr: &Instruction, to_low: bool) -> Shape {
-        narrow::shape(&instr.shape, self.graph.low, &mut |_| to_low)
+    /// The shape of an f32 array in the narrow dtype if `to_low`, else as it is.
+    fn other_shape(&self, shape: &Shape, to_low: bool) -> Shape {
+        narrow::shape(shape, self.graph.low, &mut |_| to_low)
     }
 
     fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
         let name = self.cast_name(instr, &shape);
         let origin = self.cast_origin(instr);
-        let control_predecessors = instr.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
+        let control_predecessors = self.predecessors(instr);
         self.push(Instruction { name, op, shape, operands, control_predecessors, ..instr.clone() }, origin)
     }
 
     /// Converts the result of instruction `written`, a value of `instr`, to the other dtype.
     pub(super) fn convert(&mut self, instr: &Instruction, value: ValueId, written: InstrId) -> InstrId {
         let mut shape = self.out.instr(written).shape.clone();
+        if matches!(shape, Shape::Array(_)) && !self.is_low(value) {
+            let within = self.within_range(instr, value, written);
+            return self.convert_to(instr, self.other_shape(&shape, true), within);
+        }
         if let Shape::Array(array) = &mut shape {
-            if self.is_low(value) {
-                array.dtype = DType::F32;
-            } else {
-                shape = narrow::shape(&shape, self.graph.low, &mut |_| true);
-                let within = self.within_range(instr, value, written);
-                return self.convert_to(instr, shape, within);
-            }
+            array.dtype = DType::F32;
         }
         self.convert_to(instr, shape, written)
     }
