@@ -7,7 +7,7 @@ use bf16scope::hlo::ops::{DotDims, SliceDim};
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::text::parse;
 use bf16scope::hlo::verify::verify;
-use bf16scope::hlo::{DType, Literal, Op, Shape};
+use bf16scope::hlo::{DType, Instruction, Literal, Op, Shape};
 use bf16scope::passes::grad;
 use bf16scope::pjrt::CompileOptions;
 
@@ -127,6 +127,77 @@ fn an_lstm_in_a_loop_has_the_gradients_of_its_trips() {
     // Each trip keeps what its reverse reads and cannot make again: what the product reads; four gates, the cell before and
     // the tanh of the cell. Beside them stand the cotangents of all `y`, and of all inputs.
     assert_eq!(stacks(&looped), [vec!["f32[6,2,7]", "f32[6,2,4]"], vec!["f32[6,2,3]"; 6 + 1]].concat());
+}
+
+/// A kernel that is read as bf16: its gradient is one product of all trips behind the loop, which carries no sum.
+#[test]
+fn a_bf16_kernel_in_a_loop_has_one_product_of_all_trips() {
+    let program = |dtype: DType| {
+        let body = Graph::new("body");
+        let (h, u) = (body.input("h", dtype, [2, 3]), body.input("u", dtype, [3, 3]));
+        let x = body.input("x", dtype, [1, 2, 3]);
+        let next = (x.reshape([2, 3]) + dot(&h, &u)).tanh();
+        let body = body.finish(&[("h", &next), ("u", &u)]).unwrap();
+        let g = Graph::new("loop");
+        let all: [(&str, &[i64]); 3] = [("h", &[2, 3]), ("u", &[3, 3]), ("x", &[6, 2, 3])];
+        let inputs = all.map(|(name, dims)| g.input(name, DType::F32, dims.to_vec()));
+        let low = inputs.each_ref().map(|input| input.cast(dtype));
+        let operands = [Operand::Carried(&low[0]), Operand::Carried(&low[1]), Operand::Split(&low[2])];
+        let loss = g.scan(6, &body.module, &operands)[0].cast(DType::F32).sum(&[0, 1]);
+        // That of x, as of a sequence that a product gave, is the stack that the other one reads.
+        let gradients = grad::gradients(g.emitter(), loss.id, &[inputs[1].id, inputs[2].id]).unwrap();
+        g.finish(&[("gradient", &g.tensor(gradients[0])), ("rows", &g.tensor(gradients[1]))]).unwrap()
+    };
+    let (low, full) = (program(DType::BF16), program(DType::F32));
+    let is_product = |instr: &&Instruction| matches!(&instr.op, Op::Dot { dims, .. } if dims.lhs_contracting == [0, 1]);
+    let n_products = |program: &Program| program.module.entry().instructions.iter().filter(is_product).count();
+    assert_eq!((n_products(&low), n_products(&full)), (1, 0));
+    let loops = low.module.entry().instructions.iter().filter(|instr| matches!(instr.op, Op::While { .. }));
+    let carried: Vec<String> = loops.flat_map(|instr| instr.shape.leaves()).map(ToString::to_string).collect();
+    assert!(!carried.is_empty() && !carried.iter().any(|shape| shape.starts_with("f32[3,3]")), "{carried:?}");
+    let [low, full] = [low, full].map(|program| run::f32s(&evaluate(&program)[0]));
+    let norm = |values: &[f32]| values.iter().map(|value| value * value).sum::<f32>().sqrt();
+    let off: Vec<f32> = low.iter().zip(&full).map(|(low, full)| low - full).collect();
+    assert!(norm(&off) < 0.02 * norm(&full), "{low:?} {full:?}");
+}
+
+/// A bias has one sum of all trips, and a product whose operand only the trip has, as a GRU's, keeps that for all trips.
+#[test]
+fn bf16_variables_in_a_loop_have_no_sums_in_its_trips() {
+    let program = |dtype: DType| {
+        let body = Graph::new("body");
+        let (h, u) = (body.input("h", dtype, [2, 8]), body.input("u", dtype, [8, 8]));
+        let (b, x) = (body.input("b", dtype, [2, 8]), body.input("x", dtype, [1, 2, 8]));
+        let row = |number: i64| {
+            let row = b.slice(&[range(number, number + 1), range(0, 8)]).reshape([8]);
+            row.broadcast_in_dim(&[2, 8], &[1])
+        };
+        let of_x = x.reshape([2, 8]) + row(0);
+        let next = (&of_x + of_x.logistic() * (dot(&h, &u) + row(1))).tanh();
+        let body = body.finish(&[("h", &next), ("u", &u), ("b", &b)]).unwrap();
+        let g = Graph::new("loop");
+        let all: [(&str, &[i64]); 4] = [("h", &[2, 8]), ("u", &[8, 8]), ("b", &[2, 8]), ("x", &[6, 2, 8])];
+        let inputs = all.map(|(name, dims)| g.input(name, DType::F32, dims.to_vec()));
+        let [h, u, b, x] = inputs.each_ref().map(|input| input.cast(dtype));
+        let operands = [Operand::Carried(&h), Operand::Carried(&u), Operand::Carried(&b), Operand::Split(&x)];
+        let loss = g.scan(6, &body.module, &operands)[0].cast(DType::F32).sum(&[0, 1]);
+        // That of x, as of a sequence that a product gave, is a stack that the bias's sum reads.
+        let gradients = grad::gradients(g.emitter(), loss.id, &[inputs[1].id, inputs[2].id, inputs[3].id]).unwrap();
+        let [kernel, bias, rows] = [gradients[0], gradients[1], gradients[2]].map(|id| g.tensor(id));
+        g.finish(&[("kernel", &kernel), ("bias", &bias), ("rows", &rows)]).unwrap()
+    };
+    let (low, full) = (program(DType::BF16), program(DType::F32));
+    verify(&low.module).unwrap_or_else(|errors| panic!("{errors}"));
+    let loops = low.module.entry().instructions.iter().filter(|instr| matches!(instr.op, Op::While { .. }));
+    let carried: Vec<String> = loops.flat_map(|instr| instr.shape.leaves()).map(ToString::to_string).collect();
+    let is_sum = |shape: &String| shape.starts_with("f32[8,8]") || shape.starts_with("f32[2,8]");
+    assert!(!carried.is_empty() && !carried.iter().any(is_sum), "{carried:?}");
+    let norm = |values: &[f32]| values.iter().map(|value| value * value).sum::<f32>().sqrt();
+    for (low, full) in evaluate(&low).iter().zip(&evaluate(&full)) {
+        let [low, full] = [low, full].map(run::f32s);
+        let off: Vec<f32> = low.iter().zip(&full).map(|(low, full)| low - full).collect();
+        assert!(norm(&off) < 0.05 * norm(&full), "{low:?} {full:?}");
+    }
 }
 
 /// The arrays with a row for each of six trips that the loop backwards reads, beside the inputs.

@@ -250,6 +250,49 @@ fn in_a_bf16_scope_the_cell_is_carried_in_f32() {
     assert!(state.metadata.op_name.starts_with("lstm/"), "{}", state.metadata.op_name);
 }
 
+/// Kernels and biases have one product or sum of all steps, which no step adds to. A state that is rematerialised gets no
+/// further array of all steps.
+#[test]
+fn in_a_bf16_scope_no_step_adds_to_gradients() {
+    let n_sums = |kind: &str, remat: StepRemat| {
+        let g = Graph::training(kind).computing_in(Precision::Bf16);
+        let x = g.input("x", DType::BF16, [3, 5, 4]);
+        let y = g.bf16_scope(|s| match kind {
+            "lstm" => lstm(s, &x, None, kind, &Lstm { units: 6, remat, ..Lstm::default() }),
+            _ => gru(s, &x, None, kind, &Gru { units: 6, remat, ..Gru::default() }),
+        });
+        let loss = y.cast(DType::F32).sum(&[0, 1]);
+        let wrt: Vec<_> = (0..g.variables().len()).map(|number| g.differentiable(number)).collect();
+        let gradients: Vec<Tensor> =
+            grad::gradients(g.emitter(), loss.id, &wrt).unwrap().into_iter().map(|id| g.tensor(id)).collect();
+        let names = ["kernel", "recurrent_kernel", "bias"];
+        let outputs: Vec<(&str, &Tensor)> = names.into_iter().zip(&gradients).collect();
+        let program = g.finish(&outputs).unwrap();
+        let all = program.module.entry().instructions.iter();
+        let loops = all.filter(|instr| matches!(instr.op, Op::While { .. }));
+        let is_sum =
+            |shape: &str| ["f32[6,24]", "f32[24]", "f32[6,18]", "f32[2,18]"].iter().any(|it| shape.starts_with(it));
+        loops.flat_map(|instr| instr.shape.leaves()).filter(|leaf| is_sum(&leaf.to_string())).count()
+    };
+    assert_eq!((n_sums("lstm", StepRemat::Nothing), n_sums("gru", StepRemat::Nothing)), (0, 0));
+    assert_eq!((n_sums("lstm", StepRemat::Steps), n_sums("gru", StepRemat::Steps)), (0, 2));
+}
+
+/// Steps come first in what the loop reads: in the sequence, or in its product with the kernel if that is narrower.
+#[test]
+fn the_narrower_of_a_sequence_and_its_gates_is_transposed() {
+    let transposed = |n_inputs: i64| {
+        let g = Graph::training("lstm");
+        let x = g.input("x", DType::F32, [3, 5, n_inputs]);
+        let y = lstm(&g.scope(), &x, None, "lstm", &Lstm { units: 6, ..Lstm::default() });
+        let program = g.finish(&[("y", &y)]).unwrap();
+        let all = program.module.entry().instructions.iter();
+        let transposes = all.filter(|instr| matches!(instr.op, Op::Transpose { .. }));
+        transposes.map(|instr| instr.shape.dims().to_vec()).collect::<Vec<_>>()
+    };
+    assert_eq!((transposed(4), transposed(30)), (vec![vec![5, 3, 4]], vec![vec![5, 3, 24]]));
+}
+
 #[test]
 fn a_recurrent_layer_says_what_is_wrong() {
     let error = |dims: &[i64], mask: Option<&[i64]>, config: Lstm| {

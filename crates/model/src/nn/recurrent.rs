@@ -453,8 +453,12 @@ fn direction(
             Err(error) => return fail(RuleError::new("recurrent/segment", error.to_string())),
         }
     } else {
-        // The whole sequence's product at once.
-        let of_x = by_step(x.matmul(&cell.kernels[0]), &[1, 0, 2]);
+        // The whole sequence's product at once. The narrower of input and result is transposed: a TPU copies it.
+        let kernel = &cell.kernels[0];
+        let of_x = match kernel.dims()[0] <= kernel.dims()[1] {
+            true => by_step(x.clone(), &[1, 0, 2]).matmul(kernel),
+            false => by_step(x.matmul(kernel), &[1, 0, 2]),
+        };
         operands.push(Operand::Split(&of_x));
         operands.extend(mask.as_ref().map(Operand::Split));
         match (order.unroll, order.remat) {

@@ -160,8 +160,8 @@ impl Needs<'_> {
     /// Whether a value takes at least as many bytes as its operand, of which it is another form.
     fn is_larger(&self, id: InstrId) -> bool {
         let instr = self.body.computation.instr(id);
-        let bytes = |id: InstrId| n_bytes(&self.body.computation.instr(id).shape);
-        matches!(instr.op, Op::Convert | Op::Broadcast { .. }) && bytes(instr.operands[0]) <= bytes(id)
+        let bits = |id: InstrId| n_bits(&self.body.computation.instr(id).shape);
+        matches!(instr.op, Op::Convert | Op::Broadcast { .. }) && bits(instr.operands[0]) <= bits(id)
     }
 
     /// Whether a value is a function, in at most `depth` cheap steps, of stored values and of values that can be
@@ -235,7 +235,8 @@ impl Partition {
     }
 }
 
-fn n_bytes(shape: &Shape) -> i64 {
+/// The size of an array; 0 for anything else.
+pub(super) fn n_bits(shape: &Shape) -> i64 {
     let array = shape.as_array();
     array.map_or(0, |array| array.dims.iter().product::<i64>().saturating_mul(array.dtype.bits() as i64))
 }

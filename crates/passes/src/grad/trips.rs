@@ -191,6 +191,15 @@ fn fits(dtype: DType, value: i64) -> bool {
     }
 }
 
+/// Whether an integer of the body is the number of the trip, from 0.
+pub(super) fn is_trip(computation: &Computation, trips: Trips, index: InstrId) -> bool {
+    let is_in = |trip: i64| {
+        let state = |leaf: usize| (leaf == trips.counter).then(|| trips.counter_in(trip));
+        integer(computation, index, &state, MAX_DEPTH) == Some(trip)
+    };
+    trips.n <= MAX_COUNTED && (0..trips.n).all(is_in)
+}
+
 /// Whether the slices, or updates, at run-time indices are disjoint over all trips, and none of them is clamped.
 pub(super) fn disjoint_starts(
     computation: &Computation,

@@ -9,11 +9,14 @@
 //! nested loops that have the mark, the outer stores its state before each segment, and the inner stores the residuals
 //! of one segment.
 //!
-//! A loop invariant (weights) has a sum of cotangents, in f32 if its dtype is narrower, rounded once behind the loop.
+//! A loop invariant (weights) has a sum of cotangents, in f32 if its dtype is narrower, rounded once behind the loop;
+//! there it may be one product or one sum of stacks instead (`stack_product`).
 //! An array that each trip reads a slice of (inputs over time), or writes a slice of (outputs over time), has the
 //! slices' cotangents, and no sum.
 
 mod loop_pair;
+mod stack_product;
+mod stack_sum;
 
 use super::called::{Called, in_original, write_copy};
 use super::residuals::{Body, Partition};

@@ -7,6 +7,7 @@
 use super::super::called::{lend, within};
 use super::super::residuals::{Partition, sum_dtype};
 use super::super::trips::{Trips, element};
+use super::stack_sum::StackSums;
 use super::{Reversed, Role, direct_leaf};
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::grad::Why;
@@ -46,6 +47,8 @@ struct BackwardState {
     invariants: BTreeMap<usize, usize>,
     /// The stack of each residual.
     stacks: Vec<usize>,
+    /// Stacks of values of the backward trip.
+    stacked: BTreeMap<InstrId, usize>,
     /// Cotangents, by element of the forward loop's state.
     cotangents: BTreeMap<usize, usize>,
 }
@@ -149,7 +152,8 @@ impl LoopPair<'_> {
     pub(super) fn run_backwards(&self, stacks: &Stacks) -> Result<BTreeMap<usize, InstrId>, Why> {
         let (e, body) = (self.e, self.reversed.comp);
         e.with_module_mut(|module| module.computations[body.idx()] = Computation::new(self.body.name.clone()));
-        let state = self.backward_state(stacks);
+        let sums = self.stack_sums();
+        let state = self.backward_state(stacks, &sums);
         let all = e.tuple(&state.parts);
         let shape = e.shape(all);
         lend(e, body, |inner| {
@@ -161,10 +165,16 @@ impl LoopPair<'_> {
         })?;
         let condition = counting(e, &shape, self.trips.n)?;
         let result = e.emit(Op::While { condition, body }, &[all], None);
-        Ok(state.cotangents.into_iter().map(|(idx, part)| (idx, e.get_tuple_element(result, part))).collect())
+        let parts = state.cotangents.iter().map(|(&idx, &part)| (idx, e.get_tuple_element(result, part)));
+        let mut cotangents: BTreeMap<usize, InstrId> = parts.collect();
+        let residuals: Vec<InstrId> = state.stacks.iter().map(|&part| state.parts[part]).collect();
+        let stacked = sums.stacked.iter().map(|id| e.get_tuple_element(result, state.stacked[id]));
+        let stacked: Vec<InstrId> = stacked.collect();
+        self.sum_stacks(&sums, (&residuals, &stacked), &mut cotangents);
+        Ok(cotangents)
     }
 
-    fn backward_state(&self, stacks: &Stacks) -> BackwardState {
+    fn backward_state(&self, stacks: &Stacks, sums: &StackSums) -> BackwardState {
         let e = self.e;
         let mut state = BackwardState::default();
         for idx in self.elements_read().into_iter().filter(|&idx| self.reversed.is_invariant[idx]) {
@@ -177,8 +187,13 @@ impl LoopPair<'_> {
             let part = state.push(stack);
             state.stacks.push(part);
         }
+        for &id in &sums.stacked {
+            let stack = stacked(&self.body.instr(id).shape, self.trips.n);
+            let part = state.push(e.full(stack.dtype().unwrap_or(DType::F32), stack.dims(), 0.0));
+            state.stacked.insert(id, part);
+        }
         for idx in 0..self.leaves.len() {
-            if let Some(cotangent) = self.first_cotangent(idx) {
+            if let Some(cotangent) = self.first_cotangent(idx, sums) {
                 let part = state.push(cotangent);
                 state.cotangents.insert(idx, part);
             }
@@ -197,10 +212,10 @@ impl LoopPair<'_> {
     }
 
     /// The cotangent of an element before the first backward trip, if the backward loop has one.
-    fn first_cotangent(&self, idx: usize) -> Option<InstrId> {
+    fn first_cotangent(&self, idx: usize, sums: &StackSums) -> Option<InstrId> {
         let dtype = self.leaves[idx].dtype().unwrap_or(DType::F32);
         let zeros = |dtype: DType| self.e.full(dtype, self.leaves[idx].dims(), 0.0);
-        let has_part = self.reversed.cotangents.contains_key(&idx);
+        let has_part = self.reversed.cotangents.contains_key(&idx) && !sums.contains(idx);
         match (&self.roles[idx], self.behind_loop[idx]) {
             (Role::Carried | Role::Filled, behind_loop) => Some(behind_loop.unwrap_or_else(|| zeros(dtype))),
             // A loop invariant is a result as well.
@@ -299,6 +314,12 @@ impl<'a> BackwardTrip<'a> {
         let mut next: Vec<InstrId> = (0..n).map(|part| self.part(part)).collect();
         for (&idx, &part) in &self.state.cotangents {
             next[part] = self.next_cotangent(idx, next[part]);
+        }
+        for (&id, &part) in &self.state.stacked {
+            let shape = &self.pair.body.instr(id).shape;
+            let row = self.inner.reshape(self.copies.get(id), &[&[1], shape.dims()].concat());
+            let operands = at_trip(self.inner, &[next[part], row], self.trip, shape);
+            next[part] = self.inner.emit(Op::DynamicUpdateSlice, &operands, None);
         }
         next[n - 1] = self.inner.add(self.done, self.inner.scalar(DType::S32, 1.0));
         self.inner.tuple(&next);
