@@ -132,6 +132,59 @@ fn a_mask_that_is_described_is_read() {
     assert_eq!(model(masked).err(), None);
 }
 
+/// Keras' `Masking` passes on what it reads, so a list of its layers does not stand for the same network here.
+#[test]
+fn a_mask_is_read_by_name() {
+    let model = |blocks: &str, layers: &str| {
+        let rest = "loss: mean_squared_error\n";
+        read(&format!(
+            "inputs: {{ids: [9, 4]}}\n{blocks}layers: [{{Masking: 0, name: m}}, {layers}, {{dense: 1}}]\n{rest}"
+        ))
+    };
+    let block = "blocks: {twice: {layers: [{dense: 4}, {dense: 4}]}}\n";
+    for (blocks, layer, reader, written) in [
+        ("", "{lstm: 2}", "lstm", "`inputs: [ids, m]`;"),
+        ("", "{attention: 2}", "attention", "`inputs: [ids, ids, m], mask: padding`;"),
+        ("", "{transformer_block: 2, intermediate_dim: 8}", "transformer_block", "`inputs: [ids, m], mask: padding`;"),
+        ("", "flatten", "flatten", "`inputs: ids`, and `inputs: [NAME, m]` at the `lstm` or `gru`"),
+        ("", "{expression: 2 * x}", "expression", "`ids` or `m` in the place of `x`;"),
+        (
+            block,
+            "{expression: 2 * x}, {twice: , inputs: ids}, flatten",
+            "expression",
+            "`ids` or `m` in the place of `x`;",
+        ),
+        (block, "twice", "twice", "`inputs: ids`, and `inputs: [NAME, m]`"),
+        (block, "flatten, {twice: , inputs: ids}", "flatten", "`inputs: ids`, and `inputs: [NAME, m]`"),
+    ] {
+        let error = model(blocks, layer).unwrap_err();
+        let message = format!(
+            "layer `{reader}` names no `inputs`, and the layer before it is a mask: `m` is 1 where `ids` counts"
+        );
+        assert!(error.contains(&message), "{layer}: {error}");
+        assert!(error.contains(&format!("help: write {written}")), "{layer}: {error}");
+    }
+    for layers in ["{lstm: 2, inputs: [ids, m]}", "{dense: 3, inputs: m}", "{expression: 1 - m}"] {
+        assert_eq!(model("", layers).err(), None, "{layers}");
+    }
+}
+
+#[test]
+fn brackets_in_formulas_are_told_the_layers_for_them() {
+    let error = |formula: &str| {
+        let layers = format!("- {{expression: '{formula}'}}\n  - {{dense: 1}}");
+        read(&format!("inputs: {{x: [4]}}\nlayers:\n  {layers}\nloss: mean_squared_error\n")).unwrap_err()
+    };
+    let list = error("x > [0.1, 0.5, 0.9]");
+    let message = "in `x > [0.1, 0.5, 0.9]`, at character 5: expected a name, a number or `(`";
+    assert!(list.starts_with("m.yaml:4:") && list.contains(message), "{list}");
+    assert!(list.contains("`{expression: a > 0.1, name: b}`, and `{concat: [b, c]}`"), "{list}");
+    let index = error("x[0] + 1");
+    assert!(index.contains("expected an operator or the end, found `[`"), "{index}");
+    assert!(index.contains("help: write a layer `{slice: [0, 1], axis: -1, inputs: a, name: b}`, and `b`"), "{index}");
+    assert!(!error("2 * x +").contains("help: "));
+}
+
 #[test]
 fn states_to_start_from_say_what_does_not_fit() {
     let error = |state: &str, layer: &str| {
@@ -189,9 +242,51 @@ fn options_of_keras_layers_are_told_their_equivalent() {
         ("{dense: 4, input_shape: [8]}", "the dims of what the network reads stand in its `inputs`"),
         ("{dense: 4, kernel_constraint: max_norm}", "variables have no constraints"),
         ("{RandomFlip: horizontal}", "write `augment: {flip: true}` under `data`"),
+        ("{CategoryEncoding: 5}", "write `{one_hot: 5}` for `output_mode: one_hot`, and `{reduce: max, axis: 1}`"),
+        ("{Attention: {use_scale: true}}", "Keras' `Attention` has no kernels: write `{dot: [q, k], axes: [2, 2]}`"),
+        ("{TimeDistributed: {Dense: 2}}", "layers of the last axis work on every step: leave it out"),
         // A name that Keras does not have either is told as before.
         ("{dense: 4, unitz: 3}", "did you mean `units`?"),
     ] {
         assert!(help(layer).starts_with(expected), "{layer}: {}", help(layer));
+    }
+}
+
+/// Keras' second names of layers are understood as its first.
+#[test]
+fn second_names_of_keras_layers_are_read() {
+    let kernels_of = |conv: &str, pool: &str| {
+        kernels(&format!(
+            "inputs: {{x: [8, 8, 3]}}\nlayers: [{{{conv}: 4, kernel_size: 3}}, {{{pool}: 2}}, GlobalAvgPool2D, \
+             {{dense: 2}}]\nloss: mean_squared_error\n"
+        ))
+    };
+    let ours = kernels_of("conv", "max_pool");
+    assert_eq!((kernels_of("Convolution2D", "MaxPool2D"), ours.len()), (ours.clone(), 2));
+}
+
+/// Options of Keras' losses and metrics, and their forms by output.
+#[test]
+fn options_of_keras_losses_and_metrics_are_told_their_equivalent() {
+    let help = |objectives: &str| {
+        let text = format!("inputs: {{x: [8]}}\nlayers: [{{dense: 3}}]\n{objectives}\n");
+        let error = read(&text).unwrap_err();
+        error.split("help: ").nth(1).unwrap_or_else(|| panic!("{objectives}: {error}")).to_string()
+    };
+    for (objectives, expected) in [
+        ("loss: {sparse_softmax_cross_entropy: {from_logits: true}}", "cross entropies and their metrics read logits"),
+        ("loss: {sparse_softmax_cross_entropy: , ignore_class: 0}", "write `example_weights: NAME`, a feature"),
+        ("loss: sparse_softmax_cross_entropy\nmetrics: [{mean_iou: {num_classes: 3}}]", "there are as many classes as"),
+        ("loss: sigmoid_cross_entropy\nmetrics: [{precision: {thresholds: 0.5}}]", "an answer is yes where its logit"),
+        // A name that Keras does not have either is told as before.
+        ("loss: {mean_squared_error: , weigth: 2}", "did you mean `weight`?"),
+        ("loss: mean_squared_error\nmetrics: [rmse]", "did you mean `root_mean_squared_error`?"),
+        ("loss: {dense: mse}", "a loss of an output is an item of a list: `[{mean_squared_error: , output: dense}]`"),
+        (
+            "loss: mean_squared_error\nmetrics: {dense: [mae]}",
+            "a metric of an output is an item of a list: `[{mean_absolute_error: , output: dense}]`",
+        ),
+    ] {
+        assert!(help(objectives).starts_with(expected), "{objectives}: {}", help(objectives));
     }
 }

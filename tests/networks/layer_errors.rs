@@ -15,6 +15,26 @@ fn check_layers(layers: &str, expected: Expect) {
     check(&format!("inputs: {{images: [8, 8, 3]}}\nlayers:\n{layers}loss: sparse_softmax_cross_entropy\n"), expected);
 }
 
+/// An input of floats has no bound, and a formula no sum over axes.
+#[test]
+fn what_is_of_other_numbers_or_of_axes() {
+    check(
+        "inputs: {ids: {shape: [4], below: 9}}\nlayers: [{embedding: 9, output_dim: 2}]\nloss: mean_squared_error\n",
+        expect![[r#"
+            model.yaml:2:28: input `ids` is floats, and `below` bounds whole numbers
+              2 | inputs: {ids: {shape: [4], below: 9}}
+                |                            ^^^^^
+              help: write `dtype: int32` beside it, or leave it out"#]],
+    );
+    check(
+        "inputs: {x: [4]}\nlayers: [{expression: sum(x)}]\nloss: mean_squared_error\n",
+        expect![[r#"
+            model.yaml:3:23: there is no function `sum`: write a layer `{reduce: sum, inputs: a, name: b}`, and `b` here
+              3 | layers: [{expression: sum(x)}]
+                |                       ^^^^^^"#]],
+    );
+}
+
 #[test]
 fn a_layer_that_is_written_wrong() {
     check_layers(
@@ -291,7 +311,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: mean_squared_error\nmetrics: [accuracy, acc]\n",
         expect![[r#"
-            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, mean_per_class_accuracy, mean_iou, perplexity, auc, iou, binary_accuracy, precision, recall, f1, macro_f1, cosine_similarity, r2, mean_squared_error, mean_absolute_error
+            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, mean_per_class_accuracy, mean_iou, perplexity, auc, iou, binary_accuracy, precision, recall, f1, macro_f1, cosine_similarity, r2, mean_squared_error, mean_absolute_error, root_mean_squared_error
               6 | metrics: [accuracy, acc]
                 |                     ^^^
               help: did you mean `accuracy`? a metric is its name, or with options `{accuracy: , labels: NAME, output: NAME}`"#]],

@@ -47,6 +47,7 @@ metrics:
   - {recall: , output: scores, labels: answers}
   - {mean_squared_error: , output: scores, labels: answers}
   - {mean_absolute_error: , output: scores, labels: answers}
+  - {root_mean_squared_error: , output: scores, labels: answers}
 ";
 
 fn recorded<T: ReadableElement + Copy>(name: &str) -> Vec<T> {
@@ -115,6 +116,9 @@ fn metrics_over_batches_are_tensorflows() {
                 }
             }
         }
+        // Of the same sums.
+        let [mean, root] = ["mean_squared_error", "root_mean_squared_error"].map(|name| totals.value(name).unwrap());
+        assert_eq!(root, mean.sqrt());
     }
 }
 

@@ -11,8 +11,8 @@ use crate::run;
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::optim::{
-    Adadelta, Adagrad, AdamW, Clip, Ftrl, Lamb, Lars, LearningRate, Lion, Momentum, Nadam, Optimizer, RmsProp, Update,
-    VariableGroup, WeightDecay,
+    Adadelta, Adagrad, AdamW, Adamax, Clip, Ftrl, Lamb, Lars, LearningRate, Lion, Momentum, Nadam, Optimizer, RmsProp,
+    Update, VariableGroup, WeightDecay,
 };
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
@@ -26,7 +26,8 @@ const RATE: f64 = 0.0625;
 const VARIABLES: [(&str, &[i64]); 2] = [("kernel", &[4, 3]), ("bias", &[3])];
 
 fn recorded(name: &str) -> Vec<f32> {
-    let file = if ["lion/", "nadam/"].iter().any(|case| name.starts_with(case)) { "more" } else { "optimizers" };
+    let file =
+        if ["lion/", "nadam/", "adamax/"].iter().any(|case| name.starts_with(case)) { "more" } else { "optimizers" };
     let path = format!("{}/tests/data/optim_tf/{file}.npz", env!("CARGO_MANIFEST_DIR"));
     let array: ArrayD<f32> = NpzReader::new(File::open(path).unwrap()).unwrap().by_name(name).unwrap();
     array.iter().copied().collect()
@@ -211,6 +212,24 @@ fn nadam() {
         let power = (0..=step).fold(one, |power, _| power * Bounded::constant(it.beta2));
         let corrected = slots[1] / (one - power.rounded(FUNCTION));
         w - rate() * ahead / (corrected.sqrt() + Bounded::constant(it.epsilon))
+    });
+}
+
+#[test]
+fn adamax() {
+    let it = Adamax::default();
+    let update = with(Optimizer::Adamax(it));
+    follow_elements(&["adamax"], &update, &[("adamax_m", 0.0), ("adamax_u", 0.0)], |step, _, w, g, slots| {
+        let one = Bounded::exact(1.0);
+        slots[0] = Bounded::moved(slots[0], g, it.beta1);
+        let faded = Bounded::constant(it.beta2) * slots[1];
+        let size = Bounded { value: g.value.abs(), ..g };
+        // The larger one may be either, where both bounds overlap.
+        slots[1] = Bounded { value: faded.value.max(size.value), error: faded.error.max(size.error) };
+        // Keras' power was rounded, and ours is of `expm1`.
+        let power = (0..=step).fold(one, |power, _| power * Bounded::constant(it.beta1));
+        let rest = (one - power.rounded(FUNCTION)).rounded(FUNCTION);
+        w - rate() * slots[0] / (rest * (slots[1] + Bounded::constant(it.epsilon)))
     });
 }
 

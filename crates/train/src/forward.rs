@@ -143,7 +143,7 @@ fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mo
         scalar(&format!("the loss {}", group.name), &group.loss, &[DType::F32]);
     }
     for (name, Metric { sum, weight, value }) in &outputs.metrics {
-        if let Value::Quotient | Value::Exponential = value {
+        if let Value::Quotient | Value::Exponential | Value::Root = value {
             scalar(&format!("the sum of metric {name}"), sum, &counts);
             if let Weight::Tensor(weight) = weight {
                 scalar(&format!("the weight of metric {name}"), weight, &counts);

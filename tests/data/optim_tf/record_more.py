@@ -1,4 +1,4 @@
-"""Steps of Lion and Nadam by Keras, with the start and gradients of optimizers.npz, for tests/training/optim_tf.rs.
+"""Steps of Lion, Nadam and Adamax by Keras, with the start and gradients of optimizers.npz, for tests/training/optim_tf.rs.
 
 usage: python record_more.py optimizers.npz more.npz
 """
@@ -17,6 +17,7 @@ arrays = {}
 for case, optimizer in [
     ("lion", keras.optimizers.Lion(RATE)),
     ("nadam", keras.optimizers.Nadam(RATE)),
+    ("adamax", keras.optimizers.Adamax(RATE)),
 ]:
     variables = [tf.Variable(given[f"start/{name}"]) for name in names]
     after = []

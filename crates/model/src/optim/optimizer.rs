@@ -11,6 +11,7 @@ mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adam;
+mod adamax;
 mod adamw;
 mod ftrl;
 mod lamb;
@@ -137,6 +138,8 @@ optimizers! {
     lion::Lion = "lion";
     /// Adam that looks ahead; see [`Nadam`].
     nadam::Nadam = "nadam";
+    /// Adam with the largest gradient in the place of the mean square; see [`Adamax`].
+    adamax::Adamax = "adamax";
 }
 
 impl Default for Optimizer {

@@ -66,6 +66,8 @@ pub enum Value {
     Quotient,
     /// `e^(sum / weight)`, of scalars: the perplexity for a mean cross-entropy.
     Exponential,
+    /// `√(sum / weight)`, of scalars: the root of a mean of squares.
+    Root,
     /// The mean of `sumᵢ / weightᵢ` over those whose weight is not 0; sum and weight `[n]` both.
     MeanOfQuotients,
     /// The area under the curve through the points `(sum₁ᵢ / weight₁, sum₀ᵢ / weight₀)`, by trapezoids; sum `[2, n]`,
@@ -81,6 +83,7 @@ impl Value {
         match (self, sums, weights) {
             (Value::Quotient, [sum], [weight]) => sum / weight,
             (Value::Exponential, [sum], [weight]) => (sum / weight).exp(),
+            (Value::Root, [sum], [weight]) => (sum / weight).sqrt(),
             (Value::MeanOfQuotients, sums, weights) => {
                 let quotients = sums.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
                 let quotients: Vec<f64> = quotients.map(|(sum, weight)| sum / weight).collect();
@@ -100,14 +103,14 @@ impl Value {
                 };
                 (0..n).map(of_number).sum::<f64>() / n as f64
             }
-            (Value::Quotient | Value::Exponential | Value::Area | Value::Determination, _, _) => f64::NAN,
+            (Value::Quotient | Value::Exponential | Value::Root | Value::Area | Value::Determination, _, _) => f64::NAN,
         }
     }
 
     /// Whether sums and weights may have these dims.
     pub fn takes(self, sum: &[i64], weight: &[i64]) -> bool {
         match self {
-            Value::Quotient | Value::Exponential => sum.is_empty() && weight.is_empty(),
+            Value::Quotient | Value::Exponential | Value::Root => sum.is_empty() && weight.is_empty(),
             Value::MeanOfQuotients => sum.len() == 1 && sum == weight,
             Value::Area => matches!((sum, weight), ([2, n], [2]) if *n > 1),
             Value::Determination => matches!((sum, weight), ([3, n], [m]) if n == m),
@@ -184,6 +187,12 @@ impl Metric {
     pub fn exponential(self) -> Metric {
         Metric { value: Value::Exponential, ..self }
     }
+
+    /// The root of this mean: of squared errors, their size in the unit of the labels.
+    #[must_use]
+    pub fn root(self) -> Metric {
+        Metric { value: Value::Root, ..self }
+    }
 }
 
 /// The number of truths (pred), `s32[]`, or the sum of floats, `f32[]`.
@@ -217,6 +226,7 @@ mod tests {
     fn values_are_of_sums_and_weights() {
         assert_eq!(Value::Quotient.compute(&[3.0], &[4.0]), 0.75);
         assert_eq!(Value::Exponential.compute(&[0.0], &[4.0]), 1.0);
+        assert_eq!(Value::Root.compute(&[12.0], &[3.0]), 2.0);
         // A class without examples is ignored, as in TensorFlow's MeanIoU.
         assert_eq!(Value::MeanOfQuotients.compute(&[1.0, 0.0, 3.0], &[4.0, 0.0, 4.0]), 0.5);
         // Counts beyond f32's 2^24, where adding one would have no effect.
@@ -234,7 +244,7 @@ mod tests {
             Value::Determination.compute(&[1.0, 8.0, 6.0, 4.0, 14.0, 16.0], &[3.0, 2.0]).to_bits(),
             0.25f64.to_bits()
         );
-        for value in [Value::Quotient, Value::Exponential] {
+        for value in [Value::Quotient, Value::Exponential, Value::Root] {
             assert!(value.compute(&[0.0], &[0.0]).is_nan());
         }
         assert!(Value::Area.compute(&[0.0, 0.0, 3.0, 0.0], &[0.0, 3.0]).is_nan());

@@ -1,13 +1,13 @@
 //! Keys of an experiment in the wrong block, or with the names of other frameworks.
 
-use super::{Experiment, TrainConfig, data};
+use super::{Experiment, TrainConfig, data, keras};
 use bf16scope_model::document::kind::keys_of;
 use bf16scope_model::document::{ConfigError, ConfigProblem, Document};
 use bf16scope_model::models::kinds_with_key;
 use std::path::Path;
 
 /// Names of other frameworks, and ours.
-const BY_ANOTHER_NAME: [(&str, &str); 24] = [
+const BY_ANOTHER_NAME: [(&str, &str); 23] = [
     ("lr", "learning_rate"),
     ("eta", "learning_rate"),
     ("wd", "weight_decay"),
@@ -24,7 +24,6 @@ const BY_ANOTHER_NAME: [(&str, &str); 24] = [
     ("warmup_steps", "warm_up"),
     ("grad_clip", "clip"),
     ("clip_norm", "clip"),
-    ("clipnorm", "clip"),
     ("max_grad_norm", "clip"),
     ("gradient_clipping", "clip"),
     ("ema", "average"),
@@ -48,8 +47,11 @@ const NOT_IN_A_FILE: [(&str, &str); 5] = [
 pub(super) fn with_its_block(document: &Document, mut error: ConfigError) -> ConfigError {
     let help = match &error.problem {
         ConfigProblem::UnknownKey { key, valid } => {
-            of_a_network(document, key, valid).or_else(|| of_an_experiment(document, key)).or_else(|| help(key, valid))
+            let of_keras = || keras::help(&error.problem);
+            let in_place = of_a_network(document, key, valid).or_else(|| of_an_experiment(document, key));
+            in_place.or_else(of_keras).or_else(|| help(key, valid))
         }
+        ConfigProblem::UnknownValue { .. } => keras::help(&error.problem),
         ConfigProblem::MissingKey { .. } => of_an_experiment(document, "model"),
         _ => None,
     };
@@ -72,8 +74,13 @@ fn of_a_network(document: &Document, key: &str, valid: &[String]) -> Option<Stri
 /// The right place of an experiment's key that stands in its `model`.
 fn of_an_experiment(document: &Document, key: &str) -> Option<String> {
     let is_in_model = document.root().get("model").and_then(|model| model.get(key)).is_some();
-    if !is_in_model || !keys_of::<Experiment>().contains(&key) || !kinds_with_key(key).is_empty() {
+    if !is_in_model || !kinds_with_key(key).is_empty() {
         return None;
+    }
+    if !keys_of::<Experiment>().contains(&key) {
+        let mut blocks = blocks().into_iter();
+        let (block, _) = blocks.find(|(_, keys)| keys.contains(&now(key)))?;
+        return Some(format!("write `{}: …` under `{block}`, beside `model`", now(key)));
     }
     Some(match key {
         "model" => {
@@ -83,13 +90,18 @@ fn of_an_experiment(document: &Document, key: &str) -> Option<String> {
     })
 }
 
+/// The blocks of an experiment that hold keys, with those.
+fn blocks() -> [(&'static str, Vec<&'static str>); 2] {
+    [("train", keys_of::<TrainConfig>()), ("data", data::keys())]
+}
+
 /// Our name of a key.
 pub(super) fn now(key: &str) -> &str {
     BY_ANOTHER_NAME.iter().find(|(name, _)| *name == key).map_or(key, |(_, now)| now)
 }
 
 fn help(key: &str, valid: &[String]) -> Option<String> {
-    let blocks = [("train", keys_of::<TrainConfig>()), ("data", data::keys())];
+    let blocks = blocks();
     let is_at_top = keys_of::<Experiment>() == *valid;
     let is_in = |block: &[&str]| is_at_top || block.iter().all(|key| valid.iter().any(|name| name == key));
     // Deeper, the same name may have another meaning.
@@ -162,6 +174,8 @@ mod tests {
             ("kind: layers\nlayers: [{dense: 2}]\n", network),
             ("layers: [{dense: 2}]\n", network),
             ("model: {kind: mlp, train: {epochs: 3}}\n", "write `train` beside `model`, not in it"),
+            ("model: {kind: mlp, optimizer: adam}\n", "write `optimizer: …` under `train`, beside `model`"),
+            ("model: {kind: mlp, lr: 0.1}\n", "write `learning_rate: …` under `train`, beside `model`"),
             ("model: {model: {kind: mlp}}\n", "an experiment stands under `model`, where a network is expected"),
         ] {
             let message = message(text);

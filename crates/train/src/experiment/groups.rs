@@ -23,7 +23,7 @@ pub struct OptimizerGroup {
 }
 
 fn optimizer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Optimizer>, D::Error> {
-    Node::read(deserializer, |node| kind::from_node(node).map(Some).map_err(kind::elsewhere::<Optimizer>))
+    Node::read(deserializer, |node| kind::from_node(node).map(Some).map_err(super::of_optimizer))
 }
 
 /// A list of groups, each with a rule or a rate.

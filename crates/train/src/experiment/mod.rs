@@ -16,6 +16,7 @@
 pub mod data;
 mod elsewhere;
 mod groups;
+mod keras;
 mod lines;
 mod mesh;
 mod schedule;
@@ -184,7 +185,15 @@ fn count_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u3
 }
 
 fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
-    Node::read(deserializer, |node| kind::from_node(node).map_err(|error| beside(kind::elsewhere::<Optimizer>(error))))
+    Node::read(deserializer, |node| kind::from_node(node).map_err(|error| beside(of_optimizer(error))))
+}
+
+/// The error of an optimizer, with what an unknown name or key means.
+fn of_optimizer(error: ReadError) -> ReadError {
+    match keras::help(&error.problem) {
+        Some(help) => error.with_help(help),
+        None => kind::elsewhere::<Optimizer>(error),
+    }
 }
 
 /// The error of a key that belongs to `train` itself, with a hint.
@@ -483,10 +492,26 @@ impl Experiment {
 
     /// A probable mistake in the schedule of an experiment that was read from `path`, with the line: a warm-up longer
     /// than the training, or a change of the rate after its end, as where a long recipe is tried for one epoch; a rate
-    /// that is still high when training ends, or is 0 long before. `None` if the number of examples is unknown.
+    /// that is still high when training ends, or is 0 long before. These need the number of examples. Or a rate that the
+    /// file leaves at its default, which is momentum's, for an optimizer whose steps are as large as the rate.
     pub fn schedule_remark(&self, path: &Path) -> Option<TrainError> {
-        let (way, remark) = self.train.schedule_remark()?;
+        let (way, remark) = self.unset_rate().or_else(|| self.train.schedule_remark())?;
         Some(self.origin.read_error(path, &way, remark).into())
+    }
+
+    /// The remark on a default rate, with the way to the optimizer.
+    fn unset_rate(&self) -> Option<(Vec<Step>, ReadError)> {
+        const BY_THE_RATE: [&str; 5] = ["adam", "adamw", "adamax", "nadam", "lion"];
+        let name = self.train.optimizer.name();
+        let train = self.origin.at("train");
+        let is_set = train.node().is_none_or(|train| train.get("learning_rate").is_some());
+        if is_set || !BY_THE_RATE.contains(&name) {
+            return None;
+        }
+        let message =
+            format!("`learning_rate` is 0.1, its default, and a step of {name} moves each weight by about as much");
+        let way = ["train", "optimizer"].map(|key| Step::Key(key.to_string())).to_vec();
+        Some((way, ReadError::new(message).with_help("write `learning_rate: 0.001` beside it")))
     }
 
     /// Counts the training examples if lengths are in epochs and the number is unknown; the experiment was read from

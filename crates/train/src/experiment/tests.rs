@@ -141,6 +141,25 @@ fn short_forms_and_any_order_are_read() {
     );
 }
 
+/// As Keras' default rate of Adam is a hundredth of ours, which is momentum's.
+#[test]
+fn a_default_rate_is_remarked_where_steps_are_as_large() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    let remark = |train: &str| {
+        let text = format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain: {{{train}}}\n");
+        std::fs::write(&path, text).unwrap();
+        Experiment::read(&path).unwrap().schedule_remark(&path).map(|remark| remark.to_string())
+    };
+    let adam = remark("optimizer: adam").unwrap();
+    let text =
+        "e.yaml:2:20: `learning_rate` is 0.1, its default, and a step of adam moves each weight by about as much";
+    assert!(adam.contains(text) && adam.contains("help: write `learning_rate: 0.001` beside it"), "{adam}");
+    for train in ["optimizer: adam, learning_rate: 0.1", "optimizer: momentum", "epochs: 3"] {
+        assert_eq!(remark(train), None, "{train}");
+    }
+}
+
 #[test]
 fn errors_point_at_the_line() {
     check(
@@ -183,7 +202,7 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: {kind: momentun}\n",
         expect![[r#"
-            e.yaml:3:21: unknown value `momentun`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam
+            e.yaml:3:21: unknown value `momentun`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam, adamax
               3 |   optimizer: {kind: momentun}
                 |                     ^^^^^^^^
               help: did you mean `momentum`?"#]],
@@ -267,7 +286,7 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: adm\n",
         expect![[r#"
-                e.yaml:3:14: unknown value `adm`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam
+                e.yaml:3:14: unknown value `adm`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam, adamax
                   3 |   optimizer: adm
                     |              ^^^
                   help: did you mean `adam`?"#]],
@@ -275,7 +294,7 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: 0.1\n",
         expect![[r#"
-                e.yaml:3:14: found floating point `0.1`, expected keys with `kind: …`, one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam
+                e.yaml:3:14: found floating point `0.1`, expected keys with `kind: …`, one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam, adamax
                   3 |   optimizer: 0.1
                     |              ^^^"#]],
     );

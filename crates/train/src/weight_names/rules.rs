@@ -373,6 +373,7 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use super::super::numbering::SlotsBy;
     use super::super::pattern::Standing;
     use super::*;
 
@@ -438,6 +439,8 @@ mod tests {
             ),
             ("adam_m", "Adam/conv/kernel/m:0 Adam/m/conv/kernel:0 adam/conv_kernel_momentum"),
             ("adam_v", "Adam/conv/kernel/v:0 Adam/v/conv/kernel:0 adam/conv_kernel_velocity"),
+            ("adamax_m", "Adamax/conv/kernel/m:0 Adamax/m/conv/kernel:0 adamax/conv_kernel_momentum"),
+            ("adamax_u", "Adamax/conv/kernel/v:0 Adamax/u/conv/kernel:0 adamax/conv_kernel_norm"),
         ] {
             let scale = if names.ends_with(" step") { Scale::Step } else { Scale::Same };
             for name in names.split(' ').filter(|name| *name != "step") {
@@ -449,6 +452,17 @@ mod tests {
                 let slot_name = rules.slots[slot].iter().find(|called| name_of(called).as_deref() == Some(&expected));
                 assert_eq!(slot_name.map(|called| called.scale), Some(scale), "{slot} {name}");
             }
+        }
+    }
+
+    /// Keras makes a variable's two slots together, as those of Adam.
+    #[test]
+    fn numbered_slots_of_adamax_stand_by_variable() {
+        for family in ["keras", "keras_numbered", "tensorflow"] {
+            let rules = Rules::all().into_iter().find(|rules| rules.family == family).unwrap();
+            let orders = rules.indexed.unwrap().orders;
+            let order = orders.iter().find(|order| order.slots == ["adamax_m", "adamax_u"]).unwrap();
+            assert_eq!((order.by, &order.steps[..]), (SlotsBy::Variable, &[][..]), "{family}");
         }
     }
 

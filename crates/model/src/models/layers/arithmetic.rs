@@ -1,8 +1,8 @@
 //! `expression`: arithmetic on named layers.
 
-use super::expression::{Formula, Operator, unknown, wrong_count};
+use super::expression::{Formula, Operator, is_of_name, unknown, wrong_count};
 use super::layer_options::{Arity, LayerOptions};
-use crate::document::{Node, ReadError};
+use crate::document::{self, Node, ReadError};
 use crate::graph::{Scope, Tensor};
 use crate::nn::{self, Activation};
 use bf16scope_hlo::ops::{BinaryOp, Comparison, RuleError, UnaryOp};
@@ -43,13 +43,28 @@ fn formula<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Erro
     Node::read(deserializer, |node| {
         let Some(text) = node.text() else { return Err(node.wrong("a formula, such as `a * sigmoid(b)`")) };
         let wrong = |message: String| ReadError::new(message).or_at(node.mark);
-        let formula = Formula::parse(text).map_err(wrong)?;
+        let formula = Formula::parse(text).map_err(|message| match with_brackets(text) {
+            Some(help) => wrong(message).with_help(help),
+            None => wrong(message),
+        })?;
         checked(&formula).map_err(wrong)?;
         if formula.names().is_empty() {
             let help = "a formula reads layers or inputs by their names";
             return Err(wrong(format!("`{text}` names no layer")).with_help(help));
         }
         Ok(text.to_string())
+    })
+}
+
+/// The layers that compute what a formula has in brackets, which are not of the grammar: an index, or a list of numbers.
+fn with_brackets(text: &str) -> Option<&'static str> {
+    let (before, _) = text.split_once('[')?;
+    Some(match before.ends_with(is_of_name) {
+        true => "write a layer `{slice: [0, 1], axis: -1, inputs: a, name: b}`, and `b` here",
+        false => {
+            "a formula has one number in a place: write a layer for each, such as `{expression: a > 0.1, name: b}`, and \
+             `{concat: [b, c]}`; of one column, after `{slice: [0, 1], axis: -1}`"
+        }
     })
 }
 
@@ -71,6 +86,11 @@ fn checked(formula: &Formula) -> Result<(), String> {
                 "where" => 3,
                 name if activation(name).is_some() || FUNCTIONS.iter().any(|(other, _)| *other == name) => 1,
                 _ => {
+                    let function = name.strip_prefix("reduce_").unwrap_or(name);
+                    if document::kind::names_of::<nn::Reduction>().contains(&function) {
+                        let layer = format!("{{reduce: {function}, inputs: a, name: b}}");
+                        return Err(format!("there is no function `{name}`: write a layer `{layer}`, and `b` here"));
+                    }
                     let known = ["maximum", "minimum", "square", "where", "sigmoid", "tanh", "relu", "softmax"];
                     let names: Vec<&str> = FUNCTIONS.iter().map(|(name, _)| *name).chain(known).collect();
                     return Err(unknown(name, &names));

@@ -236,6 +236,9 @@ impl<'a> Expander<'a> {
             // The formula keeps its own names; the qualified names are listed beside it.
             let before = first.or_else(|| self.flat.last().map(|(name, _)| name).or(self.inputs.first()));
             let named = |name: &str| qualified(&text(name, mark));
+            if first.is_none() && names.iter().any(|name| name == "x") {
+                self.is_no_mask(name, "expression", mark)?;
+            }
             let names = names.into_iter().map(|name| match before {
                 Some(before) if name == "x" => {
                     let is_known =
@@ -342,6 +345,20 @@ impl<'a> Expander<'a> {
         self.push(name, linear(name, &reads[0], mark))
     }
 
+    /// Refuses that a block or a formula reads the layer before it, and does not name it, if that is a mask.
+    fn is_no_mask(&self, reader: &str, kind: &str, mark: Mark) -> Result<(), ReadError> {
+        let Some((mask, node)) = self.flat.last() else { return Ok(()) };
+        let Value::Map(map) = &node.value else { return Ok(()) };
+        if map.first().and_then(|(key, _)| LayerKind::known(key)) != Some("masking") {
+            return Ok(());
+        }
+        let before = self.flat.iter().rev().nth(1).map(|(name, _)| name).or(self.inputs.first());
+        let masked = option(map, "inputs").and_then(|node| node.children().chain([node]).find_map(Node::text));
+        let masked = masked.or(before.map(String::as_str)).unwrap_or_default();
+        let (message, help) = super::indices::unnamed_mask(reader, kind, (mask, masked));
+        Err(ReadError::new(message).or_at(mark).with_help(help))
+    }
+
     /// The inputs of a block: the layers it names, or the layer before it.
     fn reads_of(
         &self,
@@ -355,7 +372,10 @@ impl<'a> Expander<'a> {
             Some(Value::Text(name)) => vec![name.clone()],
             Some(_) => return Err(ReadError::new("`inputs` is a name, or a list of names").or_at(mark)),
             None => match (self.flat.last(), &self.inputs[..]) {
-                (Some((last, _)), _) => vec![last.clone()],
+                (Some((last, _)), _) => {
+                    self.is_no_mask(name, block.name, mark)?;
+                    vec![last.clone()]
+                }
                 (None, [input]) => vec![input.clone()],
                 (None, inputs) => {
                     let message = format!("block `{name}` is the first, and there are {} inputs", inputs.len());

@@ -109,3 +109,22 @@ impl LayerOptions for Masking {
         })
     }
 }
+
+/// The error, and its remedy, of a layer that reads the layer before it, a mask of `masked`, and does not name it. Keras'
+/// `Masking` passes on what it reads, and the mask beside it.
+pub(super) fn unnamed_mask(reader: &str, kind: &str, (mask, masked): (&str, &str)) -> (String, String) {
+    let message = format!(
+        "layer `{reader}` names no `inputs`, and the layer before it is a mask: `{mask}` is 1 where `{masked}` counts, and 0 \
+         elsewhere"
+    );
+    let written = match kind {
+        "lstm" | "gru" => format!("`inputs: [{masked}, {mask}]`"),
+        "transformer_block" | "llama_block" => format!("`inputs: [{masked}, {mask}], mask: padding`"),
+        "attention" => format!("`inputs: [{masked}, {masked}, {mask}], mask: padding`"),
+        "expression" => format!("`{masked}` or `{mask}` in the place of `x`"),
+        _ => {
+            format!("`inputs: {masked}`, and `inputs: [NAME, {mask}]` at the `lstm` or `gru` that passes over padding")
+        }
+    };
+    (message, format!("write {written}; Keras' `Masking` passes on what it reads, and its mask beside it"))
+}

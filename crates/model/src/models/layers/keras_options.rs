@@ -1,10 +1,16 @@
-//! Layers of other frameworks that are no kinds here, and options of Keras' layers that are no options, with the
-//! equivalent.
+//! Layers of other frameworks that are no kinds here, and options of Keras' layers, losses and metrics that are no
+//! options, with the equivalent.
+
+use crate::document::{ConfigProblem, ReadError};
 
 /// Names in other frameworks that are not kinds here, with the equivalent.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("bidirectional", "write `{lstm: 64, bidirectional: true}`, or `gru` so"),
-    ("time_distributed", "layers of the last axis work on every step: leave it out"),
+    (
+        "time_distributed",
+        "layers of the last axis work on every step: leave it out; for `conv` of `[steps, h, w, c]` write `conv3d` with \
+         `kernel_size: [1, 3, 3]`",
+    ),
     ("simple_rnn", "write `lstm` or `gru`"),
     ("rnn", "write `lstm` or `gru`"),
     ("depthwise_conv1d", "write `{conv1d: 8, kernel_size: 3, groups: 8}`, of 8 channels"),
@@ -32,6 +38,17 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("activity_regularization", "write `activity_regularizer: {l2: 1.0e-4}` beside the layer's options"),
     ("weight_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
     ("normalization", "scale the data (`data: {scale: …}`), or write `batch_norm`"),
+    ("identity", "write `linear`, or leave it out"),
+    (
+        "category_encoding",
+        "write `{one_hot: 5}` for `output_mode: one_hot`, and `{reduce: max, axis: 1}` of it for `multi_hot`, the \
+         default there",
+    ),
+    ("additive_attention", "write `{attention: 1}`, whose scores are products"),
+    ("stacked_rnn_cells", "write one `lstm` or `gru` after another, with `return_sequences: true` but for the last"),
+    ("hashing", "write `categories` under `columns` of `data`"),
+    ("discretization", "write `categories` under `columns` of `data`"),
+    ("einsum_dense", "write `dense`, or `dot` of two layers"),
     ("input", "name the network's inputs in `inputs`"),
     ("input_layer", "name the network's inputs in `inputs`"),
     ("lambda", "write `{expression: \"2 * x\"}`"),
@@ -59,6 +76,12 @@ const MEANINGS: &[Meaning] = &[
     ),
     (&["attention"], &["key_dim", "value_dim"], "it is called `head_dim`"),
     (
+        &["attention"],
+        &["use_scale", "score_mode"],
+        "Keras' `Attention` has no kernels: write `{dot: [q, k], axes: [2, 2]}`, `softmax` of it, and `dot` of that and \
+         the values with `axes: [2, 1]`",
+    ),
+    (
         &["layer_norm"],
         &["axis"],
         "it is of the last axis, Keras' default; of all axes of an example write `{group_norm: 1}`",
@@ -69,6 +92,7 @@ const MEANINGS: &[Meaning] = &[
         "write `{reduce: mean, axis: [1, 2], keepdims: true}`, or `max`",
     ),
     (&["activation", "relu"], &["max_value"], "write `relu6`, or `{expression: \"minimum(relu(x), 4)\"}`"),
+    (&["elu"], &["alpha"], "it is 1, Keras' default: leave it out"),
     (&["activation", "relu"], &["negative_slope"], "write `{leaky_relu: 0.1}`"),
     (&["activation", "relu"], &["threshold"], "write `{expression: \"where(x > 1, x, 0)\"}`"),
     (
@@ -99,6 +123,35 @@ const MEANINGS: &[Meaning] = &[
     ),
     (&[], &["weights"], "write `initialize_from: FILE` under `train`"),
 ];
+
+/// Options of Keras' losses and metrics, with the equivalent.
+const OF_OBJECTIVES: &[(&str, &str)] = &[
+    (
+        "from_logits",
+        "cross entropies and their metrics read logits, and apply softmax or sigmoid themselves: leave it out, and the \
+         activation of the last layer too",
+    ),
+    ("ignore_class", "write `example_weights: NAME`, a feature that is 0 there"),
+    ("sample_weight", "write `example_weights: NAME`"),
+    ("class_weight", "write `class_weights: [1, 3, 0.5]`, a number for each class"),
+    ("loss_weight", "it is called `weight`"),
+    ("axis", "classes are along the last axis: leave it out"),
+    ("num_classes", "there are as many classes as the output has logits: leave it out"),
+    ("threshold", "an answer is yes where its logit is above 0, a probability of 0.5: leave it out"),
+    ("thresholds", "an answer is yes where its logit is above 0, a probability of 0.5: leave it out"),
+];
+
+/// The error of an option of a loss or metric; it has the equivalent if the option is Keras'.
+pub(super) fn of_objective(error: ReadError) -> ReadError {
+    let help = match &error.problem {
+        ConfigProblem::UnknownKey { key, .. } => OF_OBJECTIVES.iter().find(|(option, _)| option == key),
+        _ => None,
+    };
+    match help {
+        Some((_, help)) => error.with_help(*help),
+        None => error,
+    }
+}
 
 /// The equivalent of an option of Keras' layer of this kind, which is ours or an activation's name.
 pub(super) fn meaning(kind: &str, option: &str) -> Option<&'static str> {

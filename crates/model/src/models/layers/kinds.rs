@@ -170,7 +170,7 @@ kinds! {
     /// Rows by index.
     Gather(indices::Gather) = "gather", "Gather";
     /// Classes as one-hot vectors.
-    OneHot(indices::OneHot) = "one_hot", "CategoryEncoding";
+    OneHot(indices::OneHot) = "one_hot", "OneHot";
     /// Converts to another dtype.
     Cast(indices::Cast) = "cast", "Cast";
     /// Which steps are not padding.
@@ -391,6 +391,23 @@ const ALIASES: &[(&str, &str)] = &[
     ("crop", "Cropping3D"),
     ("upsample", "UpSampling1D"),
     ("upsample", "UpSampling3D"),
+    ("max_pool", "MaxPool1D"),
+    ("max_pool", "MaxPool2D"),
+    ("max_pool", "MaxPool3D"),
+    ("avg_pool", "AvgPool1D"),
+    ("avg_pool", "AvgPool2D"),
+    ("avg_pool", "AvgPool3D"),
+    ("global_max_pool", "GlobalMaxPool1D"),
+    ("global_max_pool", "GlobalMaxPool2D"),
+    ("global_max_pool", "GlobalMaxPool3D"),
+    ("global_avg_pool", "GlobalAvgPool1D"),
+    ("global_avg_pool", "GlobalAvgPool2D"),
+    ("global_avg_pool", "GlobalAvgPool3D"),
+    ("conv1d", "Convolution1D"),
+    ("conv", "Convolution2D"),
+    ("conv3d", "Convolution3D"),
+    ("conv_transpose", "Convolution2DTranspose"),
+    ("separable_conv", "SeparableConvolution2D"),
 ];
 
 /// Decides which key of a layer is its kind.

@@ -3,8 +3,8 @@
 //! To add a loss, write a function in `nn`, and a line here.
 
 use super::choice::{Choice, Names};
-use super::constant;
 use super::objective::{Labels, NameElsewhere, default_labels, unknown_name};
+use super::{constant, keras_options};
 use crate::document::{self, Node, ReadError, Value};
 use crate::graph::Tensor;
 use crate::nn::options::unit_interval;
@@ -420,7 +420,8 @@ impl Loss {
         let mut choice = Choice::read(node, &names, example)?;
         let kind = LossKind::read(choice.name, &mut choice)?;
         let choice = if let LossKind::Ctc(_) = kind { choice } else { choice.unlisted(&LENGTHS) };
-        Ok(Loss { options: choice.options(kind.own_keys())?, kind })
+        let options = choice.options(kind.own_keys()).map_err(keras_options::of_objective)?;
+        Ok(Loss { options, kind })
     }
 
     /// Its name.

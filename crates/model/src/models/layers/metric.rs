@@ -3,6 +3,7 @@
 //! To add a metric, write a function of each example in `nn`, and a line here.
 
 use super::choice::{Choice, Names};
+use super::keras_options;
 use super::objective::{Labels, NameElsewhere, default_labels, of_rows, unknown_name};
 use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
@@ -158,6 +159,9 @@ metrics! {
     /// The mean of absolute differences.
     MeanAbsoluteError = "mean_absolute_error", OF_NUMBERS, ["mae", "l1"],
         |batch| batch.mean(&nn::mean_absolute_error_per_example(batch.output, batch.labels));
+    /// The root of the mean of squared differences.
+    RootMeanSquaredError = "root_mean_squared_error", OF_NUMBERS, ["rmse"],
+        |batch| batch.mean(&nn::mean_squared_error_per_example(batch.output, batch.labels)).root();
 }
 
 /// The number of largest logits among which a label should be. Default 5.
@@ -380,7 +384,8 @@ impl Metric {
         let names = Names { common: &keys, is_known: &is_known, has_option: &|_, _| true };
         let mut choice = Choice::read(node, &names, example)?;
         let kind = MetricKind::read(choice.name, &mut choice)?;
-        Ok(Metric { kind, options: choice.options(&[])? })
+        let options = choice.options(&[]).map_err(keras_options::of_objective)?;
+        Ok(Metric { kind, options })
     }
 
     /// Its kind's name.

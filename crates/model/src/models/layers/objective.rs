@@ -1,7 +1,7 @@
 //! Common parts of losses and metrics: labels, and names.
 
 use super::choice::Choice;
-use crate::document::ReadError;
+use crate::document::{ReadError, Value};
 use crate::graph::Tensor;
 use crate::task::Feature;
 use bf16scope_hlo::DType;
@@ -28,10 +28,24 @@ pub(super) struct NameElsewhere {
 /// The error of a name that is not in `names`; it suggests one if `elsewhere` knows the meaning.
 pub(super) fn unknown_name(what: &str, names: &[&str], elsewhere: &[NameElsewhere], choice: &Choice<'_>) -> ReadError {
     let plain = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
-    let wanted = plain(choice.name);
     let ours = names.iter().map(|&name| (name, name));
     let theirs = elsewhere.iter().map(|name| (name.theirs, name.ours));
-    let meant = theirs.chain(ours).find(|(name, _)| plain(name) == wanted).map(|(_, ours)| ours);
+    let meaning = |wanted: &str| {
+        let mut all = theirs.clone().chain(ours.clone());
+        all.find(|(name, _)| plain(name) == plain(wanted)).map(|(_, ours)| ours)
+    };
+    // `{cls: accuracy}` or `{cls: [accuracy]}`, as Keras has it.
+    let of_output = choice.main.and_then(|main| match &main.value {
+        Value::List(list) => list.first()?.text().and_then(meaning),
+        _ => main.text().and_then(meaning),
+    });
+    let meant = meaning(choice.name);
+    if let (None, Some(ours)) = (meant, of_output) {
+        let output = choice.name;
+        let message = format!("unknown value `{output}`, expected one of {}", names.join(", "));
+        let help = format!("a {what} of an output is an item of a list: `[{{{ours}: , output: {output}}}]`");
+        return ReadError::new(message).or_at(choice.mark).with_help(help);
+    }
     choice.unknown(names, meant, |name| {
         format!("a {what} is its name, or with options `{{{name}: , labels: NAME, output: NAME}}`")
     })

@@ -2,7 +2,7 @@
 
 use super::block::LAYERS_OF_A_BLOCK;
 use super::constant::constant;
-use super::{Arity, Config, InputDType, Layer, LayerKind, Loss, LossKind, Metric, MetricWeights};
+use super::{Arity, Config, Input, InputDType, Layer, LayerKind, Loss, LossKind, Metric, MetricWeights};
 use crate::document::{NodeError, Step, nearest};
 use crate::task::Feature;
 use std::borrow::Cow;
@@ -111,6 +111,7 @@ impl Wiring {
         let mut wiring = Wiring { names, ..Wiring::default() };
         for (number, layer) in config.layers.iter().enumerate() {
             let mut reads = wiring.reads_of(config, number, layer)?;
+            wiring.names_its_mask(config, number, &reads)?;
             reads.extend(wiring.states_of(config, number, layer)?);
             wiring.reads.push(reads);
             let (owner, tied) = (wiring.owner_of(config, number)?, wiring.tied(config, number)?);
@@ -222,6 +223,20 @@ impl Wiring {
             }
         };
         layer.inputs.iter().map(source).collect()
+    }
+
+    /// Refuses a layer that reads the mask before it without naming it.
+    fn names_its_mask(&self, config: &Config, number: usize, reads: &[Source]) -> Result<(), NodeError> {
+        let (layer, Some(before)) = (&config.layers[number], number.checked_sub(1)) else { return Ok(()) };
+        let mask = &self.names[before];
+        let is_mask = matches!(config.layers[before].kind, LayerKind::Masking(_));
+        let is_named = !layer.inputs.is_empty() || layer.kind.named().is_some_and(|names| names.contains(mask));
+        if !is_mask || is_named || !reads.contains(&Source::Layer(before)) {
+            return Ok(());
+        }
+        let masked = self.reads[before].first().map(|source| self.name_of(config, *source)).unwrap_or_default();
+        let (message, help) = super::indices::unnamed_mask(&self.names[number], layer.kind.name(), (mask, &masked));
+        Err(NodeError::new(at("layers", number), message).with_help(help))
     }
 
     /// The layers that give a recurrent layer's initial state.
@@ -482,12 +497,8 @@ impl Wiring {
         let targets = targets.chain(config.loss.iter().flat_map(Loss::lengths).filter_map(|(_, name)| name));
         let targets = targets.chain(config.metrics.iter().map(|m| &m.options.labels));
         let targets: Vec<&String> = targets.filter(|name| constant(config, name).is_none()).collect();
-        for input in &config.inputs {
-            if input.spec.random.is_some() && (input.spec.dtype == InputDType::Int32 || input.spec.below.is_some()) {
-                let path = vec![key("inputs"), key(&input.name), Step::KeyItself("random".to_string())];
-                let message = format!("input `{}` is whole numbers, and what is drawn are floats", input.name);
-                return Err(NodeError::new(path, message).with_help("leave `dtype` and `below` out"));
-            }
+        if let Some(error) = config.inputs.iter().find_map(of_other_numbers) {
+            return Err(error);
         }
         for label in &config.labels {
             if label.spec.random.is_some() {
@@ -522,6 +533,24 @@ impl Wiring {
         }
         Ok(())
     }
+}
+
+/// The error of an input whose options are for numbers of another kind.
+fn of_other_numbers(input: &Input) -> Option<NodeError> {
+    let is_whole = input.spec.dtype == InputDType::Int32;
+    let error = |option: &str, message: String| {
+        let path = vec![key("inputs"), key(&input.name), Step::KeyItself(option.to_string())];
+        NodeError::new(path, message)
+    };
+    if input.spec.random.is_some() && (is_whole || input.spec.below.is_some()) {
+        let message = format!("input `{}` is whole numbers, and what is drawn are floats", input.name);
+        return Some(error("random", message).with_help("leave `dtype` and `below` out"));
+    }
+    if input.spec.below.is_some() && !is_whole {
+        let message = format!("input `{}` is floats, and `below` bounds whole numbers", input.name);
+        return Some(error("below", message).with_help("write `dtype: int32` beside it, or leave it out"));
+    }
+    None
 }
 
 /// The path by which `from` depends on `to`, both included, if it does.

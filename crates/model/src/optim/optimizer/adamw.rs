@@ -105,6 +105,6 @@ impl AdamW {
 
 /// `1 − β^t`, without cancellation: as `−expm1(t·ln β)`.
 #[track_caller]
-fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
+pub(super) fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
     (t * beta.ln()).unary(UnaryOp::Expm1).negate()
 }

@@ -1,10 +1,10 @@
 //! Nadam: Adam with Nesterov's look-ahead.
 
+use super::adamw::one_minus_power;
 use crate::graph::Tensor;
 use crate::optim::number;
 use crate::optim::rule::{FirstMoments, Rule, RuleInputs};
 use crate::optim::slot_storage::MomentumDtype;
-use bf16scope_hlo::ops::UnaryOp;
 use serde::{Deserialize, Serialize};
 
 /// The settings of Nadam. `w` is the variable, `g` its gradient, `lr` the learning rate, `t` is 1 at the first step; slots
@@ -76,7 +76,7 @@ impl Rule for Nadam {
         let rest = |x: &Tensor| inputs.scalar(1.0) - x;
         let ahead = m * (&next / rest(&(&product * &next)));
         let direction = ahead + gradient * (rest(&now) / rest(&product));
-        let corrected = v / (&t * self.beta2.ln()).unary(UnaryOp::Expm1).negate();
+        let corrected = v / one_minus_power(self.beta2, &t);
         inputs.learning_rate * direction / (corrected.sqrt() + self.epsilon)
     }
 }
