@@ -138,7 +138,7 @@ fn errors_that_are_found_late_show_the_line() {
             bf16scope: e.yaml:1:49: digits.csv.gz:6: column 65, of `labels`, is `5`; expected a whole number from 0 to 4
               1 | model: {kind: mlp, input: [8, 8, 1], n_classes: 5}
                 |                                                 ^
-              help: write 6 or more here, or leave such examples out
+              help: write 6 or more here, or leave such examples out; where the data count from 1, subtract 1 from `labels` in the file
         "#]],
     );
     check(

@@ -460,6 +460,6 @@ fn a_label_out_of_range_is_named_with_its_line() {
         "bf16scope: bad.yaml:1:44: bad.csv:8: column 65, of `labels`, is `10`; expected a whole number from 0 to 9\n  \
          1 | model: {kind: mlp, input: [64], n_classes: 10}\n    \
          |                                            ^^\n  \
-         help: write 11 or more here, or leave such examples out\n"
+         help: write 11 or more here, or leave such examples out; where the data count from 1, subtract 1 from `labels` in the file\n"
     );
 }

@@ -83,7 +83,10 @@ fn range(experiment: &Experiment, error: &TrainError) -> Option<(Mark, String)> 
             "`{name}` is counted from 0: see `offset` of the feature, or leave such examples out: `on_error: {{skip: N}}` under \
              `data`"
         ),
-        Ok(value) => format!("write {} or more here, or leave such examples out", value.saturating_add(1)),
+        Ok(value) => format!(
+            "write {} or more here, or leave such examples out; where the data count from 1, subtract 1 from `{name}` in the file",
+            value.saturating_add(1)
+        ),
         Err(_) => format!("`{name}` is counted from 0"),
     };
     Some((mark, help))

@@ -61,7 +61,7 @@ const BY_RATE_JUMP: &[&str] = &[
     "epsilon",
 ];
 /// Consequences of a layer whose output is 0.
-const BY_ZEROS: &[&str] = &["dead", "vanishing", "flushed", "stalled", "saturated_activation", "epsilon"];
+const BY_ZEROS: &[&str] = &["dead", "vanishing", "flushed", "stalled", "saturated_activation", "epsilon", "small_rate"];
 
 /// Consequences of updates that are larger than variables bear.
 const BY_UPDATES: &[&str] = &[
@@ -79,7 +79,7 @@ const BY_UPDATES: &[&str] = &[
 ];
 
 /// All rules, causes before their consequences. Anomalies of one step are reported in program order.
-pub const RULES: [Rule; 24] = [
+pub const RULES: [Rule; 25] = [
     Rule {
         name: "loss_scale",
         why: "activations are finite, and cotangents or gradients are not, under a constant loss scale above 1: the scaled loss \
@@ -136,10 +136,12 @@ pub const RULES: [Rule; 24] = [
     },
     Rule {
         name: "large_rate",
-        why: "an update of Adam, AdamW, Nadam, RMSProp, Adagrad or Lion, at the first look or this one, moves half of the variables \
-              by a fifth or more of what they were at the first look (their largest number, or n^(-1/4), about that of a square \
-              kernel of n numbers), where a thousandth is usual and a hundredth is much, and the loss is twice what it was then, or \
-              16 steps later still three quarters of it. Where labels have an rms of 64 or more, weights have far to go",
+        why: "an update of Adam, AdamW, Adamax, Nadam, RMSProp, Adagrad or Lion, at the first look or this one, moves half \
+              of the variables by a fifth or more of what they were at the first look (their largest number, or n^(-1/4), about \
+              that of a square kernel of n numbers), where a thousandth is usual and a hundredth is much, and the loss is twice \
+              what it was then, or 16 steps later still three quarters of it; or the rate has doubled since, and the loss is \
+              twice what it was at the look before, and a quarter of the first. Where labels have an rms of 64 or more, weights \
+              have far to go",
         remedy: "lower the learning rate: `learning_rate: 0.001`",
         explains: BY_UPDATES,
         judge: updates::large_rate,
@@ -149,7 +151,7 @@ pub const RULES: [Rule; 24] = [
         why: "nine of ten steps since the look before were left out, and eight or more: from 2^15 a scale is at 1 \
               after fifteen halvings, and then smaller scales cannot help",
         remedy: "the numbers overflow whatever the scale is: compute in bf16, or lower the learning rate",
-        explains: &["dead", "stalled"],
+        explains: &["dead", "stalled", "small_rate"],
         judge: finite::loss_scale_stuck,
     },
     Rule {
@@ -236,7 +238,7 @@ pub const RULES: [Rule; 24] = [
         why: "half of the cotangents that are not 0 are below the smallest normal number of their dtype, or, in f16, \
               all are 0 and those of the layer before in the backward pass were that small",
         remedy: "use `loss_scale: dynamic`, or compute in bf16, which has f32's exponents",
-        explains: &["dead", "vanishing", "stalled"],
+        explains: &["dead", "vanishing", "stalled", "small_rate"],
         judge: finite::flushed,
     },
     Rule {
@@ -250,10 +252,11 @@ pub const RULES: [Rule; 24] = [
     Rule {
         name: "vanishing",
         why: "at two looks in a row the cotangent of the first layers is 2^-16 of the last one's or less, by its norm, which \
-              pools and widths change little, and four layers with kernels or more lie between; or one layer passes 2^-14 of it on",
+              pools and widths change little, and four layers with kernels or more lie between; or one layer passes 2^-14 of it \
+              on, and no residual connection goes around it, as around a layer scale",
         remedy: "normalise between the layers (`batch_norm`, `layer_norm`), add residual connections (`{add: [a, b]}`), or give \
                  kernels larger initial values (`kernel_initializer: he_normal`)",
-        explains: &["stalled", "epsilon"],
+        explains: &["stalled", "epsilon", "small_rate"],
         judge: gradients::vanishing,
     },
     Rule {
@@ -271,8 +274,17 @@ pub const RULES: [Rule; 24] = [
               thousandth of the largest weight, and ε, 0.1 or more, is four times its gradients: their quotient is their size then, \
               where noise alone makes it 0.23",
         remedy: "lower ε: `optimizer: {kind: adam, epsilon: 1.0e-8}`",
-        explains: &["stalled"],
+        explains: &["stalled", "small_rate"],
         judge: updates::large_epsilon,
+    },
+    Rule {
+        name: "small_rate",
+        why: "200 steps after the first, at one rate and from initial values (biases of 0), the loss is 98 % of what it was at \
+              first or more, at the look before too, and no update of Adam, AdamW, Adamax, Nadam, RMSProp, Adagrad or Lion \
+              moves a variable by 3e-5 of its size, where a thousandth is usual: 200 such updates are as much as six usual ones",
+        remedy: "raise the learning rate: `learning_rate: 0.001`",
+        explains: &["stalled"],
+        judge: updates::small_rate,
     },
     Rule {
         name: "slow_statistics",

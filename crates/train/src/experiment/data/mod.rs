@@ -5,6 +5,7 @@
 //! records on the `disk`, `tokens` of text.
 
 mod columns;
+mod copies;
 mod disk;
 mod memory;
 mod parts;
@@ -258,7 +259,9 @@ impl DataConfig {
         reading.keys.push(source.key());
         let maker = Maker::for_source(&reading, source)?;
         self.check_tests(&reading, source)?;
-        let examples = self.named(&reading, self.parts(&reading, source, &maker)?)?;
+        let parts = self.parts(&reading, source, &maker)?;
+        copies::warnings(&reading, source, &parts).iter().for_each(|warning| tracing::warn!("{warning}"));
+        let examples = self.named(&reading, parts)?;
         let n = examples.training.n_examples();
         match self.n_train.filter(|n_train| *n_train != n) {
             Some(n_train) => {

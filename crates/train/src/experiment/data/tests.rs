@@ -394,6 +394,47 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     }
 }
 
+/// The warnings of a CSV file of these rows, and of another file's.
+fn warnings_of_copies(data: &str, training: &[u32], other: &[u32]) -> Vec<String> {
+    let features = [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    for (file, rows) in [("a.csv", training), ("b.csv", other)] {
+        let rows: String = rows.iter().map(|row| format!("{row},{}\n", row % 2)).collect();
+        std::fs::write(folder.path().join(file), rows).unwrap();
+    }
+    let config: DataConfig = document::from_str("e.yaml", data).unwrap();
+    let examples = config.read(&path, &features).unwrap();
+    let reading =
+        Reading { data: &config, path: &path, folder: folder.path(), features: &features, keys: vec!["data", "csv"] };
+    let warnings = copies::warnings(&reading, config.source.as_ref().unwrap(), &examples);
+    warnings.iter().map(|warning| warning.replace(&format!("{}: ", path.display()), "")).collect()
+}
+
+#[test]
+fn test_examples_that_are_training_examples_are_told() {
+    const BESIDE: &str = "{csv: a.csv, test: {csv: b.csv}}";
+    let rows = |range: std::ops::Range<u32>| range.collect::<Vec<_>>();
+    let told = |data: &str, training: &[u32], other: &[u32]| {
+        let warnings = warnings_of_copies(data, training, other);
+        warnings.iter().map(|warning| warning.lines().next().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let expected = |n_copies: usize, part: &str| {
+        format!("{n_copies} of 30 {part} examples are among the training examples: accuracy on them says little")
+    };
+    assert_eq!(told(BESIDE, &rows(0..100), &rows(90..120)), [expected(10, "test")]);
+    let twice: Vec<u32> = rows(0..100).into_iter().chain(rows(0..30)).collect();
+    assert_eq!(told("{csv: a.csv, n_test: 30}", &twice, &[0]), [expected(30, "test")]);
+    let both = "{csv: a.csv, n_test: 30, validation: {csv: b.csv}}";
+    assert_eq!(told(both, &twice, &rows(95..125)), [expected(30, "test"), expected(5, "validation")]);
+    // A coincidence; too few examples; rows that repeat by nature.
+    for (training, other) in
+        [(rows(0..100), rows(98..128)), (rows(0..100), rows(81..100)), (rows(0..10).repeat(10), rows(0..30))]
+    {
+        assert!(told(BESIDE, &training, &other).is_empty(), "{other:?}");
+    }
+}
+
 /// A table of four rows with the columns `a`, `b` and `kind`, and what is wrong with `data` for it.
 #[test]
 fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {

@@ -1,5 +1,6 @@
 //! Rules for numbers that are infinite, at the ends of their dtype's range, or below it.
 
+use super::scale::weighted_loss;
 use crate::watch::look::{Found, Look, percent};
 use crate::watch::row::{Quantity, Role, WatchRecord, WatchRow};
 
@@ -20,7 +21,11 @@ pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
         in_gradient_of_readers(look, row)
     );
     let not_finite = Found::new(number, what);
-    vec![if row.quantity == Quantity::Update { not_finite.with_remedy(DIVIDED) } else { not_finite }]
+    vec![match (row.quantity, weighted_loss(look)) {
+        (Quantity::Update, _) => not_finite.with_remedy(DIVIDED),
+        (_, Some(remedy)) => not_finite.with_remedy(remedy),
+        (_, None) => not_finite,
+    }]
 }
 
 /// The layers that read the one whose cotangent is the first that is not finite: their gradients make it.

@@ -2,6 +2,7 @@
 
 use crate::watch::look::{Found, Look, norm};
 use crate::watch::row::{Function, Quantity, Role, WatchRow};
+use std::collections::BTreeSet;
 
 /// The least share of its cotangent's norm that a healthy layer passes on.
 const PASSED: f64 = 1.0 / 16384.0;
@@ -46,6 +47,38 @@ fn blocks<'l>(look: &'l Look<'_>) -> Vec<Block<'l>> {
     blocks
 }
 
+/// The rows that an activation is computed from.
+fn sources(look: &Look<'_>, number: usize) -> BTreeSet<usize> {
+    let (mut pending, mut sources) = (vec![number], BTreeSet::new());
+    while let Some(next) = pending.pop() {
+        let takes = look.now.rows.get(next).map_or(&[][..], |row| &row.takes);
+        pending.extend(takes.iter().map(|taken| *taken as usize).filter(|taken| sources.insert(*taken)));
+    }
+    sources
+}
+
+/// Whether a residual connection goes around a layer: a sum after it takes what the layer is computed from, too. Such a
+/// branch may be as small as a layer scale makes it. Of a sum the branch is what passes little on.
+fn is_in_branch(look: &Look<'_>, number: usize, row: &WatchRow) -> bool {
+    let of_layer = sources(look, number);
+    let is_around = |(at, sum): (usize, &WatchRow)| {
+        let takes_source = sum.takes.iter().any(|taken| of_layer.contains(&(*taken as usize)));
+        sum.role == Some(Role::Residual) && takes_source && sources(look, at).contains(&number)
+    };
+    row.role == Some(Role::Residual) || look.layers().any(is_around)
+}
+
+/// A norm's gamma below this is a layer scale.
+const LAYER_SCALE: f32 = 1.0 / 1024.0;
+
+/// Whether a layer multiplies by almost 0 in a residual branch, as a layer scale does.
+fn is_layer_scale(look: &Look<'_>, number: usize, row: &WatchRow) -> bool {
+    let is_small = |(name, stored): &(&str, Option<f32>)| {
+        ["gamma", "scale"].contains(name) && stored.is_some_and(|stored| stored <= LAYER_SCALE)
+    };
+    look.variables(&row.layer).iter().any(is_small) && is_in_branch(look, number, row)
+}
+
 fn of_cotangent(share: f64) -> String {
     if share == 0.0 { "nothing".to_string() } else { format!("{share:.1e}") }
 }
@@ -70,7 +103,7 @@ pub(in crate::watch) fn norm_of_one(look: &Look<'_>) -> Vec<Found> {
     if let Some((number, row)) = look.layers().find(is_shut) {
         return vec![Found::new(number, format!("all {} numbers are 0: it normalises one number", row.n))];
     }
-    let block = blocks.iter().find(|block| is_one(block.row));
+    let block = blocks.iter().find(|block| is_one(block.row) && !is_layer_scale(look, block.number, block.row));
     let what = |block: &Block<'_>| {
         format!("it passes {} of its cotangent on: it normalises one number", of_cotangent(block.share))
     };
@@ -138,6 +171,15 @@ const OFFSET: &str = "look at what the layer before multiplies by and adds: `{re
                       examples learns nothing any more";
 const UNUSED: &str = "the loss does not depend on it: use it, or leave it out, or freeze it (`trainable`)";
 
+/// Whether no example of this step counts for a result that the loss reads: the weights of all examples are 0.
+fn has_idle_result(look: &Look<'_>) -> bool {
+    let rows = || look.rows(Quantity::Activation).map(|(_, row)| row);
+    let has_zero_weights = rows().any(|row| row.role == Some(Role::Label) && row.is_zero());
+    let Some(loss) = rows().find(|row| row.role == Some(Role::Loss)) else { return false };
+    let mut results = loss.takes.iter().filter_map(|taken| look.cotangent(look.now.rows.get(*taken as usize)?));
+    has_zero_weights && results.any(WatchRow::is_zero)
+}
+
 pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
     if !look.has_moved() {
         return Vec::new();
@@ -164,6 +206,12 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
     let is_unused = |row: &WatchRow| row.n >= 16 && any_gradient && !row.is_gated && row.is_zero();
     let variable = look.rows(Quantity::Gradient).find(|(_, row)| is_unused(row) && was_dead(row));
     let Some((number, row)) = variable else { return Vec::new() };
+    let mut cotangents = look.layers().filter(|(_, layer)| layer.layer == row.scope());
+    let is_idle = |layer: &WatchRow| look.cotangent(layer).is_some_and(WatchRow::is_zero);
+    let was_idle = look.before.is_some_and(|before| has_idle_result(&Look::alone(before)));
+    if (was_idle || has_idle_result(look)) && cotangents.any(|(_, layer)| is_idle(layer)) {
+        return Vec::new();
+    }
     let is_used = look.layers().any(|(_, layer)| layer.layer == row.scope() && look.cotangent(layer).is_some());
     let unused = Found::new(number, format!("all {} gradients are 0, as at the look before", row.n));
     vec![if is_used { unused } else { unused.with_remedy(UNUSED) }]
@@ -181,9 +229,11 @@ const ARRIVED: f64 = 1.0 / 65536.0;
 const MANY: usize = 4;
 
 pub(in crate::watch) fn vanishing(look: &Look<'_>) -> Vec<Found> {
-    if let Some(block) =
-        blocks(look).into_iter().find(|block| block.row.function.is_none() && !look.is_norm(&block.row.layer))
-    {
+    let is_fault = |block: &Block<'_>| {
+        let is_of_another_rule = block.row.function.is_some() || look.is_norm(&block.row.layer);
+        !is_of_another_rule && !is_in_branch(look, block.number, block.row)
+    };
+    if let Some(block) = blocks(look).into_iter().find(is_fault) {
         let blocked = Found::new(block.number, format!("it passes {} of its cotangent on", of_cotangent(block.share)));
         let is_multiplied = look.has_kernel(&block.row.layer);
         return vec![if is_multiplied { blocked.with_remedy(SMALL) } else { blocked }];

@@ -285,6 +285,28 @@ pub(in crate::watch) fn unscaled_residual(look: &Look<'_>) -> Vec<Found> {
 /// An rms counts as large from here on.
 pub(super) const LARGE: f32 = 64.0;
 
+/// The remedy of a loss that something multiplies, such as a weight: at the first look the loss and its derivatives by
+/// single results are far above what sizes of results and labels make, whether the loss is a mean or a sum.
+pub(super) fn weighted_loss(look: &Look<'_>) -> Option<String> {
+    const LARGE_LOSS: f32 = 1024.0;
+    let first = Look::alone(look.first.unwrap_or(look.now));
+    let loss = first.now.loss()?;
+    let row = first.rows(Quantity::Activation).map(|(_, row)| row).find(|row| row.role == Some(Role::Loss))?;
+    let taken = row.takes.iter().filter_map(|taken| first.now.rows.get(*taken as usize));
+    let results: Vec<(&WatchRow, &WatchRow)> =
+        taken.filter_map(|result| Some((result, first.cotangent(result)?))).collect();
+    let size = results.iter().map(|(result, _)| result.rms).fold(first.label_scale(), f32::max);
+    let derivative = results.iter().map(|(_, cotangent)| cotangent.rms).fold(0.0, f32::max);
+    let derivative = derivative / first.now.loss_scale.unwrap_or(1.0) as f32;
+    (loss >= LARGE_LOSS * size * size && derivative >= LARGE * size).then(|| {
+        format!(
+            "lower what multiplies the loss, such as its `weight`: the loss is {loss:.1e} at step {}, where results and labels \
+             have an rms of {size:.1} at most. If that does not help, lower the learning rate",
+            first.now.step
+        )
+    })
+}
+
 const GROWN: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`): it was small at the look \
                      before. If that does not help, look at this layer's initial values (`kernel_initializer: glorot_uniform`)";
 
@@ -331,5 +353,10 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
         (median > 0.0 && row.rms >= LARGE * median * label)
             .then(|| remedied(format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)))
     };
-    look.layers().chain(look.rows(Quantity::Gradient)).filter_map(judged).take(1).collect()
+    let exploded = look.layers().chain(look.rows(Quantity::Gradient)).find_map(judged);
+    let with_cause = exploded.map(|exploded| match weighted_loss(look) {
+        Some(remedy) => exploded.with_remedy(remedy),
+        None => exploded,
+    });
+    with_cause.into_iter().collect()
 }

@@ -315,6 +315,135 @@ fn a_rate_is_not_large_where_the_loss_falls_or_variables_begin_small() {
     assert!(!rules(&anomalies(&change(&labelled))).contains(&"large_rate"));
 }
 
+/// After a warm-up the loss of the first look is a distant one.
+#[test]
+fn a_rate_that_is_large_after_a_warm_up_is_compared_with_the_look_before() {
+    let run = |rates: [f32; 3], last: f32| {
+        let looks = [(1, 1.4, rates[0]), (21, 0.4, rates[1]), (41, last, rates[2])];
+        looks.map(|(step, loss, rate)| of_moved(step, loss, 0.5, rate))
+    };
+    let warm_up = [0.0, 0.05, 0.3];
+    let all = anomalies(&run(warm_up, 0.9));
+    assert_eq!((rules(&all), all[0].step), (vec!["large_rate"], 41));
+    assert!(all[0].found.contains("the loss was 4.000e-1 at step 21, and is 9.000e-1"), "{all:?}");
+    assert!(all[0].remedy.starts_with("lower the learning rate: at `learning_rate: 5e-4` an update moves"), "{all:?}");
+    // Batches vary; a loss of nearly 0 does; a rate that was so from the beginning is judged by the first look.
+    assert_eq!(anomalies(&run(warm_up, 0.7)), []);
+    assert_eq!(anomalies(&run([0.3; 3], 0.9)), []);
+    let little =
+        [(1, 1.4, 0.0), (21, 0.1, 0.05), (41, 0.3, 0.3)].map(|(step, loss, rate)| of_moved(step, loss, 0.5, rate));
+    assert_eq!(anomalies(&little), []);
+}
+
+/// A network that begins with this bias, at a constant rate of `moved`.
+fn of_small_rate(losses: [f32; 3], bias: f32, moved: f32) -> [WatchRecord; 3] {
+    [(1, losses[0]), (151, losses[1]), (201, losses[2])].map(|(step, loss)| {
+        let mut record = of_moved(step, loss, 0.5, moved);
+        let [gradient, update] = variable("h1/bias", if step == 1 { bias } else { bias + 1e-3 });
+        record.rows.extend([gradient, WatchRow { rms: moved, max: moved, ..update }]);
+        record
+    })
+}
+
+#[test]
+fn a_rate_that_changes_nothing_is_named_with_the_rate_of_a_thousandth() {
+    let all = anomalies(&of_small_rate([1.4, 1.395, 1.39], 0.0, 3e-6));
+    assert_eq!((rules(&all), &*all[0].layer, all[0].quantity), (vec!["small_rate"], "out/kernel", Update));
+    assert!(
+        all[0].found.starts_with("an update at a learning rate of 3.0e-6 moves it by 6.0e-6 of its size"),
+        "{all:?}"
+    );
+    let expected = "raise the learning rate: at `learning_rate: 5e-4` an update moves variables by about a thousandth";
+    assert!(all[0].remedy.starts_with(expected), "{all:?}");
+}
+
+#[test]
+fn a_rate_is_not_small_where_the_loss_falls_or_weights_are_from_elsewhere() {
+    let stays = [1.4, 1.395, 1.39];
+    assert_eq!(anomalies(&of_small_rate([1.4, 1.38, 1.36], 0.0, 3e-6)), []);
+    assert_eq!(anomalies(&of_small_rate([1.4, 1.36, 1.39], 0.0, 3e-6)), []);
+    assert_eq!(anomalies(&of_small_rate(stays, 0.0, 1e-4)), []);
+    assert_eq!(anomalies(&of_small_rate(stays, 0.02, 3e-6)), []);
+    let change = |change: &dyn Fn(&mut WatchRecord)| {
+        of_small_rate(stays, 0.0, 3e-6).map(|mut record| {
+            change(&mut record);
+            record
+        })
+    };
+    // A warm-up; SGD, which moves by its gradients; a run that was resumed; large labels, which are far away.
+    let rising = |record: &mut WatchRecord| record.learning_rate *= if record.step == 1 { 0.5 } else { 1.0 };
+    assert_eq!(anomalies(&change(&rising)), []);
+    assert_eq!(anomalies(&change(&|record| record.optimizer = "sgd".to_string())), []);
+    assert_eq!(anomalies(&change(&|record| record.step += 1000)), []);
+    let labelled = |record: &mut WatchRecord| {
+        record.rows[0].role = Some(Role::Label);
+        record.rows[0].rms = 3e5;
+    };
+    assert!(!rules(&anomalies(&change(&labelled))).contains(&"small_rate"));
+}
+
+/// A loss with a weight, and a hidden layer of this rms.
+fn of_weighted(step: u64, weight: f32, rms: f32) -> WatchRecord {
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        row("labels", Activation, Some(Role::Label), 1.0, &[]),
+        row("h1", Activation, None, rms, &[0]),
+        row("out", Activation, None, 1.0, &[2]),
+        row("loss", Activation, Some(Role::Loss), 0.7 * weight, &[1, 3]),
+        row("out", Cotangent, None, weight / 32.0, &[]),
+    ];
+    rows.extend(["h1/kernel", "out/kernel"].into_iter().flat_map(|name| variable(name, 0.5)));
+    record(step, rows)
+}
+
+#[test]
+fn a_loss_of_a_large_weight_is_the_first_to_change() {
+    let grown = |weight: f32| [of_weighted(1, weight, 0.4), of_weighted(21, weight, 430.0)];
+    let weighted = remedy("exploding", &grown(1e6));
+    let expected = "lower what multiplies the loss, such as its `weight`: the loss is 7.0e5 at step 1, where results and labels \
+                    have an rms of 1.0 at most";
+    assert!(weighted.starts_with(expected), "{weighted}");
+    let mut infinite = grown(1e6);
+    infinite[1].rows[2].not_finite = 1.0;
+    assert!(remedy("not_finite", &infinite).starts_with(expected));
+    let usual = remedy("exploding", &grown(1.0));
+    assert!(usual.starts_with("lower the learning rate, or clip gradients"), "{usual}");
+}
+
+/// A branch `a` whose result `scaled` multiplies by 2e-5, by a variable of this name if it has a row of its own, in a
+/// residual block or in a chain.
+fn of_layer_scale(step: u64, variable_name: Option<&str>, is_residual: bool) -> WatchRecord {
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        row("h1", Activation, None, 1.0, &[0]),
+        row("a", Activation, None, 1.0, &[1]),
+    ];
+    rows.extend(variable_name.map(|_| row("scaled", Activation, None, 2e-5, &[2])));
+    let branch = rows.len() as u32 - 1;
+    rows.push(match is_residual {
+        true => row("block", Activation, Some(Role::Residual), 1.0, &[1, branch]),
+        false => row("block", Activation, None, 1.0, &[branch]),
+    });
+    rows.push(row("loss", Activation, Some(Role::Loss), 1.0, &[branch + 1]));
+    rows.push(row("block", Cotangent, is_residual.then_some(Role::Residual), 1.0, &[]));
+    rows.extend(variable_name.map(|_| row("scaled", Cotangent, None, 1.0, &[])));
+    rows.push(row("a", Cotangent, None, 2e-5, &[]));
+    rows.push(row("h1", Cotangent, None, if is_residual { 1.0 } else { 2e-5 }, &[]));
+    rows.extend(["h1/kernel", "a/kernel"].into_iter().flat_map(|name| variable(name, 0.5)));
+    rows.extend(variable_name.into_iter().flat_map(|name| variable(&format!("scaled/{name}"), 2e-5)));
+    record(step, rows)
+}
+
+#[test]
+fn a_layer_scale_in_a_residual_branch_is_no_alarm() {
+    let run = |name: Option<&str>, is_residual: bool| [1, 21].map(|step| of_layer_scale(step, name, is_residual));
+    for name in [Some("factor"), Some("gamma"), None] {
+        assert_eq!(anomalies(&run(name, true)), [], "{name:?}");
+    }
+    assert_eq!(rules(&anomalies(&run(Some("factor"), false))), ["vanishing"]);
+    assert_eq!(rules(&anomalies(&run(Some("gamma"), false))), ["norm_of_one"]);
+}
+
 /// Gradients that are not finite, in the order of the variables.
 #[test]
 fn of_gradients_that_are_not_finite_the_one_nearest_to_the_loss_is_named() {
@@ -333,4 +462,36 @@ fn of_gradients_that_are_not_finite_the_one_nearest_to_the_loss_is_named() {
     assert_eq!(named(&records), [("out/kernel".to_string(), 1)]);
     // On its own, the second record shows its forward pass.
     assert_eq!(named(&records[1..]), [("x".to_string(), 2)]);
+}
+
+/// A head whose labels have these weights, beside another; it gets no gradient.
+fn of_head(step: u64, weights: f32) -> WatchRecord {
+    let zero = |mut row: WatchRow| {
+        (row.rms, row.max, row.zero) = (0.0, 0.0, 1.0);
+        row
+    };
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        WatchRow { zero: f64::from(weights == 0.0), ..row("w", Activation, Some(Role::Label), weights, &[]) },
+        row("h1", Activation, None, 1.0, &[0]),
+        row("h2", Activation, None, 1.0, &[0]),
+        row("loss", Activation, Some(Role::Loss), 1.0, &[2, 3]),
+        row("h1", Cotangent, None, 1.0, &[]),
+        zero(row("h2", Cotangent, None, 0.0, &[])),
+    ];
+    rows.extend(variable("h1/kernel", 0.5));
+    let [gradient, update] = variable("h2/kernel", 0.5);
+    rows.extend([zero(gradient), update]);
+    record(step, rows)
+}
+
+#[test]
+fn a_head_that_no_example_of_a_batch_counts_for_is_not_dead() {
+    let dead = |weights: [f32; 2]| {
+        let records = [(1, weights[0]), (21, weights[1])].map(|(step, weights)| of_head(step, weights));
+        rules(&anomalies(&records)).contains(&"dead")
+    };
+    assert!(dead([1.0, 1.0]));
+    assert!(!dead([0.0, 0.0]));
+    assert!(!dead([1.0, 0.0]) && !dead([0.0, 1.0]));
 }

@@ -7,7 +7,7 @@ use crate::watch::row::{Quantity, Role, WatchRecord, WatchRow};
 const LARGE: f32 = 64.0;
 
 /// Optimizers that divide a gradient by its own size.
-const QUOTIENTS: [&str; 5] = ["adam", "adamw", "nadam", "rmsprop", "adagrad"];
+const QUOTIENTS: [&str; 6] = ["adam", "adamw", "adamax", "nadam", "rmsprop", "adagrad"];
 
 pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
     let rate = look.now.learning_rate as f32;
@@ -112,19 +112,41 @@ fn median(shares: &[(f64, usize)]) -> f64 {
     shares.get(shares.len().saturating_sub(1) / 2).map_or(0.0, |(share, _)| *share)
 }
 
-pub(in crate::watch) fn large_rate(look: &Look<'_>) -> Vec<Found> {
-    let moves_by_the_rate = QUOTIENTS.contains(&look.now.optimizer.as_str()) || look.now.optimizer == "lion";
-    // Large labels need large weights.
-    if !moves_by_the_rate || look.now.decay >= MOST_DECAY || look.label_scale() >= super::scale::LARGE {
-        return Vec::new();
-    }
-    let first = look.first.and_then(|first| Some((first, first.loss().filter(|loss| *loss > 0.0)?)));
-    let Some((first, then)) = first else { return Vec::new() };
+/// Whether the optimizer's updates have the size of the learning rate, whatever gradients are.
+fn moves_by_the_rate(record: &WatchRecord) -> bool {
+    QUOTIENTS.contains(&record.optimizer.as_str()) || record.optimizer == "lion"
+}
+
+/// The learning rate for usual updates, as part of a remedy: this one moves variables by `share` of their size.
+fn usual_rate(rate: f64, share: f64) -> String {
+    format!(
+        "at `learning_rate: {:.0e}` an update moves variables by about a thousandth of their size, as is usual",
+        rate * USUALLY_MOVED / share
+    )
+}
+
+/// The record and the loss that a loss is compared with, if it is no better: those of the first look, or of the look
+/// before, where the learning rate has risen since the first.
+fn no_better<'a>(look: &Look<'a>, first: &'a WatchRecord) -> Option<(&'a WatchRecord, f32)> {
+    let then = first.loss().filter(|loss| *loss > 0.0)?;
+    let Some(now) = look.now.loss() else { return Some((first, then)) };
     let n_steps = look.now.step.saturating_sub(first.step);
-    let is_no_better = |now: f32| now >= 2.0 * then || now >= 0.75 * then && n_steps >= ENOUGH_STEPS;
-    if !look.now.loss().is_none_or(is_no_better) {
+    if now >= 2.0 * then || now >= 0.75 * then && n_steps >= ENOUGH_STEPS {
+        return Some((first, then));
+    }
+    let has_risen = look.now.learning_rate >= 2.0 * first.learning_rate;
+    let before = look.before.filter(|_| has_risen && now >= 0.25 * then)?;
+    let last = before.loss().filter(|last| now >= 2.0 * *last)?;
+    Some((before, last))
+}
+
+pub(in crate::watch) fn large_rate(look: &Look<'_>) -> Vec<Found> {
+    // Large labels need large weights.
+    if !moves_by_the_rate(look.now) || look.now.decay >= MOST_DECAY || look.label_scale() >= super::scale::LARGE {
         return Vec::new();
     }
+    let Some(first) = look.first else { return Vec::new() };
+    let Some((earlier, then)) = no_better(look, first) else { return Vec::new() };
     let of_first = (shares_moved(look, first, first), first.learning_rate);
     let of_now = (shares_moved(look, first, look.now), look.now.learning_rate);
     let (shares, rate) = if median(&of_now.0) > median(&of_first.0) { of_now } else { of_first };
@@ -135,16 +157,64 @@ pub(in crate::watch) fn large_rate(look: &Look<'_>) -> Vec<Found> {
         let message = format!(
             "an update at a learning rate of {rate:.1e} moves it by {share:.2} of its size, and half of the variables by \
              {usual:.2} or more; the loss was {then:.3e} at step {}, and is {loss}",
-            first.step
+            earlier.step
         );
-        let fitting = rate * USUALLY_MOVED / usual;
-        let remedy = format!(
-            "lower the learning rate: at `learning_rate: {fitting:.0e}` an update moves variables by about a thousandth of \
-             their size, as is usual"
-        );
-        Found::new(*number, message).with_remedy(remedy)
+        Found::new(*number, message).with_remedy(format!("lower the learning rate: {}", usual_rate(rate, usual)))
     });
     large.into_iter().collect()
+}
+
+/// The share by which an update moves variables at a rate that is a thirtieth of a usual one.
+const LEAST_MOVED: f64 = 3e-5;
+/// Steps after which a loss that has not fallen from its first value is significant.
+const MANY_STEPS: u64 = 200;
+/// The share of a loss that is left where it has not fallen.
+const STAYED: f32 = 0.98;
+
+/// Whether variables have their initial values: there are biases, and all are 0. Weights from elsewhere are past that,
+/// and small rates are for them.
+fn is_initial(record: &WatchRecord) -> bool {
+    let is_bias = |row: &&WatchRow| {
+        let name = row.layer.rsplit('/').next();
+        row.quantity == Quantity::Update && name.is_some_and(|name| ["bias", "beta"].contains(&name))
+    };
+    let mut biases = record.rows.iter().filter(is_bias).peekable();
+    biases.peek().is_some() && biases.all(|row| row.stored == Some(0.0))
+}
+
+pub(in crate::watch) fn small_rate(look: &Look<'_>) -> Vec<Found> {
+    let (Some(first), Some(before)) = (look.first, look.before) else { return Vec::new() };
+    let (now, rate) = (look.now, look.now.learning_rate);
+    let is_constant = [first, before].iter().all(|record| record.learning_rate == rate) && now.rate_jump.is_none();
+    // Plain bf16 loses small updates, and large labels are far away.
+    let is_judged = moves_by_the_rate(now) && now.variables != "bf16" && look.label_scale() < super::scale::LARGE;
+    let is_late = now.step >= first.step + MANY_STEPS && before.step >= first.step + MANY_STEPS / 2;
+    if !is_constant || !is_judged || !is_late || now.decay >= MOST_DECAY || first.step != 1 || !is_initial(first) {
+        return Vec::new();
+    }
+    let losses = first.loss().filter(|loss| *loss > 0.0).zip(before.loss()).zip(now.loss());
+    let Some(((then, last), loss)) = losses.filter(|((then, last), loss)| (*last).min(*loss) >= STAYED * *then) else {
+        return Vec::new();
+    };
+    // Smaller updates are those of an ε or of gradients that are 0, larger ones no rate's.
+    let is_at_most = |row: &WatchRow| row.rms <= RATES * rate as f32;
+    let is_about = |row: &WatchRow| row.rms >= rate as f32 / 16.0;
+    let updates = || look.rows(Quantity::Update).map(|(_, row)| row);
+    let [at_first, shares] = [first, now].map(|record| shares_moved(look, first, record));
+    let is_little = |shares: &[(f64, usize)]| shares.last().is_some_and(|(share, _)| *share < LEAST_MOVED);
+    if !updates().all(is_at_most) || !updates().any(is_about) || !is_little(&at_first) || !is_little(&shares) {
+        return Vec::new();
+    }
+    let small = shares.last().map(|(share, number)| {
+        let message = format!(
+            "an update at a learning rate of {rate:.1e} moves it by {share:.1e} of its size, and no variable by more; the loss \
+             was {then:.3e} at step {}, {last:.3e} at step {} and is {loss:.3e}",
+            first.step, before.step
+        );
+        let remedy = format!("raise the learning rate: {}", usual_rate(rate, median(&at_first)));
+        Found::new(*number, message).with_remedy(remedy)
+    });
+    small.into_iter().collect()
 }
 
 const LOST_IN_F32: &str = "raise the learning rate, or the norm that gradients are clipped to";
