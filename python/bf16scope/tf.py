@@ -8,6 +8,7 @@ stand-ins for the parts that TPU programs use; using any other part is an error 
 """
 
 import argparse
+import contextlib
 import importlib
 import importlib.abc
 import importlib.util
@@ -33,9 +34,31 @@ def parse_spec(text):
     dims, _, dtype = rest.partition(",")
     try:
         sizes = [int(size) for size in dims.split("x")] if dims else []
+        if min(sizes, default=0) < 0:
+            raise ValueError
     except ValueError:
         raise TraceError(f"`{text}` is no shape; expected 8x224x224x3,bfloat16 or name=8x128,int32") from None
     return name, sizes, dtype or "float32"
+
+
+def parse_specs(texts):
+    """Parses the specs of a dict by name, or of a single array without a name; of two that share a name one would be lost."""
+    specs = {}
+    for text in texts:
+        name, dims, dtype = parse_spec(text)
+        if specs and (name in specs or "" in (name, *specs)):
+            second = f"a second `{name}`" if name and name in specs else "beside an array without a name"
+            raise TraceError(f"`{text}` is {second}; expected a name of its own for each of several, as NAME=8x128,int32")
+        specs[name] = (text, dims, dtype)
+    return specs
+
+
+def as_dtype(tf, text, dtype):
+    """TensorFlow's dtype of a spec."""
+    try:
+        return tf.as_dtype(dtype)
+    except TypeError:
+        raise TraceError(f"`{text}`: `{dtype}` is no dtype of TensorFlow; expected bfloat16, float32, int32, …") from None
 
 
 def parse_params(texts):
@@ -55,10 +78,21 @@ def parse_params(texts):
 class Params(dict):
     """Parameters as scripts read them: by key and by attribute."""
 
-    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            # `hasattr`, `getattr` with a default and `copy` expect this error.
+            raise AttributeError(f"no parameter `{name}`; --params {name}=VALUE gives it") from None
 
     def override(self, other):
         self.update(other)
+
+
+class HParams(Params):
+    """`tf.contrib.training.HParams`, whose `values` is a dict."""
 
     def values(self):
         return dict(self)
@@ -155,7 +189,7 @@ class Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def words(self):
         v1 = self.v1
         words = {
-            "HParams": lambda **values: Params(values),
+            "HParams": lambda **values: HParams(values),
             "variance_scaling_initializer": lambda factor=2.0, mode="FAN_IN", uniform=False, seed=None, dtype=None: (
                 v1.variance_scaling_initializer(factor, mode.lower(), "uniform" if uniform else "truncated_normal", seed=seed)
             ),
@@ -211,10 +245,12 @@ def _is_version_1(text):
 
 def load(path, tf, flags=()):
     """Loads the script as a module, with TensorFlow 1's names if it uses them."""
-    v1 = tf.compat.v1
+    path = os.path.abspath(path)
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read()
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.path.insert(0, os.path.dirname(path))
+    # A script that reads its command line as it is imported reads its own flags, not the tracer's.
+    sys.argv = [path, *(f"--{flag}" for flag in flags)]
     stand_in(tf)
     if _is_version_1(text):
         as_version_1(tf)
@@ -222,7 +258,8 @@ def load(path, tf, flags=()):
     module = importlib.util.module_from_spec(spec)
     sys.modules["traced_script"] = module
     spec.loader.exec_module(module)
-    parse_flags(flags)
+    # argparse may have read some of them as the script was imported.
+    parse_flags(flags, known_only="argparse" in text)
     return module
 
 
@@ -234,23 +271,18 @@ def as_version_1(tf):
     sys.modules["tensorflow"] = v1
 
 
-def parse_flags(flags):
+def parse_flags(flags, known_only=False):
     """Parses absl's flags as a script's `main` would: their defaults, and the values from `--flag`."""
     from absl import flags as absl_flags
 
     known = absl_flags.FLAGS
+    known.unparse_flags()
     try:
-        known(["traced_script", *(f"--{flag}" for flag in flags)])
-    except absl_flags.UnrecognizedFlagError as error:
-        raise TraceError(f"--flag: {error}") from None
-    except absl_flags.Error:
-        # A flag that `main` requires, such as a data_dir, is not needed to build a graph.
-        known.unparse_flags()
-        known.mark_as_parsed()
-        for flag in flags:
-            name, _, value = flag.partition("=")
-            known[name].parse(value)
-            known[name].using_default_value = False
+        known(["traced_script", *(f"--{flag}" for flag in flags)], known_only=known_only)
+    except absl_flags.Error as error:
+        # absl checks flags once all are read. One that `main` requires, such as a data_dir, is not needed to build a graph.
+        if not known.is_parsed():
+            raise TraceError(f"--flag: {error}") from None
 
 
 class Scopes:
@@ -262,11 +294,12 @@ class Scopes:
 
         real, scopes = bfloat16.bfloat16_scope, self
 
-        class Watched:
+        class Watched(contextlib.ContextDecorator):
             def __init__(self, name=None):
-                self.scope = real(name)
+                self.name = name
 
             def __enter__(self):
+                self.scope = real(self.name)
                 scopes.opened.append(place_of(inspect.stack()[1:]))
                 scopes.depth += 1
                 return self.scope.__enter__()
@@ -290,6 +323,8 @@ class Scopes:
 
 
 OURS = os.path.abspath(__file__)
+# A script may go to another folder.
+START = os.getcwd()
 
 
 def place_of(frames):
@@ -299,23 +334,30 @@ def place_of(frames):
         path = os.path.abspath(name)
         if "site-packages" not in path and "dist-packages" not in path and path != OURS and not name.startswith("<"):
             if os.sep + "lib" + os.sep + "python" not in path:
-                return f"{os.path.relpath(path)}:{line}"
+                return f"{os.path.relpath(path, START)}:{line}"
     return ""
+
+
+def place_of_error(error):
+    """The innermost position of an error in the user's code."""
+    return place_of(reversed(traceback.extract_tb(error.__traceback__)))
 
 
 def placeholders(v1, specs, prefix):
     """Placeholders with these specs: a single one without a name, or a dict by name."""
     by_name = {}
-    for text in specs:
-        name, dims, dtype = parse_spec(text)
-        by_name[name] = v1.placeholder(v1.as_dtype(dtype), dims, name=name or prefix)
+    for name, (text, dims, dtype) in parse_specs(specs).items():
+        by_name[name] = v1.placeholder(as_dtype(v1, text, dtype), dims, name=name or prefix)
     return by_name[""] if list(by_name) == [""] else by_name or None
 
 
-def call(function, features, labels, mode, params):
+def call(function, features, labels, mode, params, make_config=None):
     """Calls a model_fn with the arguments that it takes."""
     names = inspect.signature(function).parameters
-    known = {"features": features, "labels": labels, "mode": mode, "params": params, "config": None}
+    known = {"features": features, "labels": labels, "mode": mode, "params": params}
+    if "config" in names:
+        # The configuration that an estimator gives where a script chose none.
+        known["config"] = make_config and make_config()
     positional = [features, labels, mode, params]
     if "features" in names:
         return function(**{name: known[name] for name in names if name in known})
@@ -329,7 +371,7 @@ def build(tf, function, args):
     with graph.as_default():
         v1.train.get_or_create_global_step()
         features, labels = placeholders(v1, args.features, "features"), placeholders(v1, args.labels, "labels")
-        params = Params(parse_params(args.params))
+        params, make_config = Params(parse_params(args.params)), lambda: v1.estimator.tpu.RunConfig()
         some = next(iter(features.values())) if isinstance(features, dict) else features
         if some is not None and some.shape.rank:
             params.setdefault("batch_size", int(some.shape[0] or 1))
@@ -337,10 +379,10 @@ def build(tf, function, args):
 
         if args.cores > 1:
             with tpu_function.tpu_shard_context(args.cores):
-                spec = call(function, features, labels, MODES[args.mode], params)
+                spec = call(function, features, labels, MODES[args.mode], params, make_config)
             graph.create_op("TPUReplicateMetadata", [], [], attrs={"num_replicas": v1.AttrValue(i=args.cores)})
         else:
-            spec = call(function, features, labels, MODES[args.mode], params)
+            spec = call(function, features, labels, MODES[args.mode], params, make_config)
         train_op = getattr(spec, "train_op", None)
         if args.mode == "train" and train_op is None:
             raise TraceError(f"`{args.function}` gives no train_op in mode train; got {type(spec).__name__}")
@@ -390,27 +432,108 @@ def report(meta, scopes):
         )
 
 
+def inputs_of_function(function, names, specs):
+    """Positional and keyword inputs of a tf.function: names that are its parameters' decide, and else the order."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(getattr(function, "python_function", function)).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    strange = [name for name in names if name not in known]
+    if not strange:
+        return [], dict(zip(names, specs))
+    if len(strange) == len(names):
+        is_dict = len(known) == len(parameters) == 1 and len(names) > 1 and all(names)
+        return ([dict(zip(names, specs))] if is_dict else specs), {}
+    raise TraceError(f"--features `{strange[0]}` is none of the function's inputs; expected {', '.join(known)}")
+
+
+def inputs_of_model(model, names, specs):
+    """The first argument of a Keras model: an array, a dict by names, or a list in the model's order."""
+    known = list(getattr(model, "input_names", None) or [])
+    if len(specs) == 1:
+        return specs[0]
+    if any(names) and not all(names) or all(names) and known and sorted(known) != sorted(names):
+        expected = ", ".join(known) or "a name for each, or for none"
+        raise TraceError(f"--features has the names {', '.join(name or '(none)' for name in names)}; expected {expected}")
+    return dict(zip(names, specs)) if all(names) else specs
+
+
+def concrete_function(tf, model, args):
+    """A Keras model or tf.function at the shapes of its features."""
+    specs = [(text, *parse_spec(text)) for text in args.features]
+    names = [name for _, name, _, _ in specs]
+    doubled = next((name for name in names if name and names.count(name) > 1), None)
+    if doubled:
+        raise TraceError(f"--features has two named `{doubled}`; expected a name for each")
+    signature = [tf.TensorSpec(dims, as_dtype(tf, text, dtype), name or "features") for text, name, dims, dtype in specs]
+    if hasattr(model, "get_concrete_function"):
+        positional, by_name = inputs_of_function(model, names, signature) if signature else ([], {})
+        return model.get_concrete_function(*positional, **by_name)
+    if not signature:
+        inputs = getattr(model, "inputs", None)
+        if not inputs:
+            raise TraceError(f"`{args.function}` has no inputs of its own; expected --features 8x224x224x3,float32")
+        signature = [tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name.split(":")[0]) for tensor in inputs]
+        names = [""] * len(signature)
+    call = tf.function(lambda inputs: model(inputs, training=args.mode == "train"))
+    return call.get_concrete_function(inputs_of_model(model, names, signature))
+
+
 def trace_keras(tf, model, args):
     """The graph of a Keras model or tf.function as a serialized GraphDef with its functions."""
-    specs = [parse_spec(text) for text in args.features]
-    signature = [tf.TensorSpec(dims, dtype, name or "features") for name, dims, dtype in specs]
-    if not signature:
-        signature = [tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name.split(":")[0]) for tensor in model.inputs]
-    function = model if hasattr(model, "get_concrete_function") else tf.function(lambda *xs: model(*xs, training=args.mode == "train"))
-    concrete = function.get_concrete_function(*signature)
+    concrete = concrete_function(tf, model, args)
     definition = concrete.graph.as_graph_def()
-    # Variables are captured handles here: each is replaced by the variable's own node.
+    # Variables are captured handles here: each is replaced by the variable's own node, and a captured array by a constant.
     handles = {id(variable.handle): variable for variable in concrete.graph.variables}
-    captured = {inner.op.name: handles.get(id(outer)) for outer, inner in concrete.graph.captures}
+    captured = {inner.op.name: outer for outer, inner in concrete.graph.captures}
     for node in definition.node:
-        variable = captured.get(node.name)
+        outer = captured.get(node.name)
+        variable = handles.get(id(outer))
         if variable is not None:
             node.op = "VarHandleOp"
             node.ClearField("attr")
             node.attr["dtype"].type = variable.dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
             node.attr["shared_name"].s = variable.name.split(":")[0].encode()
+        elif hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
+            node.op = "Const"
+            node.ClearField("attr")
+            node.attr["dtype"].type = outer.dtype.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(outer.numpy(), outer.dtype))
     return definition.SerializeToString(deterministic=True)
+
+
+def is_maker(target):
+    """Whether a function makes what is traced: it can be called without arguments, and takes no features."""
+    if not inspect.isfunction(target):
+        return False
+    parameters = inspect.signature(target).parameters
+    return "features" not in parameters and all(one.default is not one.empty for one in parameters.values())
+
+
+def traced(args):
+    """The graph of what the command line names, as it is written."""
+    path, colon, name = args.function.rpartition(":")
+    if not colon or not os.path.isfile(path):
+        raise TraceError(f"`{args.function}` names no function; expected SCRIPT.py:model_fn")
+    folder, file = os.path.split(os.path.abspath(args.output))
+    if not os.path.isdir(folder) or os.path.isdir(os.path.join(folder, file)):
+        raise TraceError(f"-o {args.output} is no file that can be written; expected one in a folder that is there")
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise TraceError("TensorFlow is not installed\nhelp: pip install tensorflow-cpu==2.15.1 (Python 3.9 to 3.11)") from None
+    print(f"running {path}, as it stands, with TensorFlow {tf.__version__}", file=sys.stderr)
+    stand_in(tf)
+    # Before the script, which may import these names for itself.
+    scopes = Scopes(tf.compat.v1)
+    module = load(path, tf, args.flag)
+    if not hasattr(module, name):
+        raise TraceError(f"{path} has no `{name}`")
+    target = getattr(module, name)
+    if is_maker(target):
+        target = target()
+    is_keras = hasattr(target, "get_concrete_function") or hasattr(target, "get_weights")
+    return trace_keras(tf, target, args) if is_keras else trace_model_fn(tf, target, args, scopes)
 
 
 def main(arguments=None):
@@ -421,37 +544,34 @@ def main(arguments=None):
     parser.add_argument("--features", action="append", default=[], metavar="[NAME=]DIMS,DTYPE", help="8x224x224x3,bfloat16")
     parser.add_argument("--labels", action="append", default=[], metavar="[NAME=]DIMS,DTYPE", help="8,int32")
     parser.add_argument("--params", action="append", default=[], metavar="KEY=VALUE", help="one of the model_fn's params")
-    parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="one of the script's absl flags")
+    parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="one of the script's flags, absl's or argparse's")
     parser.add_argument("--mode", choices=sorted(MODES), default="train")
     parser.add_argument("--cores", type=int, default=1, help="how many cores CrossShardOptimizer sums over")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="model.meta, or of Keras model.pb")
     args = parser.parse_args(arguments)
+    output = os.path.abspath(args.output)
     try:
-        path, colon, name = args.function.rpartition(":")
-        if not colon or not os.path.isfile(path):
-            raise TraceError(f"`{args.function}` names no function; expected SCRIPT.py:model_fn")
-        try:
-            import tensorflow as tf
-        except ImportError:
-            raise TraceError("TensorFlow is not installed\nhelp: pip install tensorflow-cpu==2.15.1 (Python 3.9 to 3.11)") from None
-        print(f"running {path}, as it stands, with TensorFlow {tf.__version__}", file=sys.stderr)
-        module = load(path, tf, args.flag)
-        if not hasattr(module, name):
-            raise TraceError(f"{path} has no `{name}`")
-        target = getattr(module, name)
-        if inspect.isfunction(target) and not inspect.signature(target).parameters:
-            target = target()
-        is_keras = hasattr(target, "get_concrete_function") or hasattr(target, "get_weights")
-        data = trace_keras(tf, target, args) if is_keras else trace_model_fn(tf, target, args, Scopes(tf.compat.v1))
-        with open(args.output, "wb") as file:
-            file.write(data)
+        data = traced(args)
     except TraceError as error:
-        print(f"bf16scope.tf: {error}", file=sys.stderr)
+        place = place_of_error(error)
+        print(f"bf16scope.tf: {place}: {error}" if place else f"bf16scope.tf: {error}", file=sys.stderr)
         return 2
-    except Exception:
+    except SystemExit as end:
+        place = place_of_error(end)
+        print(f"bf16scope.tf: the script ended the program{place and f' at {place}'} ({end.code}), and nothing was traced\n"
+              'help: put what it runs under `if __name__ == "__main__":`; --flag gives what its command line needs', file=sys.stderr)
+        return 2
+    except Exception as error:
         traceback.print_exc()
+        place = place_of_error(error)
         help = "help: the lines above are the script's own error; --params, --flag and --features give what it expects"
-        print(f"bf16scope.tf: the script failed as it built its graph\n{help}", file=sys.stderr)
+        print(f"bf16scope.tf: the script failed{place and f' at {place}'} as it built its graph\n{help}", file=sys.stderr)
+        return 2
+    try:
+        with open(output, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        print(f"bf16scope.tf: {args.output} cannot be written: {error.strerror}", file=sys.stderr)
         return 2
     print(f"wrote {args.output}; `bf16scope port {args.output}` says what it becomes", file=sys.stderr)
     return 0

@@ -1,7 +1,9 @@
 """What the tracer reads of its command line, without TensorFlow; `traced.py` runs it with one."""
 
+import copy
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -24,6 +26,60 @@ def test_specs_are_names_dims_and_dtypes(text, expected):
 def test_a_spec_without_a_shape_is_an_error():
     with pytest.raises(tf.TraceError, match="`8x,int32` is no shape; expected 8x224x224x3,bfloat16"):
         tf.parse_spec("8x,int32")
+    with pytest.raises(tf.TraceError, match="`-1x4` is no shape"):
+        tf.parse_spec("-1x4")
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["ids=8,int32", "ids=9,int32"], "`ids=9,int32` is a second `ids`; expected a name of its own for each"),
+        (["8x4", "8x3"], "`8x3` is beside an array without a name; expected a name of its own for each"),
+        (["8x4", "ids=8x3"], "`ids=8x3` is beside an array without a name"),
+    ],
+)
+def test_no_feature_hides_another(texts, message):
+    with pytest.raises(tf.TraceError, match=message):
+        tf.parse_specs(texts)
+    assert list(tf.parse_specs(["ids=8,int32", "mask=8"])) == ["ids", "mask"]
+
+
+def test_parameters_are_read_as_a_dict_and_as_attributes():
+    params = tf.Params(rate=0.1)
+    assert params.rate == params["rate"] and not hasattr(params, "depth") and getattr(params, "depth", 3) == 3
+    params.depth = 4
+    assert params["depth"] == 4 and list(params.values()) == [0.1, 4] and copy.deepcopy(params) == params
+    assert tf.HParams(rate=0.1).values() == {"rate": 0.1}
+    with pytest.raises(AttributeError, match="no parameter `width`; --params width=VALUE gives it"):
+        params.width
+
+
+def test_a_model_fn_gets_what_it_takes():
+    assert tf.call(lambda features, labels, mode: (features, labels, mode), 1, 2, "train", {}) == (1, 2, "train")
+    assert tf.call(lambda features, mode: (features, mode), 1, 2, "train", {}) == (1, "train")
+    assert tf.call(lambda features, config: config, 1, 2, "train", {}, lambda: "config") == "config"
+    assert tf.call(lambda x, y, mode, params: (x, y, params), 1, 2, "train", {"rate": 3}) == (1, 2, {"rate": 3})
+
+
+def test_a_function_of_defaults_makes_a_model():
+    assert tf.is_maker(lambda: None) and tf.is_maker(lambda width=64: None)
+    assert not tf.is_maker(lambda features=None, labels=None: None) and not tf.is_maker(lambda x, y=None: None)
+
+
+def test_features_go_to_the_inputs_of_their_names():
+    def two(ids, mask):
+        pass
+
+    assert tf.inputs_of_function(two, ["mask", "ids"], ["m", "i"]) == ([], {"mask": "m", "ids": "i"})
+    assert tf.inputs_of_function(two, ["", ""], ["i", "m"]) == (["i", "m"], {})
+    assert tf.inputs_of_function(lambda features: None, ["a", "b"], [1, 2]) == ([{"a": 1, "b": 2}], {})
+    with pytest.raises(tf.TraceError, match="--features `masks` is none of the function's inputs; expected ids, mask"):
+        tf.inputs_of_function(two, ["masks", "ids"], ["m", "i"])
+    model = types.SimpleNamespace(input_names=["a", "b"])
+    assert tf.inputs_of_model(model, ["b", "a"], [1, 2]) == {"b": 1, "a": 2}
+    assert tf.inputs_of_model(model, ["", ""], [1, 2]) == [1, 2]
+    with pytest.raises(tf.TraceError, match="--features has the names a, c; expected a, b"):
+        tf.inputs_of_model(model, ["a", "c"], [1, 2])
 
 
 def test_parameters_are_json_where_they_can_be():
@@ -52,3 +108,12 @@ def test_a_script_that_is_not_there_is_said(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
     assert "none.py:model_fn` names no function; expected SCRIPT.py:model_fn" in done.stderr
+
+
+def test_a_graph_that_cannot_be_written_is_said_before_the_script_runs(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("raise ValueError('it ran')\n")
+    words = [sys.executable, "-m", "bf16scope.tf", f"{script}:model_fn", "-o", f"{tmp_path}/none/model.meta"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "none/model.meta is no file that can be written; expected one in a folder that is there" in done.stderr

@@ -64,6 +64,38 @@ def compute(features):
     return x
 '''
 
+# Two inputs that are not alike, and an array of the script's own that is too large for TensorFlow to copy it into the graph.
+PAIR = '''import tensorflow as tf
+SCALE = tf.range(200, dtype=tf.float32)
+
+def make(width=200):
+    a, b = tf.keras.Input((width,), 4, name="a"), tf.keras.Input((width,), 4, name="b")
+    return tf.keras.Model([a, b], a - 2.0 * b)
+
+@tf.function
+def less(a, b):
+    return (a - 2.0 * b) * SCALE
+'''
+
+# A command line that is read as the script is imported, parameters that are asked for, and a configuration.
+ARGUMENTS = '''import argparse
+import os
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+parser = argparse.ArgumentParser()
+parser.add_argument("--units", type=int, required=True)
+args = parser.parse_args()
+os.chdir("/")
+
+def model_fn(features, labels, mode, config, params):
+    units = getattr(params, "units", args.units)
+    assert config.tpu_config.num_shards is None
+    logits = tf.layers.dense(features["x"], units)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    train_op = tf.train.GradientDescentOptimizer(0.5).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+'''
+
 
 class Failure(Exception):
     """What a check found, in words."""
@@ -124,7 +156,7 @@ def what_nothing_stands_in_for_is_named(program, folder):
     _, said = trace(folder, ESTIMATOR, "model_fn", "--flag", "unit=5", status=2)
     check("--flag" in said and "unit" in said, said)
     _, said = trace(folder, "x = 1\nraise ValueError('no')\n", "model_fn", status=2)
-    check("script.py\", line 2" in said and "ValueError: no" in said and "the script failed" in said, said)
+    check("script.py\", line 2" in said and "ValueError: no" in said and "the script failed at" in said and "script.py:2 as it" in said, said)
 
 
 def keras_computes_the_same(program, folder):
@@ -163,6 +195,25 @@ def functions_compute_the_same(program, folder):
         check(np.array_equal(ours, names["compute"](x).numpy()), seed, ours)
 
 
+def features_go_to_the_inputs_of_their_names(program, folder):
+    a, b = (np.random.RandomState(seed).uniform(-1, 1, (4, 200)).astype(np.float32) for seed in (1, 2))
+    for name, scale in (("make", 1.0), ("less", np.arange(200, dtype=np.float32))):
+        graph, _ = trace(folder, PAIR, name, "--features", "b=4x200", "--features", "a=4x200")
+        ours = computed(program, folder, graph, {"a": a, "b": b})
+        check(np.allclose(ours, (a - 2 * b) * scale, rtol=1e-6, atol=1e-5), name, ours)
+
+
+def a_script_reads_its_own_command_line(program, folder):
+    model = ["--features", "x=8x3", "--labels", "8,int32"]
+    graph, _ = trace(folder, ARGUMENTS, "model_fn", *model, "--flag", "units=5")
+    out = os.path.join(folder, "ported")
+    screen = run([program, "port", graph, "-o", out])
+    with open(os.path.join(out, "experiment.yaml")) as file:
+        check("{dense: 5, name: dense}" in file.read(), screen)
+    _, said = trace(folder, ARGUMENTS, "model_fn", *model, status=2)
+    check("the script ended the program at" in said and "script.py:7 (2), and nothing was traced" in said, said)
+
+
 def computed(program, folder, graph, arrays):
     """The first result of a graph on arrays by the names of its parameters."""
     inputs, outputs = os.path.join(folder, "in.npz"), os.path.join(folder, "out.npz")
@@ -173,7 +224,8 @@ def computed(program, folder, graph, arrays):
 
 
 CHECKS = [an_estimator_is_traced, a_loss_in_bf16_is_shown_at_its_line, gradients_that_are_summed_are_shown,
-          what_nothing_stands_in_for_is_named, keras_computes_the_same, functions_compute_the_same]
+          what_nothing_stands_in_for_is_named, keras_computes_the_same, functions_compute_the_same,
+          features_go_to_the_inputs_of_their_names, a_script_reads_its_own_command_line]
 
 
 def main(program):

@@ -61,3 +61,16 @@ pub(crate) fn is_host(op: &str) -> bool {
         || op.ends_with("DatasetV2")
         || op.contains("Iterator")
 }
+
+/// Whether an op gives the program its input.
+pub(crate) fn is_input(op: &str) -> bool {
+    matches!(
+        op,
+        "Placeholder"
+            | "PlaceholderV2"
+            | "InfeedDequeue"
+            | "IteratorGetNext"
+            | "IteratorGetNextSync"
+            | "InfeedDequeueTuple"
+    )
+}

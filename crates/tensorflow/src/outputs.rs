@@ -3,7 +3,7 @@
 //! Source: the ops' registrations in TensorFlow's `core/ops`.
 
 /// Ops whose outputs have different names, one tensor each.
-const NAMED: [(&str, &[&str]); 25] = [
+const NAMED: [(&str, &[&str]); 31] = [
     ("FusedBatchNorm", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
     ("FusedBatchNormV2", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
     (
@@ -38,6 +38,12 @@ const NAMED: [(&str, &[&str]); 25] = [
     ("TensorListPopBack", &["output_handle", "tensor"]),
     ("TensorListConcat", &["tensor", "lengths"]),
     ("TensorListConcatV2", &["tensor", "lengths"]),
+    ("NonMaxSuppressionV4", &["selected_indices", "valid_outputs"]),
+    ("NonMaxSuppressionV5", &["selected_indices", "selected_scores", "valid_outputs"]),
+    ("CombinedNonMaxSuppression", &["nmsed_boxes", "nmsed_scores", "nmsed_classes", "valid_detections"]),
+    ("UniformCandidateSampler", &["sampled_candidates", "true_expected_count", "sampled_expected_count"]),
+    ("LogUniformCandidateSampler", &["sampled_candidates", "true_expected_count", "sampled_expected_count"]),
+    ("ComputeAccidentalHits", &["indices", "ids", "weights"]),
 ];
 
 /// The index of an op's first output with this name; 0 for ops with a single output name.

@@ -3,7 +3,7 @@
 mod fixtures;
 mod run;
 
-use bf16scope_hlo::{Literal, verify};
+use bf16scope_hlo::{Literal, text, verify};
 use bf16scope_tensorflow::{Choice, Graph, lower};
 use fixtures::{arrays, difference, unpacked};
 
@@ -22,6 +22,12 @@ fn lists_and_gradients_of_loops_are_what_tensorflow_computes() {
 #[test]
 fn later_ops_and_gradients_of_branches_are_what_tensorflow_computes() {
     compare("more");
+}
+
+/// Crops, resizes, colours, and boxes that are suppressed.
+#[test]
+fn ops_on_images_and_boxes_are_what_tensorflow_computes() {
+    compare("images");
 }
 
 fn compare(file: &str) {
@@ -160,6 +166,33 @@ fn a_pushed_stack_has_its_final_contents() {
     assert_eq!(computed(&nodes.join("\n"), &[Literal::from_elements([], &[3f32])], "y"), [3.0]);
 }
 
+/// In f32, 0.3 is three steps of 0.1; of the numbers that f32 has, it is a little more.
+#[test]
+fn a_range_of_floats_has_as_many_elements_as_in_tensorflow() {
+    let number = |name: &str, value: f32| {
+        format!(
+            "node {{ name: \"{name}\" op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_FLOAT
+             tensor_shape {{}} float_val: {value} }} }} }} }}"
+        )
+    };
+    for (limit, n) in [(0.3, 3), (1.0, 10), (0.25, 3)] {
+        let nodes = [number("start", 0.0), number("limit", limit), number("step", 0.1)].concat();
+        let text = nodes + "node { name: \"y\" op: \"Range\" input: \"start\" input: \"limit\" input: \"step\" }";
+        assert_eq!(computed(&text, &[], "y").len(), n, "{limit}");
+    }
+}
+
+/// A boundary belongs to the bucket above it.
+#[test]
+fn buckets_are_counted_boundaries() {
+    let text = "node { name: \"x\" op: \"Placeholder\" attr { key: \"dtype\" value { type: DT_FLOAT } }
+        attr { key: \"shape\" value { shape { dim { size: 5 } } } } }
+        node { name: \"y\" op: \"Bucketize\" input: \"x\" attr { key: \"T\" value { type: DT_FLOAT } }
+        attr { key: \"boundaries\" value { list { f: -0.5 f: 0 f: 0.75 } } } }";
+    let x = Literal::from_elements([5], &[-1f32, -0.5, 0.5, 0.75, 9.0]);
+    assert_eq!(computed(text, &[x], "y"), [0.0, 1.0, 2.0, 3.0, 3.0]);
+}
+
 /// TensorFlow takes any number as an `If`'s condition: it holds where it is not 0.
 #[test]
 fn a_condition_may_be_a_number() {
@@ -191,6 +224,127 @@ fn a_condition_may_be_a_number() {
     for (n, y) in [(0, 9.0), (1, -3.0), (7, -3.0)] {
         assert_eq!(computed(&text, &[Literal::from_elements([], &[n]), x.clone()], "y"), [y], "{n}");
     }
+}
+
+/// A placeholder of these dims.
+fn placeholder(name: &str, dtype: &str, dims: &[i64]) -> String {
+    let dims: String = dims.iter().map(|dim| format!("dim {{ size: {dim} }} ")).collect();
+    format!(
+        "node {{ name: \"{name}\" op: \"Placeholder\" attr {{ key: \"dtype\" value {{ type: {dtype} }} }}
+         attr {{ key: \"shape\" value {{ shape {{ {dims} }} }} }} }}
+         "
+    )
+}
+
+/// The numbers are TensorFlow 2.15.1's.
+#[test]
+fn factors_triangular_systems_and_running_exponentials_are_tensorflows() {
+    type Case<'a> = (&'a str, &'a str, &'a [(&'a [i64], &'a [f32])], &'a [f64]);
+    const FACTOR: (&[i64], &[f32]) = (&[2, 2], &[2.0, 0.0, 1.0, 2.0]);
+    const RIGHT: (&[i64], &[f32]) = (&[2, 1], &[1.0, 2.0]);
+    const VECTOR: (&[i64], &[f32]) = (&[4], &[0.5, -1.0, 2.0, 1.0]);
+    let least = f32::NEG_INFINITY;
+    let cases: [Case<'_>; 9] = [
+        ("Cholesky", "", &[(&[2, 2], &[4.0, 2.0, 2.0, 5.0])], &[2.0, 0.0, 1.0, 2.0]),
+        ("CholeskyGrad", "", &[FACTOR, (&[2, 2], &[1.0, 0.0, 3.0, 2.0])], &[0.0, 0.5, 0.5, 0.5]),
+        ("MatrixTriangularSolve", "", &[FACTOR, RIGHT], &[0.5, 0.75]),
+        ("MatrixTriangularSolve", "adjoint: true", &[FACTOR, RIGHT], &[0.0, 1.0]),
+        (
+            "MatrixTriangularSolve",
+            "lower: false, adjoint: true",
+            &[(&[2, 2], &[4.0, 2.0, 9.0, 5.0]), RIGHT],
+            &[0.25, 0.3],
+        ),
+        ("CumulativeLogsumexp", "", &[VECTOR], &[0.5, 0.7014133, 2.2413113, 2.495182]),
+        ("CumulativeLogsumexp", "reverse: true", &[VECTOR], &[2.495182, 2.3490124, 2.3132617, 1.0]),
+        ("CumulativeLogsumexp", "exclusive: true", &[VECTOR], &[f64::NEG_INFINITY, 0.5, 0.7014133, 2.2413113]),
+        ("CumulativeLogsumexp", "", &[(&[3], &[least, 0.0, least])], &[f64::NEG_INFINITY, 0.0, 0.0]),
+    ];
+    for (op, flags, inputs, expected) in cases {
+        let nodes: String =
+            (0..).zip(inputs).map(|(at, (dims, _))| placeholder(&format!("x{at}"), "DT_FLOAT", dims)).collect();
+        let attributes: String = flags
+            .split(", ")
+            .filter_map(|flag| flag.split_once(": "))
+            .map(|(key, value)| format!("attr {{ key: \"{key}\" value {{ b: {value} }} }} "))
+            .collect();
+        let mut names: String = (0..inputs.len()).map(|at| format!("input: \"x{at}\" ")).collect();
+        if op == "CumulativeLogsumexp" {
+            names += "input: \"axis\" ";
+        }
+        let axis = "node { name: \"axis\" op: \"Const\" attr { key: \"value\" value { tensor { dtype: DT_INT32
+            tensor_shape {} int_val: 0 } } } }";
+        let text = format!("{nodes} {axis} node {{ name: \"y\" op: \"{op}\" {names} {attributes} }}");
+        let inputs: Vec<Literal> = inputs.iter().map(|(dims, values)| Literal::from_elements(*dims, values)).collect();
+        let values = computed(&text, &inputs, "y");
+        let is_near = |(a, b): (&f64, &f64)| a == b || (a - b).abs() < 1e-6;
+        let are_near = values.len() == expected.len() && values.iter().zip(expected).all(is_near);
+        assert!(are_near, "{op} {flags}: {values:?}, expected {expected:?}");
+    }
+}
+
+/// The place of the first of equal maxima is given; padding has none. The numbers are TensorFlow 2.15.1's.
+#[test]
+fn maxima_have_their_places() {
+    let pool = |op: &str, inputs: &str, padding: &str, includes_batch: bool| {
+        format!(
+            "node {{ name: \"y\" op: \"{op}\" {inputs}
+             attr {{ key: \"ksize\" value {{ list {{ i: 1 i: 2 i: 2 i: 1 }} }} }}
+             attr {{ key: \"strides\" value {{ list {{ i: 1 i: 2 i: 2 i: 1 }} }} }}
+             attr {{ key: \"padding\" value {{ s: \"{padding}\" }} }}
+             attr {{ key: \"include_batch_in_index\" value {{ b: {includes_batch} }} }} }}"
+        )
+    };
+    let dims = [1, 3, 4, 1];
+    let x = Literal::from_elements(dims, &[1f32, 5.0, 2.0, 0.0, 4.0, 5.0, 3.0, 3.0, 9.0, 8.0, 7.0, 9.0]);
+    let text = placeholder("x", "DT_FLOAT", &dims) + &pool("MaxPoolWithArgmax", "input: \"x\"", "SAME", false);
+    assert_eq!(computed(&text, std::slice::from_ref(&x), "y:0"), [5.0, 3.0, 9.0, 9.0]);
+    assert_eq!(computed(&text, &[x], "y:1"), [1.0, 6.0, 8.0, 11.0]);
+    let dims = [2, 2, 2, 1];
+    let x = Literal::from_elements(dims, &[1f32, 5.0, 2.0, 0.0, 4.0, 5.0, 3.0, 3.0]);
+    let dy = Literal::from_elements([2, 1, 1, 1], &[10f32, 20.0]);
+    for (includes_batch, expected) in [(true, [1.0, 5.0]), (false, [1.0, 1.0])] {
+        let inputs = placeholder("x", "DT_FLOAT", &dims);
+        let text = inputs.clone() + &pool("MaxPoolWithArgmax", "input: \"x\"", "VALID", includes_batch);
+        assert_eq!(computed(&text, std::slice::from_ref(&x), "y:1"), expected);
+        let places = Literal::from_elements([2, 1, 1, 1], &expected.map(|place| place as i64));
+        let names = "input: \"x\" input: \"dy\" input: \"places\"";
+        let text = inputs
+            + &placeholder("dy", "DT_FLOAT", &[2, 1, 1, 1])
+            + &placeholder("places", "DT_INT64", &[2, 1, 1, 1])
+            + &pool("MaxPoolGradWithArgmax", names, "VALID", includes_batch);
+        let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
+        let lowered = lower(&graph, &Choice { name: Some("y".to_string()), size_of: &|_, _| None }).unwrap();
+        let literals = [("x", &x), ("dy", &dy), ("places", &places)];
+        let literal = |name: &str| literals.iter().find(|(known, _)| *known == name).map(|(_, one)| (*one).clone());
+        let arguments: Vec<Literal> = lowered.roles.inputs.iter().map(|input| literal(&input.name).unwrap()).collect();
+        let gradient = fixtures::values(&run::run(&lowered.module, &arguments).unwrap()[0]);
+        assert_eq!(gradient, [0.0, 10.0, 0.0, 0.0, 0.0, 20.0, 0.0, 0.0], "{includes_batch}");
+    }
+}
+
+/// A part without rows has none; which rows a part has must be known.
+#[test]
+fn parts_are_the_rows_of_their_numbers() {
+    let node = "node { name: \"y\" op: \"DynamicPartition\" input: \"x\" input: \"parts\"
+        attr { key: \"num_partitions\" value { i: 3 } } }";
+    let parts = "node { name: \"parts\" op: \"Const\" attr { key: \"value\" value { tensor { dtype: DT_INT32
+        tensor_shape { dim { size: 4 } } int_val: 0 int_val: 2 int_val: 0 int_val: 2 } } } }";
+    let x = placeholder("x", "DT_FLOAT", &[4]);
+    let values = Literal::from_elements([4], &[1f32, 2.0, 3.0, 4.0]);
+    let text = format!("{x} {parts} {node}");
+    for (part, expected) in [("y:0", [1.0, 3.0]), ("y:2", [2.0, 4.0])] {
+        assert_eq!(computed(&text, std::slice::from_ref(&values), part), expected, "{part}");
+    }
+    let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
+    let lowered = lower(&graph, &Choice { name: Some("y:1".to_string()), size_of: &|_, _| None }).unwrap();
+    verify(&lowered.module).unwrap();
+    let printed = text::print(&lowered.module, &text::PrintOptions::default());
+    assert!(printed.contains("f32[0]"), "{printed}");
+    let text = x + &placeholder("parts", "DT_INT32", &[4]) + node;
+    let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
+    let error = lower(&graph, &Choice { name: Some("y".to_string()), size_of: &|_, _| None }).unwrap_err().to_string();
+    assert!(error.contains("how many rows a part has is known only when it runs"), "{error}");
 }
 
 /// Numbers differ from TensorFlow's, so only what holds for all of them is compared.
@@ -228,4 +382,120 @@ fn draws_are_of_their_distributions() {
            input: \"high\" attr { key: \"dtype\" value { type: DT_INT32 } } }";
     let numbers = drawn(&whole, &[]);
     assert!(numbers.len() == 9 && numbers.iter().all(|x| [3.0, 4.0].contains(x)), "{numbers:?}");
+    // As a SavedModel has it, which leaves out a dtype of f32.
+    let shares = constant("dims", &[1], &[9])
+        + &constant("seed", &[2], &[5, 6])
+        + "node { name: \"y\" op: \"StatelessRandomUniform\" input: \"dims\" input: \"seed\" }";
+    let numbers = drawn(&shares, &[]);
+    assert!(numbers.len() == 9 && numbers.iter().all(|x| (0.0..1.0).contains(x)), "{numbers:?}");
+}
+
+/// Other classes are drawn than TensorFlow draws, and how often each was to be expected is as there.
+#[test]
+fn sampled_classes_have_their_expected_counts() {
+    let sampled = |op: &str, is_unique: bool, n: usize, n_classes: usize| {
+        let text = format!(
+            "node {{ name: \"labels\" op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_INT64
+               tensor_shape {{ dim {{ size: 1 }} dim {{ size: 2 }} }} int64_val: 0 int64_val: 3 }} }} }} }}
+             node {{ name: \"y\" op: \"{op}\" input: \"labels\" attr {{ key: \"num_true\" value {{ i: 2 }} }}
+               attr {{ key: \"num_sampled\" value {{ i: {n} }} }} attr {{ key: \"unique\" value {{ b: {is_unique} }} }}
+               attr {{ key: \"range_max\" value {{ i: {n_classes} }} }} }}"
+        );
+        let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
+        let lowered = lower(&graph, &Choice { name: Some("y:0,y:1,y:2".to_string()), size_of: &|_, _| None }).unwrap();
+        verify(&lowered.module).unwrap();
+        let results = run::run(&lowered.module, &[Literal::from_elements([2], &[5u64, 6])]).unwrap();
+        results.iter().take(3).map(fixtures::values).collect::<Vec<Vec<f64>>>()
+    };
+    let is_near = |a: f64, b: f64| (a - b).abs() < 1e-5;
+    // All classes, each once: the draws that it took are a whole number.
+    for op in ["UniformCandidateSampler", "LogUniformCandidateSampler"] {
+        let results = sampled(op, true, 4, 4);
+        let mut classes = results[0].clone();
+        classes.sort_by(f64::total_cmp);
+        assert_eq!(classes, [0.0, 1.0, 2.0, 3.0], "{op}");
+        for (class, expected) in results[0].iter().zip(&results[2]) {
+            let at_label = [(0.0, 0), (3.0, 1)].into_iter().find(|(label, _)| label == class);
+            assert!(at_label.is_none_or(|(_, at)| is_near(results[1][at], *expected)), "{op}: {results:?}");
+        }
+    }
+    let results = sampled("UniformCandidateSampler", true, 4, 4);
+    let n_draws = (1.0 - results[1][0]).ln() / 0.75f64.ln();
+    let is_whole = n_draws > 4.5 && (n_draws - n_draws.round()).abs() < 1e-3;
+    assert!(is_whole || is_near(results[1][0], 1.0), "{n_draws}: {results:?}");
+    // As many as are asked for: the probability times their number.
+    let results = sampled("LogUniformCandidateSampler", false, 20_000, 10);
+    let share = |ratio: f64| ratio.ln() / 11f64.ln();
+    assert!(results[0].iter().all(|class| (0.0..10.0).contains(class)));
+    let n_first = results[0].iter().filter(|class| **class == 0.0).count() as f64;
+    assert!((n_first / 20_000.0 - share(2.0)).abs() < 0.02, "{n_first}");
+    assert!(is_near(results[1][0] / 20_000.0, share(2.0)) && is_near(results[1][1] / 20_000.0, share(1.25)));
+}
+
+/// One update of optimizers that no training step of `data` has, of variable and slots, by the formulas of TensorFlow's kernels.
+#[test]
+fn rarer_optimizers_update_as_their_kernels_do() {
+    type Case<'a> = (&'a str, &'a [f32], &'a [[f64; 3]]);
+    let m = [0.12, -0.24, 0.25];
+    let cases: [Case<'_>; 6] = [
+        (
+            "ResourceApplyAdaMax",
+            &[0.81, 0.1, 0.9, 0.99, 1e-7],
+            &[[0.8724083, -1.7894737, -0.3930266], m, [0.495, 0.6, 0.297]],
+        ),
+        (
+            "ResourceApplyAdamWithAmsgrad",
+            &[0.81, 0.9801, 0.1, 0.9, 0.99, 1e-7],
+            &[[0.9873481, -1.9769957, 0.0161115], m, [0.4959, 0.3996, 0.2974], [0.4959, 0.6, 0.3]],
+        ),
+        ("ResourceApplyAddSign", &[0.1, 1.0, 0.9, 0.9], &[[0.943, -1.886, 0.052], m]),
+        ("ResourceApplyPowerSign", &[0.1, 1.0, 0.9, 0.9], &[[0.9262119, -1.8524238, 0.0581314], m]),
+        ("ResourceApplyProximalGradientDescent", &[0.1, 0.5, 0.2], &[[0.9019608, -1.8529412, 0.0196078]]),
+        ("ResourceApplyProximalAdagrad", &[0.1, 0.5, 0.2], &[[0.8731149, -1.831797, 0.0], [0.59, 0.76, 0.34]]),
+    ];
+    let tensor = |name: &str, dims: &str, values: &[f32]| {
+        let values: String = values.iter().map(|value| format!("float_val: {value} ")).collect();
+        format!(
+            "node {{ name: \"{name}\" op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_FLOAT
+             tensor_shape {{ {dims} }} {values} }} }} }} }}"
+        )
+    };
+    let squares = [0.5f32, 0.4, 0.3];
+    for (op, scalars, expected) in cases {
+        let second = if op.ends_with("Adagrad") { squares } else { [0.1, -0.2, 0.3] };
+        let state = [[1.0f32, -2.0, 0.05], second, squares, [0.2, 0.6, 0.3]];
+        let variables = (0..expected.len()).map(|at| {
+            format!(
+                "node {{ name: \"v{at}\" op: \"VarHandleOp\" attr {{ key: \"dtype\" value {{ type: DT_FLOAT }} }}
+                 attr {{ key: \"shape\" value {{ shape {{ dim {{ size: 3 }} }} }} }} }}"
+            )
+        });
+        let numbers = scalars.iter().enumerate().map(|(at, value)| tensor(&format!("s{at}"), "", &[*value]));
+        let names = (0..expected.len()).map(|at| format!("v{at}")).chain((0..scalars.len()).map(|at| format!("s{at}")));
+        let inputs: String = names.chain(["grad".to_string()]).map(|name| format!("input: \"{name}\" ")).collect();
+        let text: String = variables
+            .chain(numbers)
+            .chain([tensor("grad", "dim { size: 3 }", &[0.3, -0.6, -0.2])])
+            .chain([format!("node {{ name: \"step\" op: \"{op}\" {inputs} }}")])
+            .collect();
+        let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
+        let lowered = lower(&graph, &Choice { name: Some("step".to_string()), size_of: &|_, _| None })
+            .unwrap_or_else(|error| panic!("{op}: {error}"));
+        verify(&lowered.module).unwrap();
+        let place = |name: &str| name.trim_start_matches('v').parse::<usize>().unwrap();
+        let arguments: Vec<Literal> = lowered
+            .roles
+            .variables
+            .iter()
+            .map(|variable| Literal::from_elements([3], &state[place(&variable.name)]))
+            .collect();
+        let results = run::run(&lowered.module, &arguments).unwrap();
+        assert_eq!(results.len(), expected.len(), "{op}");
+        for (result, role) in results.iter().zip(&lowered.roles.results) {
+            let values = fixtures::values(result);
+            let expected = expected[place(&role.name)];
+            let is_near = values.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
+            assert!(is_near, "{op} {}: {values:?}, expected {expected:?}", role.name);
+        }
+    }
 }

@@ -452,6 +452,63 @@ fn a_regulariser_decays_only_where_the_loss_has_it() {
     assert_eq!((in_loss.training.weight_decay.as_str(), kinds(&in_loss)), ("{value: 0.002}", Vec::new()));
 }
 
+/// BERT's `AdamWeightDecayOptimizer`, and updates that look like it.
+#[test]
+fn an_adam_of_plain_ops_is_known_by_its_update() {
+    let variable = |name: &str| {
+        node(name, "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 3]))
+            + &node(&format!("{name}/read"), "ReadVariableOp", &[name], &[("dtype", "DT_FLOAT")], None)
+    };
+    let moment = |slot: &str, kept: f32, share: f32, new: &str| {
+        let named = |part: &str| format!("{slot}/{part}");
+        let inputs = ["kept", "read", "share", "old", "new", "next"].map(named);
+        let [by, read, others, old, added, next] = inputs.each_ref().map(String::as_str);
+        number(by, kept)
+            + &number(others, share)
+            + &plain(old, "Mul", &[by, read])
+            + &plain(added, "Mul", &[others, new])
+            + &plain(next, "AddV2", &[old, added])
+            + &node(&named("assign"), "AssignVariableOp", &[slot, next], &[("dtype", "DT_FLOAT")], None)
+    };
+    let graph = |mean: &str, share: f32, term: &str| {
+        let nodes = classes()
+            + &gradients("mean")
+            + &plain("gradients/classes/MatMul_grad/MatMul_1", "MatMul", &["features", "features"])
+            + &plain("square", "Square", &["gradients/classes/MatMul_grad/MatMul_1"])
+            + &variable("m")
+            + &variable("v")
+            + &moment("m", 0.9, share, "gradients/classes/MatMul_grad/MatMul_1")
+            + &moment("v", 0.999, 0.001, "square")
+            + &[("epsilon", 1e-6), ("decay", 0.01), ("rate", 0.0001)].map(|(name, value)| number(name, value)).concat()
+            + &plain("root", "Sqrt", &["v/next"])
+            + &plain("bounded", "AddV2", &["root", "epsilon"])
+            + &plain("ratio", "RealDiv", &[mean, "bounded"])
+            + &plain("term", "Mul", &["decay", term])
+            + &plain("sum", "AddV2", &["ratio", "term"])
+            + &plain("step", "Mul", &["rate", "sum"])
+            + &plain("next", "Sub", &["classes/read", "step"])
+            + &node("assign", "AssignVariableOp", &["classes/kernel", "next"], &[("dtype", "DT_FLOAT")], None)
+            + &node("train", "NoOp", &["^assign", "^m/assign", "^v/assign"], &[], None);
+        read(&format!(
+            "graph_def {{ {nodes} }} collection_def {{ key: \"train_op\" value {{ node_list {{ value: \"train\" }} }} }} \
+             collection_def {{ key: \"trainable_variables\" value {{ bytes_list {{ \
+             value: \"\\n\\020classes/kernel:0\" }} }} }}"
+        ))
+        .training
+    };
+    let adam = graph("m/next", 0.1, "classes/read");
+    let numbers = "beta1: 0.9, beta2: 0.999, epsilon: 1.0e-6";
+    assert_eq!(adam.optimizer, format!("{{kind: adamw, bias_correction: false, {numbers}}}"));
+    assert_eq!((adam.learning_rate.as_str(), adam.weight_decay.as_str()), ("0.0001", "{value: 0.01}"));
+    // The moment before its update, shares that do not sum to 1, and the decay of another variable.
+    for (mean, share, term) in
+        [("m/read", 0.1, "classes/read"), ("m/next", 0.2, "classes/read"), ("m/next", 0.1, "m/read")]
+    {
+        let other = graph(mean, share, term);
+        assert_eq!((other.optimizer.as_str(), other.weight_decay.as_str()), ("", ""), "{mean} {share} {term}");
+    }
+}
+
 /// `tf.losses.huber_loss` with a weight, and a term of the loss that has no word.
 #[test]
 fn every_term_of_the_loss_is_a_loss_or_missing() {
@@ -498,6 +555,54 @@ fn every_term_of_the_loss_is_a_loss_or_missing() {
     let features = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]));
     let text = read(&(features + &boxes + &gradients("huber_loss/value"))).experiment.unwrap();
     assert!(text.contains("  loss: {huber: , delta: 0.5, weight: 2.0}\n"), "{text}");
+}
+
+/// BERT's losses: `log_softmax` times one-hot rows, and the mean of those that weights of the input choose.
+#[test]
+fn a_cross_entropy_of_plain_ops_is_known_and_its_weights_are_missing() {
+    let ints = |name: &str, dims: &str, value: i32| {
+        format!(
+            "node {{ name: {name:?} op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_INT32 \
+             tensor_shape {{ {dims} }} int_val: {value} }} }} }} }}\n"
+        )
+    };
+    let graph = |axis: i32, end: &str| {
+        let nodes = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+            + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+            + &node("weights", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8]))
+            + &dense("classes", 3)
+            + &ints("depth", "", 3)
+            + &number("on", 1.0)
+            + &number("off", 0.0)
+            + &ints("axis", "dim { size: 1 }", axis)
+            + &plain("rows", "OneHot", &["class", "depth", "on", "off"])
+            + &plain("logarithms", "LogSoftmax", &["classes/MatMul"])
+            + &plain("product", "Mul", &["rows", "logarithms"])
+            + &plain("sum", "Sum", &["product", "axis"])
+            + &plain("losses", "Neg", &["sum"]);
+        read(&(nodes + end + &gradients("loss")))
+    };
+    let weighs = |ported: &Ported| {
+        let notes = ported.missing.iter().filter(|note| note.text.contains("weighs losses") && note.is_in_step);
+        notes.map(|note| note.node.clone()).collect::<Vec<_>>()
+    };
+    let mean = plain("loss", "Mean", &["losses"]);
+    for axis in [-1, 1] {
+        let plain_mean = graph(axis, &mean);
+        assert_eq!(plain_mean.network.loss, "sparse_softmax_cross_entropy");
+        assert_eq!((left_out(&plain_mean), weighs(&plain_mean)), (Vec::new(), Vec::new()));
+    }
+    // Over another axis it is none.
+    assert_eq!(graph(0, &mean).network.loss, "");
+    let weighted = plain("weighted", "Mul", &["weights", "losses"])
+        + &plain("numerator", "Sum", &["weighted"])
+        + &plain("all", "Sum", &["weights"])
+        + &number("small", 1e-5)
+        + &plain("denominator", "AddV2", &["all", "small"])
+        + &plain("loss", "RealDiv", &["numerator", "denominator"]);
+    let weighted = graph(-1, &weighted);
+    assert_eq!(weighted.network.loss, "sparse_softmax_cross_entropy");
+    assert_eq!(weighs(&weighted), ["weighted", "loss"]);
 }
 
 /// `tf.losses.sigmoid_cross_entropy`, whose nodes have other names than those of `tf.nn`.

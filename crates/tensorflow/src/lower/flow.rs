@@ -381,7 +381,7 @@ fn function_passes(function: &Function, at: usize) -> bool {
 }
 
 /// The error of a node inside a function, as a problem of the calling node.
-fn nested(error: GraphError) -> Problem {
+pub(super) fn nested(error: GraphError) -> Problem {
     match error {
         GraphError::Node { node, op, message, help, .. } => {
             Problem::new(format!("in its function, `{node}` ({op}): {message}")).with_help(help)

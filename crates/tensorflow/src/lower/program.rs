@@ -10,6 +10,7 @@ use crate::choice::{Choice, Targets};
 use crate::dtypes;
 use crate::error::{GraphError, Problem};
 use crate::graph::Graph;
+use crate::host::is_input;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node, dims_of};
 use bf16scope_hlo::{Alias, AliasKind, ArrayShape, CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
@@ -92,19 +93,7 @@ fn is_variable(op: &str) -> bool {
     matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
 }
 
-fn is_input(op: &str) -> bool {
-    matches!(
-        op,
-        "Placeholder"
-            | "PlaceholderV2"
-            | "InfeedDequeue"
-            | "IteratorGetNext"
-            | "IteratorGetNextSync"
-            | "InfeedDequeueTuple"
-    )
-}
-
-/// Dtype and dims of each output of a node that is an input of the program (see [`is_input`]).
+/// Dtype and dims of each output of a node that is an input of the program (see `is_input`).
 fn input_shapes(node: &Node) -> Option<Vec<(DType, Option<Vec<i64>>)>> {
     match node.op.as_str() {
         "Placeholder" | "PlaceholderV2" => Some(vec![(node.dtype("dtype")?, node.dims("shape"))]),

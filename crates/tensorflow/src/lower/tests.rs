@@ -13,6 +13,7 @@ use bf16scope_hlo::verify;
 
 const OPS: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ops.pb.gz"));
 const MORE: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/more.pb.gz"));
+const IMAGES: &[u8] = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/images.pb.gz"));
 
 fn graph(packed: &[u8]) -> GraphDef {
     let mut bytes = Vec::new();
@@ -98,6 +99,11 @@ fn mutated_graphs_lower_or_fail_without_a_panic() {
 #[test]
 fn mutated_graphs_of_later_ops_lower_or_fail_without_a_panic() {
     mutated(MORE, 10);
+}
+
+#[test]
+fn mutated_graphs_of_images_and_boxes_lower_or_fail_without_a_panic() {
+    mutated(IMAGES, 5);
 }
 
 /// Mutates the cases of a graph; at least `n_least` of the results have to be lowered.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::region;
-use super::symbols::{Symbols, shortest, yaml_number};
+use super::symbols::{Symbols, constant, shortest, yaml_number};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
@@ -92,7 +92,7 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         let head = match node.op.as_str() {
             "SparseSoftmaxCrossEntropyWithLogits" => Some((node.inputs.first(), "sparse_softmax_cross_entropy")),
             // One-hot labels are class indices in the sparse loss.
-            "SoftmaxCrossEntropyWithLogits" if labels_of_classes(graph, node) => {
+            "SoftmaxCrossEntropyWithLogits" if labels_of_classes(graph, node.inputs.get(1).copied()) => {
                 Some((node.inputs.first(), "sparse_softmax_cross_entropy"))
             }
             "SoftmaxCrossEntropyWithLogits" => Some((node.inputs.first(), "softmax_cross_entropy")),
@@ -108,6 +108,12 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         }
         if let Some((logits, labels)) = sigmoid_cross_entropy(&symbols, node) {
             let (labels, loss) = (Some(labels), "sigmoid_cross_entropy");
+            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
+        }
+        if let Some((logits, labels)) = plain_cross_entropy(&symbols, node) {
+            let is_sparse = labels_of_classes(graph, Some(labels));
+            let loss = if is_sparse { "sparse_softmax_cross_entropy" } else { "softmax_cross_entropy" };
+            let labels = Some(labels);
             heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
         }
         if let Some((logits, labels, delta)) = huber(&symbols, node) {
@@ -137,6 +143,35 @@ fn sigmoid_cross_entropy(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, Ed
     (has_op(condition, &["GreaterEqual"]) && is_of_logits).then_some((logits, labels))
 }
 
+/// The logits and labels of a cross-entropy of plain ops, as BERT has it: `-sum(labels * log_softmax(logits))` over classes, or
+/// the mean of such.
+fn plain_cross_entropy(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, Edge)> {
+    let input = |node: &Node| Some(symbols.node(symbols.behind(*node.inputs.first()?).node));
+    if node.op != "Neg" {
+        return None;
+    }
+    let sum = match input(node)? {
+        mean if mean.op == "Mean" => input(mean)?,
+        sum => sum,
+    };
+    let product = input(sum)?;
+    let [a, b] = product.inputs[..] else { return None };
+    if sum.op != "Sum" || product.op != "Mul" {
+        return None;
+    }
+    let (_, axes) = constant(symbols.node(symbols.behind(*sum.inputs.get(1)?).node))?;
+    let (logits, labels) = [(a, b), (b, a)].into_iter().find_map(|(logarithms, labels)| {
+        let node = symbols.node(symbols.behind(logarithms).node);
+        let logits = node.inputs.first().filter(|_| node.op == "LogSoftmax")?;
+        Some((symbols.behind(*logits), labels))
+    })?;
+    // The last axis by its number is known of a product of two matrices.
+    let last = symbols.node(logits.node);
+    let is_matrix = last.op == "MatMul" || input(last).is_some_and(|node| node.op == "MatMul");
+    let is_last = axes == [-1.0] || (axes == [1.0] && is_matrix);
+    is_last.then_some((logits, labels))
+}
+
 /// The nodes that a node of two inputs reads.
 fn inputs<'g>(symbols: &Symbols<'g>, node: &Node) -> Option<[&'g Node; 2]> {
     let [a, b] = node.inputs[..] else { return None };
@@ -162,7 +197,7 @@ pub(super) fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usiz
     for &idx in nodes {
         let node = &graph.body.nodes[idx];
         // An op that reads only the shape passes no values on.
-        if !matches!(node.op.as_str(), "Shape" | "Size" | "Rank" | "ZerosLike" | "OnesLike" | "ShapeN") {
+        if !region::is_of_shape(&node.op) {
             node.inputs.iter().for_each(|edge| readers.entry(edge.node).or_default().push(idx));
         }
     }
@@ -190,8 +225,8 @@ fn weight(symbols: &Symbols<'_>, readers: &HashMap<usize, Vec<usize>>, from: usi
 }
 
 /// Whether labels come from a one-hot encoding.
-fn labels_of_classes(graph: &Graph, node: &Node) -> bool {
-    let Some(labels) = node.inputs.get(1) else { return false };
+fn labels_of_classes(graph: &Graph, labels: Option<Edge>) -> bool {
+    let Some(labels) = labels else { return false };
     region::ancestors(graph, [labels.node]).iter().any(|idx| graph.body.nodes[*idx].op == "OneHot")
 }
 

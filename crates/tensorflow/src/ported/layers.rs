@@ -70,6 +70,13 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         let help = "write it under `loss` (docs/EXPERIMENTS.md has the losses); without it other gradients are taken";
         notes.missing.push(Note::new(graph, Some(term), text, help).in_step());
     }
+    for weighed in loss.map(|loss| terms::weighted_by_input(graph, loss, &heads)).unwrap_or_default() {
+        let op = &graph.body.nodes[weighed].op;
+        let text = format!("`{op}` weighs losses by numbers of the input, and is left out");
+        let help =
+            "add `example_weights: NAME` to the loss, a feature with a number for each; without it all count alike";
+        notes.missing.push(Note::new(graph, Some(weighed), text, help).in_step());
+    }
     let symbols = Symbols::new(graph);
     let order = in_order(graph, heads.iter().map(|head| head.logits.node));
     let (norms, mut inside) = norms::norms(&symbols, &order);

@@ -12,6 +12,7 @@ mod inline;
 mod layers;
 mod network;
 mod norms;
+mod plain_adam;
 mod rate;
 mod region;
 mod shapes;

@@ -63,6 +63,11 @@ pub(super) fn ancestors(graph: &Graph, from: impl IntoIterator<Item = usize>) ->
     seen
 }
 
+/// Whether an op reads only the shape of its input.
+pub(super) fn is_of_shape(op: &str) -> bool {
+    matches!(op, "Shape" | "ShapeN" | "Size" | "Rank" | "ZerosLike" | "OnesLike")
+}
+
 /// Whether an op is a layer's product with a variable, its bias or its normalisation.
 pub(super) fn is_weighted(op: &str) -> bool {
     matches!(

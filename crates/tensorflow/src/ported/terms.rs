@@ -6,6 +6,7 @@ use super::heads::{self, Head};
 use super::region;
 use super::symbols::{Symbols, is_variable};
 use crate::graph::Graph;
+use crate::host::is_input;
 
 /// How an op of the loss passes on the terms that it reads.
 enum Passed {
@@ -27,15 +28,9 @@ fn passed(op: &str) -> Passed {
 
 /// Whether an op takes no gradients to its inputs: numbers of a shape, comparisons, whole numbers.
 fn has_no_gradient(op: &str) -> bool {
-    matches!(
+    let is_whole = matches!(
         op,
-        "Shape"
-            | "ShapeN"
-            | "Size"
-            | "Rank"
-            | "ZerosLike"
-            | "OnesLike"
-            | "StopGradient"
+        "StopGradient"
             | "ArgMax"
             | "ArgMin"
             | "OneHot"
@@ -54,7 +49,8 @@ fn has_no_gradient(op: &str) -> bool {
             | "Ceil"
             | "Round"
             | "Rint"
-    )
+    );
+    is_whole || region::is_of_shape(op)
 }
 
 /// The nodes whose gradients reach some nodes, and these nodes.
@@ -67,6 +63,40 @@ fn reached(graph: &Graph, readers: &HashMap<usize, Vec<usize>>, from: Vec<usize>
         }
     }
     reached
+}
+
+/// Whether a value is computed from numbers of the program's input.
+fn is_from_input(graph: &Graph, from: usize) -> bool {
+    let (mut seen, mut pending) = (HashSet::new(), vec![from]);
+    while let Some(idx) = pending.pop() {
+        let node = &graph.body.nodes[idx];
+        if is_input(&node.op) {
+            return true;
+        }
+        if seen.insert(idx) && !region::is_of_shape(&node.op) {
+            pending.extend(node.inputs.iter().map(|edge| edge.node));
+        }
+    }
+    false
+}
+
+/// The products and choices behind heads by which numbers of the input weigh losses: those of examples, masks.
+pub(super) fn weighted_by_input(graph: &Graph, loss: usize, heads: &[Head]) -> Vec<usize> {
+    let mut before: Vec<usize> = region::ancestors(graph, [loss]).into_iter().collect();
+    before.sort_unstable();
+    let readers = heads::readers(graph, &before);
+    let above = reached(graph, &readers, heads.iter().map(|head| head.node).collect());
+    let is_weighted = |idx: &usize| {
+        let node = &graph.body.nodes[*idx];
+        let weighs = matches!(passed(&node.op), Passed::Product)
+            || matches!(node.op.as_str(), "Select" | "SelectV2" | "Gather" | "GatherV2" | "GatherNd");
+        let is_weight = |input: usize| !above.contains(&input) && is_from_input(graph, input);
+        weighs
+            && above.contains(idx)
+            && heads.iter().all(|head| head.node != *idx)
+            && node.inputs.iter().any(|edge| is_weight(edge.node))
+    };
+    before.iter().copied().filter(is_weighted).collect()
 }
 
 /// The nodes of the loss that train variables and belong to no head and to no weight decay: terms, and factors of terms.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::network::NetworkPort;
+use super::plain_adam::{PlainAdam, plain_adam};
 use super::rate::{Rate, RateInWords};
 use super::symbols::{Symbols, constant, shortest, yaml_number};
 use super::{Note, Notes, region};
@@ -37,6 +38,7 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
     let nodes = &graph.body.nodes;
     let update = nodes.iter().position(|node| node.op.starts_with("ResourceApply") || node.op.starts_with("Apply"));
     let mut port = TrainingPort { n_cores: cores(graph), ..TrainingPort::default() };
+    let adam = if update.is_none() { plain_adam(&symbols) } else { None };
     match update {
         Some(update) => {
             port.optimizer = optimizer(&symbols, update, notes);
@@ -44,6 +46,7 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
             (port.learning_rate, port.warm_up) = (words.learning_rate, words.warm_up);
             port.learning_rate_floor = words.floor;
         }
+        None if adam.is_some() => {}
         None if !graph.collection("train_op").is_empty() => {
             let text = "its optimizer is written with plain ops, not with one of TensorFlow's own";
             let help = "name it: `optimizer: adamw` (BERT's), `lars`, `lamb`";
@@ -52,6 +55,9 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
         None => {}
     }
     port.weight_decay = decay(&symbols, network, loss);
+    if let Some(adam) = adam {
+        written_adam(&mut port, &symbols, adam, network, notes);
+    }
     port.clip = clip(&symbols, notes);
     port.average = average(&symbols, notes);
     // The clipping reads the results of `tf.gradients`, so it acts on each core, before the sum over cores.
@@ -64,6 +70,31 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
         notes.differs.push(Note::new(graph, None, text, help));
     }
     port
+}
+
+/// The words of an update that is written with plain ops: its optimizer, its rate and its decay.
+fn written_adam(
+    port: &mut TrainingPort,
+    symbols: &Symbols<'_>,
+    adam: PlainAdam,
+    network: &NetworkPort,
+    notes: &mut Notes,
+) {
+    port.optimizer = adam.optimizer;
+    let words = match symbols.value(adam.rate) {
+        Some(value) => RateInWords { learning_rate: yaml_number(value), ..RateInWords::default() },
+        None => rate_at(symbols, adam.rate, notes),
+    };
+    (port.learning_rate, port.warm_up, port.learning_rate_floor) = (words.learning_rate, words.warm_up, words.floor);
+    let Some(decay) = adam.decay else { return };
+    if !port.weight_decay.is_empty() {
+        let text = format!("variables decay by {} in the optimizer too, beside the loss's terms", yaml_number(decay));
+        let help = "`weight_decay` is one of them: write the terms of the loss as `loss`";
+        notes.missing.push(Note::new(symbols.graph, None, text, help).in_step());
+        return;
+    }
+    let spared = adam.spared.iter().map(String::as_str).filter(|name| network.variables.contains_key(*name));
+    port.weight_decay = decay_in_words(decay, &spared.collect::<Vec<_>>(), &adam.decayed);
 }
 
 /// The number of replicas that a TPU program records.
@@ -217,9 +248,14 @@ fn decay(symbols: &Symbols<'_>, network: &NetworkPort, loss: Option<usize>) -> S
         .copied()
         .filter(|name| !decayed.contains(*name) && network.variables.contains_key(*name))
         .collect();
-    let except = excepted(&spared, &decayed);
+    decay_in_words(value.unwrap_or(1.0), &spared, &decayed)
+}
+
+/// `{value: 0.0001, except: [batch_normalization]}`.
+fn decay_in_words(value: f64, spared: &[&str], decayed: &BTreeSet<String>) -> String {
+    let except = excepted(spared, decayed);
     let except = if except.is_empty() { String::new() } else { format!(", except: [{}]", except.join(", ")) };
-    format!("{{value: {}{except}}}", yaml_number(value.unwrap_or(1.0)))
+    format!("{{value: {}{except}}}", yaml_number(value))
 }
 
 /// Parts of names that match spared variables and no decayed one; the remaining spared variables by their whole names.

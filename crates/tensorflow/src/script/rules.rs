@@ -97,6 +97,16 @@ impl Script {
         &rest[..end]
     }
 
+    /// Whether line `at` is in a branch: of an `if`, `elif` or `else`, in any block around it.
+    fn is_in_branch(&self, at: usize) -> bool {
+        let mut indent = self.lines()[at].indent;
+        self.lines()[..at].iter().rev().any(|line| {
+            let is_around = line.indent < indent;
+            indent = indent.min(line.indent);
+            is_around && matches!(line.tokens.first().and_then(Token::name), Some("if" | "elif" | "else"))
+        })
+    }
+
     /// The function around line `at`: its first line, and the number of the first line behind it.
     fn function_around(&self, at: usize) -> Option<(usize, usize)> {
         let lines = self.lines();
@@ -175,6 +185,13 @@ fn has_text(line: &Line, part: &str) -> bool {
 /// Whether a line calls `word(…)`, also as a method.
 fn calls(line: &Line, word: &str) -> bool {
     line.tokens.windows(2).any(|pair| pair[0].name() == Some(word) && pair[1].is("("))
+}
+
+/// Whether a line calls `owner.word(…)`.
+fn calls_of(line: &Line, owner: &str, word: &str) -> bool {
+    line.tokens
+        .windows(4)
+        .any(|four| four[0].name() == Some(owner) && four[1].is(".") && four[2].name() == Some(word) && four[3].is("("))
 }
 
 /// The tokens of the arguments of the first call of `word`.
@@ -265,6 +282,12 @@ fn says_bf16(line: &Line) -> bool {
     has(line, "bfloat16") || has_text(line, "bfloat16")
 }
 
+fn says_half(line: &Line) -> bool {
+    let is_half =
+        |text: &str| text.contains("float16") && (!text.contains("bfloat16") || text.contains("mixed_float16"));
+    has(line, "float16") || line.tokens.iter().any(|token| matches!(token, Token::Text(text) if is_half(text)))
+}
+
 /// Whether a line has the name of Keras' mixed-precision policy for a dtype.
 fn is_policy_of(line: &Line, dtype: &str) -> bool {
     line.tokens.iter().any(|token| matches!(token, Token::Text(text) if text.strip_prefix("mixed_") == Some(dtype)))
@@ -282,7 +305,7 @@ fn scope_around_compile(script: &Script) -> Vec<Finding> {
     let around = (0..script.lines().len()).filter(|at| {
         opens_scope(&script.lines()[*at]) && {
             let block = script.block(*at);
-            block.iter().any(|line| calls(line, "compile"))
+            block.iter().any(|line| calls(line, "compile") && !calls_of(line, "re", "compile"))
                 || (!block.is_empty() && block.iter().all(|line| calls(line, "fit")))
         }
     });
@@ -293,7 +316,11 @@ fn scope_around_compile(script: &Script) -> Vec<Finding> {
 }
 
 fn scope_in_a_comment(script: &Script) -> Vec<Finding> {
-    let is_scope = |text: &str| text.contains("bfloat16_scope") && text.trim_start().starts_with("with ");
+    // A sentence that begins with "with" has no colon at its end.
+    let is_scope = |text: &str| {
+        let text = text.trim();
+        text.contains("bfloat16_scope(") && text.starts_with("with ") && text.ends_with(':')
+    };
     let hits = script.lines.comments.iter().filter(|(_, text)| is_scope(text));
     let why = "the network is then float32, whatever the flag says";
     let what = "a bfloat16_scope that is commented out";
@@ -329,8 +356,7 @@ fn cast_without_use(script: &Script) -> Vec<Finding> {
         let word = line.tokens.iter().take_while(|token| !token.is("(")).last().and_then(Token::name);
         let is_cast = match word {
             Some("cast") => says_bf16(line) || has(line, "float32"),
-            // `model.to(torch.float32)` changes a module of PyTorch in place.
-            Some("to") => says_bf16(line),
+            Some("to") => says_bf16(line) && !is_module(script, line),
             _ => false,
         };
         is_call
@@ -342,6 +368,22 @@ fn cast_without_use(script: &Script) -> Vec<Finding> {
                 .any(|token| token.is("=") && line.tokens.first() != Some(token) && !in_brackets(line, token))
     };
     script.lines().iter().filter(is_alone).map(unused_cast).collect()
+}
+
+/// Whether a line begins with a module of PyTorch, which `to` changes in place: by its name, or by the class that made it.
+fn is_module(script: &Script, line: &Line) -> bool {
+    let names: Vec<&str> = line.tokens.iter().take_while(|token| !token.is("(")).filter_map(Token::name).collect();
+    let Some(receiver) = names.len().checked_sub(2).map(|at| names[at]) else { return false };
+    let words = ["model", "net", "module", "encoder", "decoder", "backbone", "generator", "discriminator"];
+    let lower = receiver.to_lowercase();
+    let is_class = |name: &str| name.starts_with(char::is_uppercase);
+    let makes = |made: &Line| match &made.tokens[..] {
+        [Token::Name(known), equals, value @ ..] if known == receiver && equals.is("=") => {
+            called(value).is_some_and(is_class)
+        }
+        _ => false,
+    };
+    words.iter().any(|word| lower.contains(word)) || script.lines().iter().any(makes)
 }
 
 /// Casts in a function whose name nothing in that function reads.
@@ -446,31 +488,37 @@ fn statistics_by_hand(script: &Script) -> Vec<Finding> {
 fn scaling_with_bf16(script: &Script) -> Vec<Finding> {
     let is_bf16 =
         script.lines().iter().any(|line| is_policy_of(line, "bfloat16") || (script.any("torch") && says_bf16(line)));
-    let scales =
-        |line: &&Line| calls(line, "LossScaleOptimizer") || calls(line, "GradScaler") || calls(line, "scale_loss");
     if !is_bf16 {
         return Vec::new();
     }
+    // A script for both dtypes scales in a branch, or by `enabled`.
+    let is_for_both = script.lines().iter().any(says_half);
+    let scales = |(at, line): &(usize, &Line)| {
+        let is_switched = !argument(line, "GradScaler", "enabled", usize::MAX).is_empty();
+        (calls(line, "LossScaleOptimizer") || calls(line, "GradScaler") || calls(line, "scale_loss"))
+            && !(is_for_both && (is_switched || script.is_in_branch(*at)))
+    };
     let what = "loss scaling with bfloat16";
     let why = "bfloat16 has f32's range, so no gradient underflows for want of a scale";
-    script.lines().iter().filter(scales).map(|line| slip(line.number, what, why, "leave the scaling out")).collect()
+    let hits = script.lines().iter().enumerate().filter(scales);
+    hits.map(|(_, line)| slip(line.number, what, why, "leave the scaling out")).collect()
 }
 
 fn half_on_a_tpu(script: &Script) -> Vec<Finding> {
-    let is_half = |line: &&Line| {
-        has_text(line, "mixed_float16")
-            || has(line, "float16")
-            || has_text(line, "float16") && !has_text(line, "bfloat16")
-    };
     if !script.is_tpu {
         return Vec::new();
     }
+    // Where bfloat16 is chosen too, the other branch is a GPU's.
+    let has_bf16 = script.lines().iter().any(says_bf16);
+    let is_half =
+        |(at, line): &(usize, &Line)| says_half(line) && !(has_bf16 && (says_bf16(line) || script.is_in_branch(*at)));
     let what = "float16 on a TPU";
     script
         .lines()
         .iter()
+        .enumerate()
         .filter(is_half)
-        .map(|line| {
+        .map(|(_, line)| {
             slip(
                 line.number,
                 what,
@@ -542,14 +590,18 @@ fn remainder_kept(script: &Script) -> Vec<Finding> {
         return Vec::new();
     }
     let keeps = |line: &&Line| {
-        ["batch", "map_and_batch", "padded_batch"].iter().any(|word| {
+        [("batch", 1), ("map_and_batch", 3), ("padded_batch", 3)].iter().any(|(word, place)| {
             let after_dot = line
                 .tokens
                 .windows(3)
                 .any(|three| three[0].is(".") && three[1].name() == Some(word) && three[2].is("("));
-            let drops = arguments(line, word).iter().any(|token| token.name() == Some("drop_remainder"));
-            let keeps = matches!(argument(line, word, "drop_remainder", 1), [Token::Name(value)] if value == "False");
-            after_dot && (!drops || keeps)
+            let keeps = match argument(line, word, "drop_remainder", *place) {
+                [] => true,
+                [Token::Name(value)] => value == "False",
+                _ => false,
+            };
+            // `tf.train.batch` is a queue's, of whole batches.
+            after_dot && keeps && !calls_of(line, "train", word)
         })
     };
     let what = "a batch without drop_remainder";
@@ -570,6 +622,7 @@ fn batch_of_all_hosts(script: &Script) -> Vec<Finding> {
         ["batch", "map_and_batch"].iter().any(|word| {
             let passed = arguments(line, word);
             passed.iter().any(|token| token.name() == Some("FLAGS"))
+                && !passed.iter().any(|token| token.is("/") || token.is("//"))
                 && passed.iter().any(|token| token.name().is_some_and(|name| name.ends_with("batch_size")))
         })
     };
@@ -587,17 +640,26 @@ fn long_labels(script: &Script) -> Vec<Finding> {
     if !script.is_tpu {
         return Vec::new();
     }
-    let is_long = |line: &&Line| {
+    // Metrics of a TPUEstimator are computed on the host.
+    let is_metric = |at: usize| {
+        let function = script.function_around(at).and_then(|(first, _)| script.lines()[first].tokens.get(1)?.name());
+        function.is_some_and(|name| name.contains("metric"))
+    };
+    let is_long = |(at, line): &(usize, &Line)| {
         calls(line, "cast")
             && has(line, "int64")
             && line.tokens.iter().filter_map(Token::name).any(|name| name.starts_with("label"))
+            && !is_metric(*at)
     };
     let what = "labels cast to int64";
     script
         .lines()
         .iter()
+        .enumerate()
         .filter(is_long)
-        .map(|line| slip(line.number, what, "a TPU has no 64-bit integers but in pairs", "tf.cast(labels, tf.int32)"))
+        .map(|(_, line)| {
+            slip(line.number, what, "a TPU has no 64-bit integers but in pairs", "tf.cast(labels, tf.int32)")
+        })
         .collect()
 }
 
@@ -615,24 +677,25 @@ fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
     let mut hits = Vec::new();
     for (at, line) in script.lines().iter().enumerate() {
         let Some(loss) = losses.iter().find(|loss| calls(line, loss)) else { continue };
-        let logits = argument(line, loss, "logits", 1);
+        // Optax' losses take logits first.
+        let logits = argument(line, loss, "logits", usize::from(!calls_of(line, "optax", loss)));
         if is_probability(script, logits, at) {
             let why = "the loss takes a softmax or sigmoid itself: of probabilities it is flat";
             let mend = "give what goes into the softmax or sigmoid";
             hits.push(slip(line.number, "probabilities given as logits", why, mend));
         }
     }
-    let is_keras = script.lines().iter().find(|line| {
+    let is_keras = |line: &Line| {
         line.tokens
             .windows(3)
             .any(|three| three[0].name() == Some("from_logits") && three[1].is("=") && three[2].name() == Some("True"))
-    });
-    let has_softmax = script.lines().iter().any(|line| {
-        line.tokens.windows(3).any(|three| {
-            three[0].name() == Some("activation") && three[1].is("=") && three[2] == Token::Text("softmax".to_string())
-        })
-    });
-    if let (Some(line), true) = (is_keras, has_softmax) {
+    };
+    let loss = script.lines().iter().position(is_keras);
+    let is_behind = |at: &usize| {
+        let lines = script.lines();
+        ends_in_softmax(&lines[..=*at]).or_else(|| ends_in_softmax(lines)) == Some(true)
+    };
+    if let Some(line) = loss.filter(is_behind).map(|at| &script.lines()[at]) {
         hits.push(slip(
             line.number,
             "from_logits=True behind a softmax",
@@ -641,6 +704,25 @@ fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
         ));
     }
     hits
+}
+
+/// Whether the last layer of Keras in these lines is a softmax, or has one as its activation; `None` without a layer.
+fn ends_in_softmax(lines: &[Line]) -> Option<bool> {
+    const LAYERS: [&str; 5] = ["Dense", "Conv1D", "Conv2D", "Activation", "Softmax"];
+    let is_softmax = |token: &Token| match token {
+        Token::Text(text) => text == "softmax",
+        Token::Name(name) => name == "softmax",
+        _ => false,
+    };
+    lines.iter().rev().find_map(|line| {
+        let layer = |at: &usize| match &line.tokens[*at..] {
+            [Token::Name(name), open, ..] => open.is("(") && LAYERS.contains(&name.as_str()),
+            _ => false,
+        };
+        let at = (0..line.tokens.len()).rev().find(layer)?;
+        let name = line.tokens[at].name()?;
+        Some(name == "Softmax" || arguments_in(&line.tokens[at..], name).iter().any(is_softmax))
+    })
 }
 
 fn regulariser_without_use(script: &Script) -> Vec<Finding> {
@@ -653,10 +735,19 @@ fn regulariser_without_use(script: &Script) -> Vec<Finding> {
                 .windows(3)
                 .any(|three| three[0].is(".") && three[1].name() == Some("losses") && !three[2].is("."))
     });
-    let asks = |line: &&Line| {
-        has(line, "kernel_regularizer") || has(line, "weights_regularizer") || calls(line, "l2_regularizer")
+    // A file of layers has no loss; one that only passes a regulariser on, or none, asks for nothing.
+    let is_asked = |three: &[Token]| {
+        matches!(three[0].name(), Some("kernel_regularizer" | "weights_regularizer"))
+            && three[1].is("=")
+            && three[2].name() != Some("None")
+            && three[2] != three[0]
     };
-    if is_taken {
+    let asks = |line: &&Line| {
+        calls(line, "l2_regularizer") && line.tokens.first().and_then(Token::name) != Some("return")
+            || line.tokens.windows(3).any(is_asked)
+    };
+    let has_loss = ["loss", "total_loss", "minimize", "apply_gradients"].iter().any(|word| script.any(word));
+    if is_taken || !has_loss {
         return Vec::new();
     }
     // A graph shows the same slip.
@@ -685,11 +776,7 @@ fn other_forms(script: &Script) -> Vec<Finding> {
         ),
     ];
     let form = |line: &Line| {
-        let called = FORMS.iter().find(|(name, owner, _)| {
-            line.tokens.windows(4).any(|four| {
-                four[0].name() == Some(owner) && four[1].is(".") && four[2].name() == Some(name) && four[3].is("(")
-            })
-        });
+        let called = FORMS.iter().find(|(name, owner, _)| calls_of(line, owner, name));
         let by_variable = has_text(line, "TF_ENABLE_AUTO_MIXED_PRECISION");
         let becomes =
             called.map(|(.., becomes)| *becomes).or(by_variable.then_some("TensorFlow AMP: `bf16scope lower GRAPH`"))?;

@@ -1,9 +1,10 @@
 """Makes the fixtures of this folder: TensorFlow's results of each op on random inputs.
 
-    python make.py FOLDER [lists|more]
+    python make.py FOLDER [lists|more|images]
 
 writes ops.pb (one GraphDef, a name scope for each case) and ops.safetensors (inputs and outputs, by the graph's names), or of loops
-with lists (TensorArray, gradients of loops) lists.pb and lists.safetensors, or of ops that came later more.pb and more.safetensors.
+with lists (TensorArray, gradients of loops) lists.pb and lists.safetensors, or of ops that came later more.pb and more.safetensors, or
+of ops on images and boxes images.pb and images.safetensors.
 `tests/ops.rs` lowers the graph and compares. TensorFlow 2.15.1 made what is committed.
 """
 
@@ -485,6 +486,52 @@ def branches():
     case("branches_case", lambda i, x: with_gradient(lambda x: cases_of(i, x))(x), np.array(1, np.int32), f32(4, 3), terms=40)
 
 
+def images():
+    """Crops, resizes by cubic splines and by areas, colours, and boxes that are suppressed."""
+    x, at = f32(2, 5, 6, 3), np.array([1, 0, 1, 1], np.int32)
+    boxes = np.array([[0.1, 0.2, 0.8, 0.9], [0.0, 0.0, 1.0, 1.0], [0.9, 0.3, 0.2, 0.7], [-0.3, 0.4, 0.6, 1.5]], np.float32)
+    for n, size in enumerate([(3, 4), (1, 1), (5, 2)]):
+        crop = lambda x, b, size=size: tf.image.crop_and_resize(x, b, at, size, extrapolation_value=-0.75)
+        case(f"CropAndResize_{n}", with_gradient(crop), x, boxes, terms=400)
+        nearest = lambda x, size=size: tf.image.crop_and_resize(x, boxes, at, size, method="nearest")
+        case(f"CropAndResize_nearest_{n}", with_gradient(nearest), x, terms=16)
+    case("CropAndResize_boxes", lambda x, b, i: tf.image.crop_and_resize(x, b, i, [2, 3]), x.astype(np.float16), boxes, at, terms=64)
+    x = f32(1, 4, 5, 2)
+    for n, (align, half) in enumerate([(False, False), (True, False), (False, True)]):
+        for size in [(7, 6), (3, 2)]:
+            cubic = lambda x, a=align, h=half, s=size: raw.ResizeBicubic(images=x, size=s, align_corners=a, half_pixel_centers=h)
+            case(f"ResizeBicubic_{n}_{size[0]}", with_gradient(cubic), x, terms=80)
+            if not half:
+                case(f"ResizeArea_{n}_{size[0]}", lambda x, a=align, s=size: raw.ResizeArea(images=x, size=s, align_corners=a), x, terms=40)
+    case("ResizeArea_int", lambda x: raw.ResizeArea(images=x, size=(2, 3)), i32(1, 5, 4, 2), terms=40)
+    colours = np.concatenate([f32(5, 3, low=0.0, high=1.0), [[0.5, 0.5, 0.5], [0.0, 0.0, 0.0], [1.0, 0.25, 1.0]]]).astype(np.float32)
+    case("RGBToHSV", lambda x: raw.RGBToHSV(images=x), colours, terms=40)
+    case("HSVToRGB", lambda x: raw.HSVToRGB(images=x), colours, terms=40)
+    pixels = colours.reshape(2, 2, 2, 3)
+    case("AdjustContrast", lambda x: raw.AdjustContrastv2(images=x, contrast_factor=1.75), pixels, terms=40)
+    case("AdjustHue", lambda x: raw.AdjustHue(images=x, delta=-0.3), pixels, terms=80)
+    case("AdjustSaturation", lambda x: raw.AdjustSaturation(images=x, scale=1.5), pixels, terms=80)
+    corners = f32(12, 2, low=0.0, high=0.6)
+    boxes = np.concatenate([corners, corners + f32(12, 2, low=-0.1, high=0.5)], 1)
+    scores = f32(12, low=0.0, high=1.0)
+    scores[7] = scores[3]
+    for n, (most, overlap, least) in enumerate([(5, 0.3, 0.2), (20, 0.5, -1.0), (4, 0.1, 2.0)]):
+        hard = lambda b, s, m=most, o=overlap, l=least: list(raw.NonMaxSuppressionV4(boxes=b, scores=s, max_output_size=m, iou_threshold=o, score_threshold=l, pad_to_max_output_size=True))
+        case(f"NonMaxSuppressionV4_{n}", hard, boxes, scores)
+        for sigma in (0.0, 0.4):
+            soft = lambda b, s, m=most, o=overlap, l=least, g=sigma: list(raw.NonMaxSuppressionV5(boxes=b, scores=s, max_output_size=m, iou_threshold=o, score_threshold=l, soft_nms_sigma=g, pad_to_max_output_size=True))
+            case(f"NonMaxSuppressionV5_{n}_{sigma > 0}", soft, boxes, scores, terms=80)
+    each = f32(2, 6, 3, 2, low=0.0, high=0.7)
+    each = np.concatenate([each, each + f32(2, 6, 3, 2, low=0.05, high=0.6)], 3)
+    for n, (q, padded, clipped) in enumerate([(1, False, True), (3, True, False)]):
+        together = lambda b, s, p=padded, c=clipped: list(raw.CombinedNonMaxSuppression(boxes=b, scores=s, max_output_size_per_class=2, max_total_size=9, iou_threshold=0.4, score_threshold=0.3, pad_per_class=p, clip_boxes=c))
+        case(f"CombinedNonMaxSuppression_{n}", together, each[:, :, :q], f32(2, 6, 3, low=0.0, high=1.0))
+    case("OneHot_bytes", lambda i: tf.one_hot(i, 300), i32(3, low=0, high=44, dtype=np.uint8))
+    hits = lambda l, s: tf.nn.compute_accidental_hits(l, s, 2)
+    dense = lambda l, s: (lambda h: tf.compat.v1.sparse_to_dense(tf.stack([h[0], tf.cast(h[1], tf.int32)], 1), [3, 4], h[2], 0.0, validate_indices=False))(hits(l, s))
+    case("ComputeAccidentalHits", dense, np.array([[1, 2], [3, 5], [2, 7]], np.int64), np.array([2, 9, 3, 2], np.int64))
+
+
 def save(folder, file_name):
     feeds = {tensor: value for fed, inputs, _, _ in cases.values() for tensor, value in zip(fed, inputs)}
     outs = [tensor for _, _, outs, _ in cases.values() for tensor in outs]
@@ -512,7 +559,7 @@ def save(folder, file_name):
 
 if __name__ == "__main__":
     name = sys.argv[2] if len(sys.argv) > 2 else "ops"
-    families = {"lists": [lists], "more": [more], "ops": [elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control]}
+    families = {"lists": [lists], "more": [more], "images": [images], "ops": [elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control]}
     for family in families[name]:
         family()
     save(sys.argv[1], name)

@@ -56,7 +56,7 @@ impl Call<'_, '_> {
     }
 
     /// The dims of matrices: those before the last two, rows and columns.
-    fn matrix_dims(&self, x: InstrId) -> Result<(Vec<i64>, [i64; 2]), Problem> {
+    pub(super) fn matrix_dims(&self, x: InstrId) -> Result<(Vec<i64>, [i64; 2]), Problem> {
         let dims = self.dims(x);
         match &dims[..] {
             [batch @ .., rows, columns] => Ok((batch.to_vec(), [*rows, *columns])),
@@ -64,11 +64,16 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Whether each element of matrices of these dims is on the diagonal.
-    fn is_on_diagonal(&self, dims: &[i64]) -> InstrId {
+    /// Whether the row of each element of matrices of these dims compares so to its column.
+    pub(super) fn row_to_column(&self, direction: Comparison, dims: &[i64]) -> InstrId {
         let rank = dims.len() as i64;
         let [row, column] = [rank - 2, rank - 1].map(|axis| self.e().iota(bf16scope_hlo::DType::S32, dims, axis));
-        self.e().compare(Comparison::Eq, row, column)
+        self.e().compare(direction, row, column)
+    }
+
+    /// Whether each element of matrices of these dims is on the diagonal.
+    fn is_on_diagonal(&self, dims: &[i64]) -> InstrId {
+        self.row_to_column(Comparison::Eq, dims)
     }
 
     fn diagonal(&self, x: InstrId) -> Result<InstrId, Problem> {

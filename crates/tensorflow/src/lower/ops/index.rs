@@ -1,4 +1,4 @@
-//! Gathers, scatters, one-hot encodings and matrix bands: ops with indices that are computed at run time.
+//! Gathers, scatters, one-hot encodings, buckets and matrix bands: ops with indices that are computed at run time.
 //!
 //! TensorFlow's CPU kernels refuse an index out of range; its XLA bridge clamps it (gathers) or skips it (scatters), as here.
 //!
@@ -10,8 +10,10 @@ use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
+use crate::graph::Graph;
+use crate::node::{Edge, Node};
 use bf16scope_hlo::ops::{Comparison, GatherDims, ScatterDims};
-use bf16scope_hlo::{BinaryOp, CompId, DType, InstrId, Metadata, Op, Shape};
+use bf16scope_hlo::{BinaryOp, CompId, DType, InstrId, Literal, Metadata, Op, Shape, UnaryOp};
 
 pub(super) const TABLE: Table = &[
     ("Gather", |c| {
@@ -79,6 +81,7 @@ pub(super) const TABLE: Table = &[
     ("SegmentMean", |c| c.segments_or_zero(BinaryOp::Add)),
     ("Unique", unique),
     ("OneHot", one_hot),
+    ("Bucketize", bucketize),
     ("MatrixBandPart", |c| {
         let x = c.array(0)?;
         let (low, high) = (c.int(1)?, c.int(2)?);
@@ -97,9 +100,27 @@ pub(super) const TABLE: Table = &[
     }),
     ("DynamicStitch", stitch),
     ("ParallelDynamicStitch", stitch),
+    ("DynamicPartition", partition),
 ];
 
-impl Call<'_, '_> {
+impl<'g> Call<'_, 'g> {
+    /// A node that reads an output of this one though `is_allowed` does not hold for the output and the reader's op; this node
+    /// itself if a function returns one.
+    pub(super) fn reader_beyond(&self, is_allowed: impl Fn(usize, &str) -> bool) -> Option<&'g Node> {
+        let (graph, node): (&'g Graph, &'g Node) = (self.lowering.graph, self.node);
+        let bodies = graph.functions.values().map(|function| (&function.body, &function.returns[..]));
+        let none: &[Edge] = &[];
+        let mut bodies = [(&graph.body, none)].into_iter().chain(bodies);
+        let place = bodies.find_map(|(body, returns)| {
+            let idx = body.find(&node.name).filter(|idx| std::ptr::eq(&body.nodes[*idx], node))?;
+            (!returns.iter().any(|edge| edge.node == idx)).then_some((body, idx))
+        });
+        let Some((body, idx)) = place else { return Some(node) };
+        let is_stranger =
+            |reader: &&Node| reader.inputs.iter().any(|edge| edge.node == idx && !is_allowed(edge.output, &reader.op));
+        body.nodes.iter().find(is_stranger)
+    }
+
     /// Slices of `x` at `indices` along `axis`; the first `n_batch` dims of both are batch dims.
     pub(super) fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
         let (dims, index_dims) = (self.dims(x), self.dims(indices));
@@ -142,6 +163,26 @@ impl Call<'_, '_> {
             ..GatherDims::default()
         };
         self.one(self.e().emit(Op::Gather(gather), &[x, indices], None))
+    }
+
+    /// Slices of `x` at index vectors.
+    pub(super) fn gathered_at(&self, x: InstrId, indices: InstrId) -> Result<InstrId, Problem> {
+        let (dims, index_dims) = (self.dims(x), self.dims(indices));
+        let Some((n_indexed, outer)) = index_dims.split_last() else {
+            return Err(Problem::new("its indices are a scalar, expected vectors"));
+        };
+        check_index_vector(*n_indexed, &dims)?;
+        let n_indexed = *n_indexed as usize;
+        let slice_sizes = (0..dims.len()).map(|axis| if axis < n_indexed { 1 } else { dims[axis] }).collect();
+        let gather = GatherDims {
+            offset_dims: (0..dims.len().saturating_sub(n_indexed)).map(|axis| (outer.len() + axis) as i64).collect(),
+            collapsed_slice_dims: (0..n_indexed as i64).collect(),
+            start_index_map: (0..n_indexed as i64).collect(),
+            index_vector_dim: outer.len() as i64,
+            slice_sizes,
+            ..GatherDims::default()
+        };
+        Ok(self.e().emit(Op::Gather(gather), &[x, indices], None))
     }
 
     /// Rows of `updates` combined into `x` at scalar indices along `axis` 0; without an op they replace the rows.
@@ -282,22 +323,7 @@ fn check_index_vector(n: i64, dims: &[i64]) -> Result<(), Problem> {
 
 fn gathered_nd(c: &mut Call<'_, '_>) -> Outputs {
     let (x, indices) = (c.array(0)?, c.array(1)?);
-    let (dims, index_dims) = (c.dims(x), c.dims(indices));
-    let Some((n_indexed, outer)) = index_dims.split_last() else {
-        return Err(Problem::new("its indices are a scalar, expected vectors"));
-    };
-    check_index_vector(*n_indexed, &dims)?;
-    let n_indexed = *n_indexed as usize;
-    let slice_sizes = (0..dims.len()).map(|axis| if axis < n_indexed { 1 } else { dims[axis] }).collect();
-    let gather = GatherDims {
-        offset_dims: (0..dims.len().saturating_sub(n_indexed)).map(|axis| (outer.len() + axis) as i64).collect(),
-        collapsed_slice_dims: (0..n_indexed as i64).collect(),
-        start_index_map: (0..n_indexed as i64).collect(),
-        index_vector_dim: outer.len() as i64,
-        slice_sizes,
-        ..GatherDims::default()
-    };
-    c.one(c.e().emit(Op::Gather(gather), &[x, indices], None))
+    c.one(c.gathered_at(x, indices)?)
 }
 
 /// The first elements of each sequence in reverse order, as many as its length says.
@@ -342,6 +368,21 @@ fn sparse_to_dense(c: &mut Call<'_, '_>) -> Outputs {
     c.one(c.scattered_nd(start, indices, values, None)?)
 }
 
+/// The number of boundaries that each element has reached.
+fn bucketize(c: &mut Call<'_, '_>) -> Outputs {
+    let x = c.array(0)?;
+    let boundaries: Vec<f32> = c.node.list("boundaries").map(|list| list.f.clone()).unwrap_or_default();
+    let dims = c.dims(x);
+    let wide = [&dims[..], &[boundaries.len() as i64]].concat();
+    c.check_dims(&wide)?;
+    let (axes, last): (Vec<i64>, i64) = ((0..dims.len() as i64).collect(), dims.len() as i64);
+    let e = c.e();
+    let boundaries = e.constant(Literal::from_elements([boundaries.len() as i64], &boundaries));
+    let x = e.broadcast(e.convert(x, DType::F32), &axes, &wide);
+    let is_below = e.compare(Comparison::Lt, x, c.along(boundaries, last, &wide));
+    c.one(e.reduce_sum(e.convert(e.unary(UnaryOp::Not, is_below), DType::S32), &[last]))
+}
+
 fn one_hot(c: &mut Call<'_, '_>) -> Outputs {
     let indices = c.array(0)?;
     let depth = c.int(1)?;
@@ -354,6 +395,8 @@ fn one_hot(c: &mut Call<'_, '_>) -> Outputs {
     let places: Vec<i64> = (0..dims.len() as i64).map(|at| if at < axis { at } else { at + 1 }).collect();
     dims.insert(axis as usize, depth);
     c.check_dims(&dims)?;
+    // Integers of 8 bits do not count to `depth`.
+    let indices = if c.dtype(indices).bits() < 32 { c.e().convert(indices, DType::S32) } else { indices };
     let classes = c.e().iota(c.dtype(indices), &dims, axis);
     let is_it = c.e().compare(Comparison::Eq, classes, c.e().broadcast(indices, &places, &dims));
     let [on, off] = [on, off].map(|value| c.e().broadcast(value, &[], &dims));
@@ -382,21 +425,46 @@ fn stitch(c: &mut Call<'_, '_>) -> Outputs {
     c.one(c.e().concatenate(&rows, 0))
 }
 
+/// The rows of each part, where it is known which part a row is in: else how many rows a part has is not known.
+fn partition(c: &mut Call<'_, '_>) -> Outputs {
+    const MAX_PARTS: i64 = 1 << 16;
+    let (x, parts) = (c.array(0)?, c.array(1)?);
+    let known = c.lowering.known(parts).ok_or_else(|| {
+        Problem::new("how many rows a part has is known only when it runs")
+            .with_help("multiply by a mask of each part, or make `partitions` a constant in the script")
+    })?;
+    let (dims, part_dims) = (c.dims(x), c.dims(parts));
+    let Some(row_dims) = dims.strip_prefix(&part_dims[..]) else {
+        return Err(Problem::new(format!("its partitions have dims {part_dims:?}, and its data {dims:?}")));
+    };
+    let n = c.node.int("num_partitions").filter(|n| (1..=MAX_PARTS).contains(n));
+    let n = n.ok_or_else(|| Problem::new(format!("its `num_partitions` is none of 1 to {MAX_PARTS}")))?;
+    let numbers = known.values.iter().map(|value| value.whole().filter(|part| (0..n).contains(part)));
+    let numbers = numbers.collect::<Option<Vec<i64>>>();
+    let numbers = numbers.ok_or_else(|| Problem::new(format!("one of its partitions is none of 0 to {}", n - 1)))?;
+    let flat = c.e().reshape(x, &[&[numbers.len() as i64], row_dims].concat());
+    let mut outputs = Vec::new();
+    for part in 0..n {
+        let places: Vec<i64> = (0..numbers.len()).filter(|at| numbers[*at] == part).map(|at| at as i64).collect();
+        if places.is_empty() {
+            outputs.push(Value::Array(c.slice_axis(flat, 0, 0, 0)));
+            continue;
+        }
+        let indices = c.ints_constant(&places, &[places.len() as i64], DType::S32);
+        outputs.extend(c.gathered(flat, indices, 0, 0)?);
+    }
+    Ok(outputs)
+}
+
 /// Unique indices, for optimizers that then sum equal rows of a table's gradient. The number of unique indices would be known only
 /// at run time, so all places are kept: a repeated index becomes one outside of the table, with a row of zeros. Readers that
 /// would notice the difference are refused.
 fn unique(c: &mut Call<'_, '_>) -> Outputs {
-    let body = &c.lowering.graph.body;
-    let node = body.find(&c.node.name).filter(|idx| std::ptr::eq(&body.nodes[*idx], c.node));
     let is_update = |op: &str| op.contains("SparseApply") || op.contains("Scatter") || op.contains("Gather");
-    let allowed = |output: usize, op: &str| match output {
+    let stranger = c.reader_beyond(|output, op| match output {
         0 => op == "Shape" || is_update(op),
         _ => op == "UnsortedSegmentSum",
-    };
-    let readers = body.nodes.iter().flat_map(|reader| reader.inputs.iter().map(move |edge| (edge, reader)));
-    let stranger =
-        readers.filter(|(edge, _)| Some(edge.node) == node).find(|(edge, reader)| !allowed(edge.output, &reader.op));
-    let stranger = stranger.map(|(_, reader)| reader).or(node.is_none().then_some(c.node));
+    });
     if let Some(reader) = stranger {
         let message = format!("how many there are is known only when the program runs, and `{}` reads it", reader.name);
         return Err(Problem::new(message)

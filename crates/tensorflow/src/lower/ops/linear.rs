@@ -34,15 +34,20 @@ impl Call<'_, '_> {
         let batch = self.broadcast_dims(&x_dims[..x_batch], &y_dims[..y_batch])?;
         x = self.broadcast_to(x, &[&batch[..], &x_dims[x_batch..]].concat())?;
         y = self.broadcast_to(y, &[&batch[..], &y_dims[y_batch..]].concat())?;
-        let n = batch.len() as i64;
+        self.one(self.matrix_product(x, y, [self.node.flag(x_flag), self.node.flag(y_flag)]))
+    }
+
+    /// Products of matrices in the last two dims, of arrays with the same batch dims; each may be transposed first.
+    pub(super) fn matrix_product(&self, x: InstrId, y: InstrId, are_transposed: [bool; 2]) -> InstrId {
+        let n = self.dims(x).len().saturating_sub(2) as i64;
         let axes: Vec<i64> = (0..n).collect();
         let dims = DotDims {
             lhs_batch: axes.clone(),
             rhs_batch: axes,
-            lhs_contracting: vec![n + i64::from(!self.node.flag(x_flag))],
-            rhs_contracting: vec![n + i64::from(self.node.flag(y_flag))],
+            lhs_contracting: vec![n + i64::from(!are_transposed[0])],
+            rhs_contracting: vec![n + i64::from(are_transposed[1])],
         };
-        self.one(self.e().dot(x, y, dims))
+        self.e().dot(x, y, dims)
     }
 }
 

@@ -5,12 +5,16 @@
 //! Source: TensorFlow's op registrations (`core/ops`) and the kernels of `compiler/tf2xla/kernels`.
 
 mod array;
+mod boxes;
+mod candidates;
 mod collective;
 mod control;
 mod convolution;
 mod diagonal;
 mod elementwise;
+mod factors;
 mod gradients;
+mod image;
 mod index;
 mod linear;
 mod list;
@@ -39,14 +43,18 @@ pub(crate) type Rule = for<'a, 'b, 'g> fn(&'a mut Call<'b, 'g>) -> Outputs;
 /// Rules by op.
 pub(crate) type Table = &'static [(&'static str, Rule)];
 
-const TABLES: [Table; 21] = [
+const TABLES: [Table; 25] = [
     array::TABLE,
+    boxes::TABLE,
+    candidates::TABLE,
     collective::TABLE,
     control::TABLE,
     convolution::TABLE,
     diagonal::TABLE,
     elementwise::TABLE,
+    factors::TABLE,
     gradients::TABLE,
+    image::TABLE,
     index::TABLE,
     linear::TABLE,
     list::TABLE,
@@ -84,16 +92,29 @@ pub(crate) fn is_random(op: &str) -> bool {
 
 /// Parts of names of ops without a rule, and what to write in their place. Of most, XLA would need to know before the program
 /// runs how many elements they give.
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED: [(&str, &str); 13] = [
     ("Where", "how many places it gives is known only when it runs: choose by `tf.where(condition, x, y)`"),
-    ("DynamicPartition", "how many rows a part has is known only when it runs: multiply by a mask of each part"),
-    ("NonMaxSuppression", "how many boxes it gives is known only when it runs: name the boxes and scores before it"),
+    ("NonMaxSuppressionV2", BOXES),
+    ("NonMaxSuppressionV3", BOXES),
+    ("NonMaxSuppressionWithOverlaps", BOXES),
     ("UniqueV2", UNIQUE),
     ("UniqueWithCounts", UNIQUE),
     ("Bincount", "how many bins it has is known only when it runs: tf.math.unsorted_segment_sum of ones has a number"),
-    ("CandidateSampler", "it draws until all classes differ, as no TPU does: hand the sampled classes in as a feature"),
+    (
+        "UnigramCandidateSampler",
+        "its classes have probabilities that a host counts: hand the sampled classes in as a feature",
+    ),
+    ("MatrixInverse", PIVOTS),
+    ("MatrixSolve", PIVOTS),
+    ("MatrixDeterminant", PIVOTS),
+    ("MaxPoolGradGradWithArgmax", "the gradient of tf.nn.max_pool2d's gradient is no HLO: keep to first derivatives"),
     ("RandomGamma", "it draws until a number is accepted, as no TPU does: hand its numbers in as a feature"),
 ];
+const BOXES: &str = "how many boxes it gives is known only when it runs: tf.image.non_max_suppression_padded with \
+                     `pad_to_max_output_size` gives a number of them";
+const PIVOTS: &str = "it chooses pivots, which no TPU does: where the matrix is symmetric and positive definite, write \
+                      tf.linalg.cholesky and tf.linalg.cholesky_solve; its determinant is the square of the product of the \
+                      factor's diagonal";
 const UNIQUE: &str = "how many values it gives is known only when it runs: tf.math.unsorted_segment_sum has a number";
 
 /// Help for an unknown op: the reason, or a known op with a similar name.
@@ -132,8 +153,10 @@ mod tests {
             let op = known_ops().into_iter().find(|op| op.contains(part));
             assert_eq!(op, None, "{part}: {why}");
         }
-        let help = nearest("LogUniformCandidateSampler").unwrap();
+        let help = nearest("FixedUnigramCandidateSampler").unwrap();
         assert!(help.ends_with("hand the sampled classes in as a feature"), "{help}");
+        let help = nearest("LogMatrixDeterminant").unwrap();
+        assert!(help.contains("write tf.linalg.cholesky and tf.linalg.cholesky_solve"), "{help}");
         let help = nearest("NonMaxSuppressionV3").unwrap();
         assert!(help.starts_with("how many boxes it gives is known only when it runs"), "{help}");
     }

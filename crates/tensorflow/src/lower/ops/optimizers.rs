@@ -33,6 +33,21 @@ pub(super) const TABLE: Table = &[
     ("ResourceApplyFtrl", ftrl),
     ("ApplyFtrlV2", ftrl),
     ("ResourceApplyFtrlV2", ftrl),
+    ("ApplyAdaMax", ada_max),
+    ("ResourceApplyAdaMax", ada_max),
+    ("ResourceApplyAdamWithAmsgrad", ams_grad),
+    ("ApplyAddSign", |c| c.signed(true)),
+    ("ResourceApplyAddSign", |c| c.signed(true)),
+    ("ApplyPowerSign", |c| c.signed(false)),
+    ("ResourceApplyPowerSign", |c| c.signed(false)),
+    ("ApplyProximalGradientDescent", proximal_descent),
+    ("ResourceApplyProximalGradientDescent", proximal_descent),
+    ("ApplyProximalAdagrad", proximal_by_sum_of_squares),
+    ("ResourceApplyProximalAdagrad", proximal_by_sum_of_squares),
+    ("SparseApplyProximalGradientDescent", |c| c.sparse_update(1, 5, proximal_descent)),
+    ("ResourceSparseApplyProximalGradientDescent", |c| c.sparse_update(1, 5, proximal_descent)),
+    ("SparseApplyProximalAdagrad", |c| c.sparse_update(2, 6, proximal_by_sum_of_squares)),
+    ("ResourceSparseApplyProximalAdagrad", |c| c.sparse_update(2, 6, proximal_by_sum_of_squares)),
     ("SparseApplyMomentum", |c| c.sparse_update(2, 4, momentum)),
     ("ResourceSparseApplyMomentum", |c| c.sparse_update(2, 4, momentum)),
     ("ResourceSparseApplyKerasMomentum", |c| c.sparse_update(2, 4, keras_momentum)),
@@ -110,6 +125,31 @@ impl Call<'_, '_> {
         updated
     }
 
+    /// An update that is larger where gradient and accumulator have one sign. Inputs: variable, accumulator, rate, alpha or the
+    /// logarithm of a base, the decay of signs, beta, gradient.
+    fn signed(&mut self, is_sum: bool) -> Outputs {
+        let (variables, [var, m]) = self.slots::<2>()?;
+        let (rate, base) = (self.wide(2, var)?, self.wide(3, var)?);
+        let (decay, beta, grad) = (self.wide(4, var)?, self.wide(5, var)?, self.array(6)?);
+        let e = self.e();
+        let m = e.add(e.mul(m, beta), e.mul(grad, self.one_less(beta)));
+        let agrees = e.mul(decay, e.mul(e.unary(UnaryOp::Sign, grad), e.unary(UnaryOp::Sign, m)));
+        let scale = match is_sum {
+            true => e.add(base, agrees),
+            false => e.unary(UnaryOp::Exp, e.mul(base, agrees)),
+        };
+        let new = e.sub(var, e.mul(e.mul(rate, scale), grad));
+        self.update(&variables, &[new, m])
+    }
+
+    /// A variable after a step at these rates, moved towards 0 by L1 (to 0 at most) and shrunk by L2.
+    fn proximal(&self, stepped: InstrId, rate: InstrId, [l1, l2]: [InstrId; 2]) -> InstrId {
+        let e = self.e();
+        let left = e.sub(e.unary(UnaryOp::Abs, stepped), e.mul(rate, l1));
+        let left = e.binary(BinaryOp::Maximum, left, self.like(left, 0.0));
+        e.div(e.mul(e.unary(UnaryOp::Sign, stepped), left), e.add_scalar(e.mul(rate, l2), 1.0))
+    }
+
     fn one_less(&self, x: InstrId) -> InstrId {
         self.e().sub(self.like(x, 1.0), x)
     }
@@ -176,6 +216,55 @@ fn adam(c: &mut Call<'_, '_>) -> Outputs {
     };
     let new = e.sub(var, e.div(e.mul(top, alpha), root));
     c.update(&variables, &[new, new_m, new_v])
+}
+
+/// Inputs: variable, m, v, power of beta1, rate, beta1, beta2, epsilon, gradient.
+fn ada_max(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, m, v]) = c.slots::<3>()?;
+    let (power, rate, beta1) = (c.wide(3, var)?, c.wide(4, var)?, c.wide(5, var)?);
+    let (beta2, epsilon, grad) = (c.wide(6, var)?, c.wide(7, var)?, c.array(8)?);
+    let e = c.e();
+    let new_m = e.add(m, e.mul(e.sub(grad, m), c.one_less(beta1)));
+    let new_v = e.binary(BinaryOp::Maximum, e.mul(beta2, v), e.unary(UnaryOp::Abs, grad));
+    let step = e.mul(e.div(rate, c.one_less(power)), e.div(new_m, e.add(new_v, epsilon)));
+    let new = e.sub(var, step);
+    c.update(&variables, &[new, new_m, new_v])
+}
+
+/// Inputs: variable, m, v, the largest v, power of beta1, of beta2, rate, beta1, beta2, epsilon, gradient.
+fn ams_grad(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, m, v, most]) = c.slots::<4>()?;
+    let (power1, power2, rate) = (c.wide(4, var)?, c.wide(5, var)?, c.wide(6, var)?);
+    let (beta1, beta2, epsilon, grad) = (c.wide(7, var)?, c.wide(8, var)?, c.wide(9, var)?, c.array(10)?);
+    let e = c.e();
+    let alpha = e.div(e.mul(rate, e.unary(UnaryOp::Sqrt, c.one_less(power2))), c.one_less(power1));
+    let new_m = e.add(m, e.mul(e.sub(grad, m), c.one_less(beta1)));
+    let new_v = e.add(v, e.mul(e.sub(e.mul(grad, grad), v), c.one_less(beta2)));
+    let most = e.binary(BinaryOp::Maximum, most, new_v);
+    let root = e.add(e.unary(UnaryOp::Sqrt, most), epsilon);
+    let new = e.sub(var, e.div(e.mul(new_m, alpha), root));
+    c.update(&variables, &[new, new_m, new_v, most])
+}
+
+/// Inputs: variable, rate, l1, l2, gradient.
+fn proximal_descent(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var]) = c.slots::<1>()?;
+    let (rate, l1, l2, grad) = (c.wide(1, var)?, c.wide(2, var)?, c.wide(3, var)?, c.array(4)?);
+    let stepped = c.e().sub(var, c.e().mul(grad, rate));
+    let new = c.proximal(stepped, rate, [l1, l2]);
+    c.update(&variables, &[new])
+}
+
+/// Inputs: variable, accumulator, rate, l1, l2, gradient.
+fn proximal_by_sum_of_squares(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, accum]) = c.slots::<2>()?;
+    let (rate, l1, l2, grad) = (c.wide(2, var)?, c.wide(3, var)?, c.wide(4, var)?, c.array(5)?);
+    let e = c.e();
+    let accum = e.add(accum, e.mul(grad, grad));
+    let rate = e.mul(rate, e.unary(UnaryOp::Rsqrt, accum));
+    let stepped = e.sub(var, e.mul(grad, rate));
+    let new = c.proximal(stepped, rate, [l1, l2]);
+    c.update(&variables, &[new, accum])
 }
 
 fn by_sum_of_squares(c: &mut Call<'_, '_>) -> Outputs {

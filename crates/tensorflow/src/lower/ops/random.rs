@@ -12,7 +12,7 @@ use bf16scope_hlo::ops::{Comparison, RngAlgorithm};
 use bf16scope_hlo::{BinaryOp, DType, InstrId, Literal, Op, Shape, UnaryOp};
 
 /// Ops that draw from a generator with state.
-pub(super) const STATEFUL: [&str; 7] = [
+pub(super) const STATEFUL: [&str; 9] = [
     "RandomUniform",
     "RandomUniformInt",
     "RandomStandardNormal",
@@ -20,6 +20,8 @@ pub(super) const STATEFUL: [&str; 7] = [
     "ParameterizedTruncatedNormal",
     "Multinomial",
     "RandomShuffle",
+    "LogUniformCandidateSampler",
+    "UniformCandidateSampler",
 ];
 
 pub(super) const TABLE: Table = &[
@@ -95,6 +97,12 @@ impl Call<'_, '_> {
 
     /// Draws bits from the generator and advances its state; `distribution` turns them into numbers.
     fn stateful(&mut self, dims: &[i64], distribution: impl FnOnce(&Self, InstrId) -> InstrId) -> Outputs {
+        let bits = self.next_bits(dims)?;
+        self.one(distribution(self, bits))
+    }
+
+    /// Bits from the generator, whose state advances.
+    pub(super) fn next_bits(&mut self, dims: &[i64]) -> Result<InstrId, Problem> {
         self.check_dims(dims)?;
         let random = self.lowering.random.ok_or_else(|| Problem::new("the graph has no state of random numbers"))?;
         let state = self.lowering.read(random)?;
@@ -102,14 +110,18 @@ impl Call<'_, '_> {
         // The state advances in a branch that is not taken too, which only changes later numbers.
         self.lowering.variables[random].value = Some(next);
         self.lowering.variables[random].is_assigned = true;
-        self.one(distribution(self, bits))
+        Ok(bits)
     }
 
     /// Draws bits by the seed (input 1), or by the key and counter (inputs 1 and 2); `distribution` turns them into numbers.
     fn stateless(&mut self, distribution: impl FnOnce(&Self, InstrId, DType) -> InstrId) -> Outputs {
         let dims = self.ints(0)?;
         self.check_dims(&dims)?;
-        let dtype = self.dtype_of("dtype")?;
+        // A SavedModel leaves out what is an attribute's default.
+        let dtype = match self.node.type_number("dtype") {
+            Some(_) => self.dtype_of("dtype")?,
+            None => DType::F32,
+        };
         let key = self.array(1)?;
         let key = self.e().convert(key, DType::U64);
         let state = match self.dims(key)[..] {
@@ -163,7 +175,7 @@ impl Call<'_, '_> {
     }
 
     /// Uniform numbers in [0, 1): from as many bits as the significand of f32 holds.
-    fn uniform(&self, bits: InstrId, dtype: DType) -> InstrId {
+    pub(super) fn uniform(&self, bits: InstrId, dtype: DType) -> InstrId {
         let dims = self.dims(bits);
         let shift = self.like(bits, 9.0);
         let fraction = self.e().binary(BinaryOp::ShiftRightLogical, bits, shift);
@@ -186,7 +198,7 @@ impl Call<'_, '_> {
         }
     }
 
-    fn uniform_int(&self, bits: InstrId, low: InstrId, high: InstrId) -> InstrId {
+    pub(super) fn uniform_int(&self, bits: InstrId, low: InstrId, high: InstrId) -> InstrId {
         let dims = self.dims(bits);
         let dtype = self.dtype(low);
         let [low, high] = [low, high].map(|x| self.e().broadcast(x, &[], &dims));

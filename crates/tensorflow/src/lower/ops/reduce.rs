@@ -1,4 +1,4 @@
-//! Reductions, argmax and running sums.
+//! Reductions, argmax and running sums, of exponentials too.
 //!
 //! Source: `reduction_ops.cc`, `index_ops.cc`, `l2loss_op.cc`, `scan_ops.cc`, `topk_op.cc` of `tf2xla/kernels`.
 
@@ -8,7 +8,7 @@ use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
 use bf16scope_hlo::ops::{Comparison, WindowDim};
-use bf16scope_hlo::{BinaryOp, DType, InstrId, Metadata, Op, Shape, UnaryOp};
+use bf16scope_hlo::{BinaryOp, CompId, DType, InstrId, Metadata, Op, Shape, UnaryOp};
 
 pub(super) const TABLE: Table = &[
     ("Sum", |c| c.reduction(BinaryOp::Add)),
@@ -34,8 +34,9 @@ pub(super) const TABLE: Table = &[
     }),
     ("ArgMax", |c| c.arg(Comparison::Ge, BinaryOp::Maximum)),
     ("ArgMin", |c| c.arg(Comparison::Le, BinaryOp::Minimum)),
-    ("Cumsum", |c| c.running(BinaryOp::Add, 0.0)),
-    ("Cumprod", |c| c.running(BinaryOp::Multiply, 1.0)),
+    ("Cumsum", |c| c.running(|c, dtype| c.e().scalar_computation(BinaryOp::Add, dtype), 0.0)),
+    ("Cumprod", |c| c.running(|c, dtype| c.e().scalar_computation(BinaryOp::Multiply, dtype), 1.0)),
+    ("CumulativeLogsumexp", |c| c.running(|c, dtype| c.log_add_exp(dtype), f64::NEG_INFINITY)),
     ("TopKV2", top_k),
     ("InTopKV2", in_top_k),
     ("InTopK", in_top_k),
@@ -110,23 +111,58 @@ impl Call<'_, '_> {
         self.e().reduce(BinaryOp::Minimum, places, &[axis])
     }
 
-    /// Cumulative sums or products.
-    fn running(&mut self, op: BinaryOp, neutral: f64) -> Outputs {
+    /// Cumulative values of a function of two scalars, which gets the dtype of sums, from its neutral element.
+    fn running(&mut self, function: fn(&Call<'_, '_>, DType) -> CompId, neutral: f64) -> Outputs {
         let x = self.array(0)?;
         let axis = self.int(1)?;
         let dims = self.dims(x);
         let axis = self.axis(axis, dims.len())? as usize;
         let (n, is_exclusive) = (dims[axis], self.node.flag("exclusive"));
+        let (before, after) = if is_exclusive { (n, -1) } else { (n - 1, 0) };
+        let pads = if self.node.flag("reverse") { [after, before] } else { [before, after] };
         let dtype = self.dtype(x);
         let wide = self.e().convert(x, self.sums_in(dtype));
-        let mut window = vec![WindowDim::of_size(1); dims.len()];
-        let (before, after) = if is_exclusive { (n, -1) } else { (n - 1, 0) };
-        let (low, high) = if self.node.flag("reverse") { (after, before) } else { (before, after) };
-        window[axis] = WindowDim { padding_low: low, padding_high: high, ..WindowDim::of_size(n) };
-        let init = self.e().scalar(self.dtype(wide), neutral);
-        let to_apply = self.e().scalar_computation(op, self.dtype(wide));
-        let scan = self.e().emit(Op::ReduceWindow { window, to_apply }, &[wide, init], None);
+        let to_apply = function(self, self.dtype(wide));
+        let scan = self.scanned(wide, &dims, axis, (pads, to_apply, neutral));
         self.one(self.e().convert(scan, dtype))
+    }
+
+    /// A function, from its neutral element, of as many elements as an axis has, with this padding before and after it.
+    fn scanned(&self, x: InstrId, dims: &[i64], axis: usize, function: ([i64; 2], CompId, f64)) -> InstrId {
+        let ([low, high], to_apply, neutral) = function;
+        let mut window = vec![WindowDim::of_size(1); dims.len()];
+        window[axis] = WindowDim { padding_low: low, padding_high: high, ..WindowDim::of_size(dims[axis]) };
+        let init = self.e().scalar(self.dtype(x), neutral);
+        self.e().emit(Op::ReduceWindow { window, to_apply }, &[x, init], None)
+    }
+
+    /// The computation `(x, y) -> log(eˣ + eʸ)` on scalars of floats.
+    fn log_add_exp(&self, dtype: DType) -> CompId {
+        self.e().with_module_mut(|module| {
+            module.made_once(&format!("log_add_exp_{dtype}"), |module, comp| {
+                let mut put = |op: Op, operands: &[InstrId], dtype: DType| {
+                    module.append(comp, op, operands.to_vec(), Shape::scalar(dtype), Metadata::default())
+                };
+                let (x, y) = (put(Op::parameter(0), &[], dtype), put(Op::parameter(1), &[], dtype));
+                let differ = put(Op::Compare { direction: Comparison::Ne, kind: None }, &[x, y], DType::Pred);
+                let apart = put(Op::Binary(BinaryOp::Subtract), &[x, y], dtype);
+                // Equal ones are 0 apart, infinities too.
+                let zero = put(Op::Convert, &[differ], dtype);
+                let apart = put(Op::Select, &[differ, apart, zero], dtype);
+                let size = put(Op::Unary(UnaryOp::Abs), &[apart], dtype);
+                let below = put(Op::Unary(UnaryOp::Negate), &[size], dtype);
+                let share = put(Op::Unary(UnaryOp::Exp), &[below], dtype);
+                let more = put(Op::Unary(UnaryOp::Log1p), &[share], dtype);
+                let most = put(Op::Binary(BinaryOp::Maximum), &[x, y], dtype);
+                put(Op::Binary(BinaryOp::Add), &[most, more], dtype);
+            })
+        })
+    }
+
+    /// For each of a vector's `n` elements the sum up to it.
+    pub(super) fn running_sums(&self, x: InstrId, n: i64) -> InstrId {
+        let to_apply = self.e().scalar_computation(BinaryOp::Add, self.dtype(x));
+        self.scanned(x, &[n], 0, ([n - 1, 0], to_apply, 0.0))
     }
 
     /// Values and indices sorted along the last axis, greatest first; equal values keep their order.

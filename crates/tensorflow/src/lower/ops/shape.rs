@@ -97,11 +97,16 @@ pub(super) const TABLE: Table = &[
     ("Tile", tile),
     ("Range", |c| {
         let (start, limit, step) = (c.number(0)?, c.number(1)?, c.number(2)?);
-        let n = ((limit - start) / step).ceil().max(0.0);
         let dtype = {
             let x = c.array(0)?;
             c.dtype(x)
         };
+        // TensorFlow divides in the dtype: in f32, 0.3 is three steps of 0.1.
+        let n = match dtype {
+            DType::F32 => f64::from((limit as f32 - start as f32) / step as f32),
+            _ => (limit - start) / step,
+        };
+        let n = n.ceil().max(0.0);
         if !n.is_finite() || n > f64::from(i32::MAX) {
             return Err(Problem::new(format!("it goes from {start} to {limit} in steps of {step}")));
         }
