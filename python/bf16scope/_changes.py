@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from bf16scope import _jax_internals as internals
+from bf16scope._leaves import Leaves
 
 _DICTS = (dict, OrderedDict, defaultdict)
 _NUMBERS = (bool, int, float, complex)
@@ -109,8 +110,21 @@ def _is_in_object(value: Any, path: tuple) -> bool:
     return False
 
 
-def write_back(fn: Callable, arguments: Any, changes: tuple[tuple[_Fixed, Any], ...]) -> None:
-    """Makes the changes in the caller's dicts and lists, but for values of a transformation, which would outlive it."""
+def unread_changes(jaxpr: Any, results: Leaves) -> Leaves:
+    """The places of changes from which a traced function computes nothing that it returns, for `write_back`."""
+    _, changes = results.with_arrays(range(len(results.arrays))).whole()
+    places = [(place.value, [it for it in jax.tree_util.tree_leaves(value) if isinstance(it, int)]) for place, value in changes]
+    n_returned = len(results.arrays) - sum(len(numbers) for _, numbers in places)
+    unread = internals.unread_results(jaxpr, n_returned) if places else set()
+    return Leaves.from_results(_Fixed(tuple(place for place, numbers in places if numbers and unread.issuperset(numbers))))
+
+
+def write_back(fn: Callable, arguments: Any, changes: tuple[tuple[_Fixed, Any], ...], unread: _Fixed = _Fixed(())) -> None:
+    """Makes the changes in the caller's dicts and lists, but for values of a transformation, which would outlive it. What is changed
+    in JAX's copies is lost, with a warning where the function itself does not read it."""
+    if unread.value and internals.is_given_copies("lowered"):
+        places = ", ".join(_written("", place[1:]) for place in unread.value)
+        _warn(f"`{_name(fn)}` changes {places} of its arguments in place inside of `jax.checkpoint`, `jit` or the like", "which is lost")
     is_fixed, lost = lambda it: isinstance(it, _Fixed), []
     written: dict[tuple[int, Any], tuple] = {}
     for place, value in changes:

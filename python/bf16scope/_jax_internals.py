@@ -15,12 +15,14 @@ import functools
 import logging
 import os
 import re
+import sys
 import threading
 import time
 import warnings
 import weakref
 import zlib
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import jax
@@ -202,6 +204,35 @@ def donated_by_jit(fun, args: tuple, kwargs: dict) -> list[bool]:
 def is_tracing() -> bool:
     """Whether JAX is tracing or transforming a function here."""
     return not core.trace_state_clean()
+
+
+def is_given_copies(function: str) -> bool:
+    """Whether JAX traces the innermost running function of this name into a program: its dicts and lists are then JAX's copies."""
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_name != function:
+        frame = frame.f_back
+    caller = frame and frame.f_back
+    # equinox hands its functions to JAX.
+    is_jax = caller is not None and caller.f_globals.get("__name__", "").split(".")[0] in ("jax", "equinox")
+    return is_jax and isinstance(core.trace_ctx.trace, partial_eval.DynamicJaxprTrace)
+
+
+def unread_results(jaxpr: ClosedJaxpr, n: int) -> set[int]:
+    """The numbers of computed results after the first n from which neither these nor effects are computed."""
+    equation = _marked_call(jaxpr)
+    if equation is None:
+        return set()
+    within = equation.params["jaxpr"].jaxpr
+    by_outvar = dict(zip(equation.outvars, within.outvars))
+    results = [by_outvar.get(atom) if is_variable(atom) else None for atom in jaxpr.jaxpr.outvars]
+    read = {var for var in results[:n] if var is not None and is_variable(var)}
+    computed: set[Any] = set()
+    for it in reversed(within.eqns):
+        computed.update(it.outvars)
+        if it.effects or not read.isdisjoint(it.outvars):
+            read.update(filter(is_variable, it.invars))
+    is_unread = lambda var: var is not None and is_variable(var) and var in computed and var not in read
+    return {number for number, var in enumerate(results) if number >= n and is_unread(var)}
 
 
 def is_variable(atom) -> bool:

@@ -64,10 +64,10 @@ class Report:
     """The report of a lowering: its decision for each instruction.
 
     Attributes:
-      decisions: a dict for each instruction that involves f32: `computation`, `instruction`, `opcode`, `old`, `new`, `rule` (the
-        reason), `op_name`.
+      decisions: a dict for each instruction that involves f32: `computation`, `instruction`, `opcode`, `old`, `new`, `is_lowered`,
+        `rule` (the reason), `op_name`.
       casts: a dict for each inserted cast.
-      totals: for each opcode the numbers of lowered and of kept instructions.
+      totals: for each opcode the numbers of lowered and of kept instructions, without parameters and constants.
       notes: remarks and warnings.
     """
 
@@ -111,8 +111,8 @@ class Report:
         return f"<{self.n_lowered} instructions lowered, {n_kept} kept, {len(self.casts)} casts>"
 
     def __str__(self) -> str:
-        """Each reason with the number of instructions that it decided; lowered instructions first."""
-        reasons = Counter((it["old"] != it["new"], it["rule"]) for it in self.decisions)
+        """Each reason with the number of instructions that it decided, of those in `totals`; lowered instructions first."""
+        reasons = Counter((it["is_lowered"], it["rule"]) for it in self.decisions if it["opcode"] in self.totals)
         lines = [
             f"{'lowered' if is_lowered else 'kept':8}{n:6}  {rule}"
             for (is_lowered, rule), n in sorted(reasons.items(), key=lambda it: (not it[0][0], -it[1]))

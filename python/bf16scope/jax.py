@@ -29,7 +29,7 @@ from bf16scope import _derivatives as derivatives
 from bf16scope import _jax_internals as internals
 from bf16scope import _linen, _native, _nnx, _program
 from bf16scope._answer import Answer
-from bf16scope._changes import Watch, write_back
+from bf16scope._changes import Watch, unread_changes, write_back
 from bf16scope._errors import Error
 from bf16scope._leaves import Leaves, Shape, Statics, bare
 from bf16scope._module import Module, Policy, Report, patterns, policy_text, policy_word
@@ -174,9 +174,9 @@ def _plain(fn: Callable, options) -> Callable:
             donating[numbers] = jax.jit(functools.partial(_run, fn, options), static_argnums=0, donate_argnums=numbers)
         return donating[numbers](leaves.shape, *leaves.arrays)
 
-    def finished(results, args, kwargs):
+    def finished(results, args, kwargs, *unread):
         out, changes = results.whole()
-        write_back(fn, (args, kwargs), changes)
+        write_back(fn, (args, kwargs), changes, *(it.whole() for it in unread))
         return out
 
     def call(*args, **kwargs):
@@ -188,8 +188,10 @@ def _plain(fn: Callable, options) -> Callable:
             if arrays is not None:
                 return finished(results[0].with_arrays(arrays), args, kwargs)
         if internals.donates(fn) and not internals.is_tracing():
-            return finished(run_donating(leaves, args, kwargs), args, kwargs)
-        return finished(run(leaves.shape, *leaves.arrays), args, kwargs)
+            results, unread = run_donating(leaves, args, kwargs)
+        else:
+            results, unread = run(leaves.shape, *leaves.arrays)
+        return finished(results, args, kwargs, unread)
 
     return call
 
@@ -212,8 +214,8 @@ def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Leaves]]:
     return flat, results
 
 
-def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
-    """The results of a lowered function whose arguments have this shape."""
+def _run(fn: Callable, options, shape: Shape, *arrays) -> tuple[Leaves, Leaves]:
+    """The results of a lowered function whose arguments have this shape, and which of its changes in place it does not read."""
     flat, results = _flat(fn, shape)
     jaxpr, consts = internals.trace(flat, options, arrays)
     if internals.is_of_each_device(jaxpr):
@@ -224,7 +226,8 @@ def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
     # objects that are open only now, cannot be traced later.
     is_lasting = not getattr(fn, "is_open_once", False) and not any(isinstance(it, jax.core.Tracer) for it in consts)
     again = (lambda *args: flat(*args[len(consts) :])) if is_lasting else functools.partial(internals.inside, jaxpr)
-    return results[0].with_arrays(derivatives.differentiable(jaxpr, options, again)(*consts, *arrays))
+    unread = unread_changes(jaxpr, results[0])
+    return results[0].with_arrays(derivatives.differentiable(jaxpr, options, again)(*consts, *arrays)), unread
 
 
 def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module:

@@ -250,6 +250,10 @@ def test_questions_are_about_the_bodies_that_lower_makes(monkeypatch):
         assert all(it["computation"].startswith("shard_map/") for it in rows)
         assert sorted(it["new"] for it in rows) == sorted(it.rstrip(">").split("x")[-1] for it in dots)
         assert report.totals["dot"] == {"lowered": 5, "kept": 0} and report.n_lowered >= 5
+        # The reasons add up to the head, with products that give f32.
+        head, *reasons = str(report).splitlines()
+        counts = {kind: sum(int(it.split()[1]) for it in reasons if it.startswith(kind)) for kind in ("lowered", "kept")}
+        assert head.startswith(f"{counts['lowered']} instructions lowered, {counts['kept']} kept, ")
     asked = []
 
     def program(command, fn, folder, module, *options, **others):

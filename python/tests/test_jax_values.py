@@ -108,6 +108,25 @@ def test_changes_that_cannot_be_made_for_the_caller_are_said():
     assert log == [1, 1]
 
 
+def test_changes_in_copies_that_jax_makes_are_said(recwarn):
+    def f(state, x):
+        state["x"] = state["x"] / 2  # which the function reads
+        y = state["x"] @ x
+        state["n"] = state["n"] + y.sum()
+        return y
+
+    x = draw(2, 4, 4)
+    for transformed in (jax.checkpoint, jax.jit):
+        state = {"n": jnp.float32(0), "x": x}
+        with pytest.warns(UserWarning, match=r"`f` changes \[0\]\['n'\] of its arguments in place inside of `jax.checkpoint`, `jit`"):
+            out = transformed(bf16scope.jax.lower(f))(state, x)
+        assert far(x @ x / 2, out) <= 4 * ROUNDING and state["n"] == 0
+    # What is returned is not lost, and a dict of the function around is changed.
+    jax.jit(bf16scope.jax.lower(lambda state, x: f(state, x) is None or state))({"n": jnp.float32(0), "x": x}, x)
+    around = jax.jit(lambda x: (state := {"n": jnp.float32(0), "x": x}, bf16scope.jax.lower(f)(state, x), state["n"])[2])
+    assert far((x @ x / 2).sum(), around(x)) <= 16 * ROUNDING and not recwarn
+
+
 def test_values_that_are_stored_outside_are_said():
     x, log = draw(2, 4, 4), []
     with pytest.warns(UserWarning, match=r"`<lambda>` stores log\[0\] outside of itself"):

@@ -28,6 +28,8 @@ def test_read_lower_write():
     assert report.n_lowered == 1 and "f32[4,2]{1,0} dot(x.bf16, w.bf16)" in low.text()
     assert low.parameters == module.parameters and low.results == module.results
     assert "<table>" in report._repr_html_() and report.to_dict()["totals"]["dot"]["lowered"] == 1
+    # Parameters are no operations.
+    assert str(report).startswith("1 instructions lowered, 0 kept, 2 casts\nlowered      1  ") and str(report).count("\n") == 1
     again = bf16scope.Module.read(low.proto())
     assert again.text() == low.text()
     assert "stablehlo.dot_general" in low.stablehlo()
