@@ -121,7 +121,7 @@ def test_changes_in_copies_that_jax_makes_are_said(recwarn):
         with pytest.warns(UserWarning, match=r"`f` changes \[0\]\['n'\] of its arguments in place inside of `jax.checkpoint`, `jit`"):
             out = transformed(bf16scope.jax.lower(f))(state, x)
         assert far(x @ x / 2, out) <= 4 * ROUNDING and state["n"] == 0
-    # What is returned is not lost, and a dict of the function around is changed.
+    # A dict that is returned is not lost, and one of the function around is changed.
     jax.jit(bf16scope.jax.lower(lambda state, x: f(state, x) is None or state))({"n": jnp.float32(0), "x": x}, x)
     around = jax.jit(lambda x: (state := {"n": jnp.float32(0), "x": x}, bf16scope.jax.lower(f)(state, x), state["n"])[2])
     assert far((x @ x / 2).sum(), around(x)) <= 16 * ROUNDING and not recwarn

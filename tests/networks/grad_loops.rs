@@ -144,7 +144,7 @@ fn a_bf16_kernel_in_a_loop_has_one_product_of_all_trips() {
         let low = inputs.each_ref().map(|input| input.cast(dtype));
         let operands = [Operand::Carried(&low[0]), Operand::Carried(&low[1]), Operand::Split(&low[2])];
         let loss = g.scan(6, &body.module, &operands)[0].cast(DType::F32).sum(&[0, 1]);
-        // That of x, as of a sequence that a product gave, is the stack that the other one reads.
+        // The gradient of x, as of a sequence that a product gave, is the stack that the other one reads.
         let gradients = grad::gradients(g.emitter(), loss.id, &[inputs[1].id, inputs[2].id]).unwrap();
         g.finish(&[("gradient", &g.tensor(gradients[0])), ("rows", &g.tensor(gradients[1]))]).unwrap()
     };
@@ -181,7 +181,7 @@ fn bf16_variables_in_a_loop_have_no_sums_in_its_trips() {
         let [h, u, b, x] = inputs.each_ref().map(|input| input.cast(dtype));
         let operands = [Operand::Carried(&h), Operand::Carried(&u), Operand::Carried(&b), Operand::Split(&x)];
         let loss = g.scan(6, &body.module, &operands)[0].cast(DType::F32).sum(&[0, 1]);
-        // That of x, as of a sequence that a product gave, is a stack that the bias's sum reads.
+        // The gradient of x, as of a sequence that a product gave, is a stack that the bias's sum reads.
         let gradients = grad::gradients(g.emitter(), loss.id, &[inputs[1].id, inputs[2].id, inputs[3].id]).unwrap();
         let [kernel, bias, rows] = [gradients[0], gradients[1], gradients[2]].map(|id| g.tensor(id));
         g.finish(&[("kernel", &kernel), ("bias", &bias), ("rows", &rows)]).unwrap()

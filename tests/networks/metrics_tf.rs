@@ -116,7 +116,7 @@ fn metrics_over_batches_are_tensorflows() {
                 }
             }
         }
-        // Of the same sums.
+        // From the same sums.
         let [mean, root] = ["mean_squared_error", "root_mean_squared_error"].map(|name| totals.value(name).unwrap());
         assert_eq!(root, mean.sqrt());
     }

@@ -166,7 +166,7 @@ impl LoopPair<'_> {
         self.body.instr(id).shape.dtype().is_some_and(DType::is_float)
     }
 
-    /// The value, or the floats of which it is casts.
+    /// The value, or the float that it is a cast (of a cast, …) of.
     fn without_casts(&self, mut id: InstrId) -> InstrId {
         while let (Op::Convert, &[x]) = (&self.body.instr(id).op, &self.body.instr(id).operands[..])
             && self.is_float(x)
