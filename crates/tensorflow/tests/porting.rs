@@ -592,7 +592,7 @@ fn a_cross_entropy_of_plain_ops_is_known_and_its_weights_are_missing() {
         assert_eq!(plain_mean.network.loss, "sparse_softmax_cross_entropy");
         assert_eq!((left_out(&plain_mean), weighs(&plain_mean)), (Vec::new(), Vec::new()));
     }
-    // Over another axis it is none.
+    // A mean over another axis is not a cross-entropy of classes.
     assert_eq!(graph(0, &mean).network.loss, "");
     let weighted = plain("weighted", "Mul", &["weights", "losses"])
         + &plain("numerator", "Sum", &["weighted"])

@@ -125,10 +125,10 @@ impl LoopPair<'_> {
         let is_of_trip = |id: &InstrId| self.partition.backwards.contains(id) && direct_leaf(self.body, *id).is_none();
         let size = |ids: &[InstrId]| ids.iter().map(|id| n_bits(&self.body.instr(*id).shape)).sum::<i64>();
         let residuals = self.partition.residuals.iter();
-        let kept: i64 = residuals.map(|residual| n_bits(residual.shape(self.body))).sum();
+        let residual_bits: i64 = residuals.map(|residual| n_bits(residual.shape(self.body))).sum();
         let leaf = &self.leaves[idx];
         let sum = n_bits(&Shape::array(sum_dtype(leaf.dtype().unwrap_or(DType::F32)), leaf.dims()));
-        let is_small = size(&operands) <= sum && size(&operands) + size(stacked) <= kept;
+        let is_small = size(&operands) <= sum && size(&operands) + size(stacked) <= residual_bits;
         let is_worth = dims.lhs_batch.is_empty() && operands.iter().all(is_of_trip) && is_small;
         if is_worth { operands } else { Vec::new() }
     }

@@ -94,7 +94,7 @@ impl Call<'_, '_> {
 
     /// A trip: the best box of those that are left is kept, and the scores of those that overlap it fall.
     fn suppression(&self, elements: &[InstrId], is_soft: bool) -> Vec<InstrId> {
-        let [at, left, places, kept, n, y1, x1, y2, x2, overlap, least, variance] = elements[..] else {
+        let [at, left, places, kept_scores, n, y1, x1, y2, x2, overlap, least, variance] = elements[..] else {
             return elements.to_vec();
         };
         let e = self.e();
@@ -125,9 +125,9 @@ impl Call<'_, '_> {
         let is_place = e.compare(Comparison::Eq, e.iota(DType::S32, &kept_dims, 1), e.broadcast(at, &[], &kept_dims));
         let is_new = e.binary(BinaryOp::And, is_place, self.along(is_kept, 0, &kept_dims));
         let places = e.select(is_new, self.along(best, 0, &kept_dims), places);
-        let kept = e.select(is_new, self.along(top, 0, &kept_dims), kept);
+        let kept_scores = e.select(is_new, self.along(top, 0, &kept_dims), kept_scores);
         let n = e.add(n, e.convert(is_kept, DType::S32));
-        vec![e.add_scalar(at, 1.0), next, places, kept, n, y1, x1, y2, x2, overlap, least, variance]
+        vec![e.add_scalar(at, 1.0), next, places, kept_scores, n, y1, x1, y2, x2, overlap, least, variance]
     }
 
     /// The shared area of boxes over that of both together; 0 where one has no area. A box is its low and its high corner.
@@ -168,10 +168,10 @@ fn padded_suppression(c: &mut Call<'_, '_>) -> Outputs {
     let limits = Limits { overlap: c.scalar_f32(3)?, score: c.scalar_f32(4)?, variance };
     let boxes = c.e().convert(c.e().reshape(boxes, &[1, n, 4]), DType::F32);
     let wide = c.e().convert(c.e().reshape(scores, &[1, n]), DType::F32);
-    let kept = c.kept(boxes, wide, most, &limits)?;
-    let places = c.e().reshape(kept.places, &[most]);
-    let scores = c.e().convert(c.e().reshape(kept.scores, &[most]), dtype);
-    let n = c.e().reshape(kept.n, &[]);
+    let selected = c.kept(boxes, wide, most, &limits)?;
+    let places = c.e().reshape(selected.places, &[most]);
+    let scores = c.e().convert(c.e().reshape(selected.scores, &[most]), dtype);
+    let n = c.e().reshape(selected.n, &[]);
     let outputs = if c.node.op.ends_with("V5") { vec![places, scores, n] } else { vec![places, n] };
     Ok(outputs.into_iter().map(Value::Array).collect())
 }
@@ -200,21 +200,21 @@ fn combined_suppression(c: &mut Call<'_, '_>) -> Outputs {
     let by_class = c.e().transpose(boxes, &[0, 2, 1, 3]);
     let by_class = c.e().reshape(c.broadcast_to(by_class, &[batch, classes, n, 4])?, &[rows, n, 4]);
     let scores = c.e().reshape(c.e().transpose(scores, &[0, 2, 1]), &[rows, n]);
-    let kept = c.kept(by_class, scores, each, &limits)?;
+    let selected = c.kept(by_class, scores, each, &limits)?;
     // The boxes of all classes, best first; those beyond a class's number are last.
-    let chosen = c.gathered(by_class, kept.places, 1, 1)?;
+    let chosen = c.gathered(by_class, selected.places, 1, 1)?;
     let Some(&Value::Array(chosen)) = chosen.first() else { return Ok(chosen) };
     let all = classes * each;
     let e = c.e();
     let is_kept = {
         let place = e.iota(DType::S32, &[rows, each], 1);
-        e.compare(Comparison::Lt, place, c.along(kept.n, 0, &[rows, each]))
+        e.compare(Comparison::Lt, place, c.along(selected.n, 0, &[rows, each]))
     };
-    let score = e.select(is_kept, kept.scores, c.like(kept.scores, f64::NEG_INFINITY));
+    let score = e.select(is_kept, selected.scores, c.like(selected.scores, f64::NEG_INFINITY));
     let (score, order) = c.sorted(e.reshape(score, &[batch, all]));
     let chosen = e.reshape(chosen, &[batch, all, 4]);
     let class = e.convert(e.div(order, c.like(order, each.max(1) as f64)), DType::F32);
-    let n_kept = e.reduce_sum(e.reshape(kept.n, &[batch, classes]), &[1]);
+    let n_kept = e.reduce_sum(e.reshape(selected.n, &[batch, classes]), &[1]);
     let n_kept = e.binary(BinaryOp::Minimum, n_kept, e.full(DType::S32, &[batch], most as f64));
     let sorted = c.gathered(chosen, order, 1, 1)?;
     let Some(&Value::Array(sorted)) = sorted.first() else { return Ok(sorted) };

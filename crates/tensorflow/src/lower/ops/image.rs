@@ -294,8 +294,8 @@ fn contrast(c: &mut Call<'_, '_>) -> Outputs {
     let wide = e.convert(x, c.sums_in(dtype));
     let sum = e.reduce_sum(wide, &[rows, rows + 1]);
     let mean = e.div(sum, c.like(sum, dims[rank].saturating_mul(dims[rank + 1]) as f64));
-    let kept: Vec<i64> = (0..rows).chain([rows + 2]).collect();
-    let mean = e.broadcast(mean, &kept, &dims);
+    let batch_and_channels: Vec<i64> = (0..rows).chain([rows + 2]).collect();
+    let mean = e.broadcast(mean, &batch_and_channels, &dims);
     let factor = e.broadcast(e.convert(factor, c.dtype(wide)), &[], &dims);
     c.one(e.convert(e.add(e.mul(e.sub(wide, mean), factor), mean), dtype))
 }

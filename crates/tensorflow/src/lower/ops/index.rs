@@ -438,10 +438,10 @@ fn partition(c: &mut Call<'_, '_>) -> Outputs {
         return Err(Problem::new(format!("its partitions have dims {part_dims:?}, and its data {dims:?}")));
     };
     let n = c.node.int("num_partitions").filter(|n| (1..=MAX_PARTS).contains(n));
-    let n = n.ok_or_else(|| Problem::new(format!("its `num_partitions` is none of 1 to {MAX_PARTS}")))?;
+    let n = n.ok_or_else(|| Problem::new(format!("its `num_partitions` is not between 1 and {MAX_PARTS}")))?;
     let numbers = known.values.iter().map(|value| value.whole().filter(|part| (0..n).contains(part)));
     let numbers = numbers.collect::<Option<Vec<i64>>>();
-    let numbers = numbers.ok_or_else(|| Problem::new(format!("one of its partitions is none of 0 to {}", n - 1)))?;
+    let numbers = numbers.ok_or_else(|| Problem::new(format!("a partition number is not between 0 and {}", n - 1)))?;
     let flat = c.e().reshape(x, &[&[numbers.len() as i64], row_dims].concat());
     let mut outputs = Vec::new();
     for part in 0..n {

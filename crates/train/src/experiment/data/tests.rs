@@ -415,23 +415,23 @@ fn warnings_of_copies(data: &str, training: &[u32], other: &[u32]) -> Vec<String
 fn test_examples_that_are_training_examples_are_told() {
     const BESIDE: &str = "{csv: a.csv, test: {csv: b.csv}}";
     let rows = |range: std::ops::Range<u32>| range.collect::<Vec<_>>();
-    let told = |data: &str, training: &[u32], other: &[u32]| {
+    let warnings = |data: &str, training: &[u32], other: &[u32]| {
         let warnings = warnings_of_copies(data, training, other);
         warnings.iter().map(|warning| warning.lines().next().unwrap().to_string()).collect::<Vec<_>>()
     };
     let expected = |n_copies: usize, part: &str| {
         format!("{n_copies} of 30 {part} examples are among the training examples: accuracy on them says little")
     };
-    assert_eq!(told(BESIDE, &rows(0..100), &rows(90..120)), [expected(10, "test")]);
+    assert_eq!(warnings(BESIDE, &rows(0..100), &rows(90..120)), [expected(10, "test")]);
     let twice: Vec<u32> = rows(0..100).into_iter().chain(rows(0..30)).collect();
-    assert_eq!(told("{csv: a.csv, n_test: 30}", &twice, &[0]), [expected(30, "test")]);
+    assert_eq!(warnings("{csv: a.csv, n_test: 30}", &twice, &[0]), [expected(30, "test")]);
     let both = "{csv: a.csv, n_test: 30, validation: {csv: b.csv}}";
-    assert_eq!(told(both, &twice, &rows(95..125)), [expected(30, "test"), expected(5, "validation")]);
+    assert_eq!(warnings(both, &twice, &rows(95..125)), [expected(30, "test"), expected(5, "validation")]);
     // A coincidence; too few examples; rows that repeat by nature.
     for (training, other) in
         [(rows(0..100), rows(98..128)), (rows(0..100), rows(81..100)), (rows(0..10).repeat(10), rows(0..30))]
     {
-        assert!(told(BESIDE, &training, &other).is_empty(), "{other:?}");
+        assert!(warnings(BESIDE, &training, &other).is_empty(), "{other:?}");
     }
 }
 
