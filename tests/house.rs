@@ -629,17 +629,3 @@ fn every_dependency_says_what_it_is_for() {
     let gone: Vec<String> = said.into_iter().filter(|name| !names.contains(name)).collect();
     check(gone, "docs/DEPENDENCIES.md has no line for a crate that no Cargo.toml asks for");
 }
-
-#[test]
-fn the_crate_outside_is_built_as_the_tests_are() {
-    let profile = |path: &str| {
-        let cargo = fs::read_to_string(path).unwrap();
-        let text = cargo[cargo.find("[profile.dev]").unwrap()..].to_string();
-        text.split("\n[profile.release]").next().unwrap().trim_end().to_string()
-    };
-    let (ours, theirs) = (profile("Cargo.toml"), profile("tests/consumer/Cargo.toml"));
-    // It takes the library without the feature `text`, and cargo warns of a profile for a crate that is not there.
-    let ours = ours.replace("tokenizers = { opt-level = 2 }\n", "");
-    assert!(ours.contains("opt-level"));
-    assert_eq!(theirs, ours, "profiles of Cargo.toml and tests/consumer/Cargo.toml");
-}

@@ -3,7 +3,7 @@
 //! Elements are Rust values: numbers, bools, and `bf16` and `f16` of the crate `half`. They are stored as in a
 //! [`Literal`]: little-endian, row-major. With the feature `ndarray`, views of that crate convert to arrays and back.
 
-#[cfg(feature = "ndarray")]
+#[cfg(any(feature = "ndarray", test))]
 mod ndarray;
 
 use std::fmt;
