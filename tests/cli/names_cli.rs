@@ -3,7 +3,7 @@
 
 use crate::newcomer::PNG;
 use crate::train_cli::{Folder, text};
-use bf16scope::data::npz::{Header, NpzWriter};
+use bf16scope::data::npz::{Header, NpzReader, NpzWriter};
 use bf16scope::hlo::DType;
 use std::path::Path;
 
@@ -90,6 +90,36 @@ fn a_summary_shows_what_a_layer_gives_to_the_next() {
     ] {
         assert_eq!(output(name).to_string(), dims, "{name}");
     }
+}
+
+/// A second use used to have no row, and to give its dims to the first.
+#[test]
+fn a_summary_has_a_row_for_each_use_of_a_shared_layer() {
+    let folder = Folder::new();
+    let rows = |inputs: &str, blocks: &str, layers: &str| -> Vec<String> {
+        let model = format!(
+            "{{kind: layers, inputs: {inputs}, blocks: {blocks}, layers: [{layers}], loss: sparse_softmax_cross_entropy}}"
+        );
+        std::fs::write(folder.path("shared.yaml"), format!("model: {model}\n")).unwrap();
+        let summary = folder.json(&["summary", "shared.yaml", "--json"]);
+        let row = |layer: &serde_json::Value| {
+            format!("{} {} {}", layer["name"].as_str().unwrap(), layer["output"], layer["n_parameters"])
+        };
+        summary["layers"].as_array().unwrap().iter().map(row).collect()
+    };
+    let of_words = rows(
+        "{words: {shape: [12], dtype: int32}, other: {shape: [16], dtype: int32}}",
+        "{}",
+        "{embedding: 100, output_dim: 8, inputs: other, name: e}, {reduce: max, axis: 1, name: m}, \
+         {share: e, inputs: words, name: o}, {reduce: max, axis: 1, name: n}, {concat: [m, n], name: c}, {dense: 3, name: d}",
+    );
+    assert_eq!(of_words, ["e [16,8] 800", "m [8] 0", "o [12,8] 0", "n [8] 0", "c [16] 0", "d [3] 51"]);
+    let of_block = rows(
+        "{a: [12], b: [12]}",
+        "{tower: [{dense: 8, name: one}, {dense: 4, name: two}]}",
+        "{tower: , name: ta, inputs: a}, {share: ta, inputs: b, name: tb}, {concat: [ta, tb], name: c}, {dense: 3, name: d}",
+    );
+    assert_eq!(of_block, ["ta/one [8] 104", "ta/two [4] 36", "tb/one [8] 0", "tb/two [4] 0", "c [8] 0", "d [3] 27"]);
 }
 
 /// Rows whose class follows from them: the old people of Bern and the young ones of Rome said yes.
@@ -238,4 +268,66 @@ fn each_output_has_the_names_of_its_label() {
     folder.stdout(&["package", "pair.yaml", "-o", "package"]);
     let run = folder.json(&["run", "package", "--inputs", "pair.npz", "--json"]);
     assert_eq!((&run["class_names"]["animal"][1], &run["class_names"]["length"][1]), (&"dog".into(), &"large".into()));
+}
+
+/// Labels of pixels and of one number used to be refused, and left out without a word beside a class of each example.
+#[test]
+fn classes_of_pixels_masks_and_answers_are_counted() {
+    let folder = Folder::new();
+    let (n, n_pixels, n_test) = (40, 16, 12);
+    // A pixel is -1, 0 or 1; one of 1 is a spot.
+    let pixels: Vec<i32> = (0..n * n_pixels).map(|at| (at * 7 + at / n_pixels) as i32 % 3 - 1).collect();
+    let is_spot: Vec<bool> = pixels.iter().map(|&pixel| pixel == 1).collect();
+    let is_first: Vec<bool> = is_spot.iter().step_by(n_pixels).copied().collect();
+    let floats = |truths: &[bool]| -> Vec<u8> {
+        truths.iter().flat_map(|&is_true| f32::from(u8::from(is_true)).to_le_bytes()).collect()
+    };
+    let mut npz = NpzWriter::create(folder.path("spots.npz")).unwrap();
+    let x: Vec<u8> = pixels.iter().flat_map(|&pixel| (pixel as f32).to_le_bytes()).collect();
+    let kinds: Vec<u8> = pixels.iter().flat_map(|&pixel| (pixel + 1).to_le_bytes()).collect();
+    for (name, dtype, dims, bytes) in [
+        ("x", DType::F32, vec![40, 4, 4, 1], x),
+        ("kind", DType::S32, vec![40, 4, 4], kinds),
+        ("spot", DType::F32, vec![40, 4, 4, 1], floats(&is_spot)),
+        ("first", DType::F32, vec![40, 1], floats(&is_first)),
+    ] {
+        npz.add(name, &Header::for_dtype(dtype, dims), &bytes).unwrap();
+    }
+    npz.finish().unwrap();
+    let yaml = "model:\n  kind: layers\n  inputs: {x: [4, 4, 1]}\n  layers:\n    \
+                - {conv: 3, kernel_size: 1, name: a, inputs: x}\n    - {conv: 1, kernel_size: 1, name: b, inputs: x}\n    \
+                - {flatten: , name: flat, inputs: x}\n    - {dense: 1, name: c, inputs: flat}\n  \
+                outputs: {kinds: a, spots: b, answer: c}\n  loss:\n    \
+                - {sparse_softmax_cross_entropy: , output: kinds, labels: kind}\n    \
+                - {sigmoid_cross_entropy: , output: spots, labels: spot}\n    \
+                - {sigmoid_cross_entropy: , output: answer, labels: first}\n\
+                data: {npz: spots.npz, n_test: 12, classes: {first: [dark, bright]}}\n\
+                train: {batch: 8, epochs: 3, learning_rate: 0.1}\n";
+    std::fs::write(folder.path("spots.yaml"), yaml).unwrap();
+    folder.stdout(&["train", "spots.yaml"]);
+    folder.stdout(&["predict", "spots.yaml", "-o", "p.npz"]);
+    let mut npz = NpzReader::open(folder.path("p.npz")).unwrap();
+    let mut logits = |name: &str| -> Vec<f32> {
+        let bytes = npz.entry(name).unwrap().unwrap().read().unwrap();
+        bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    };
+    let counted = |truths: &[usize], predicted: &[usize], n_classes: usize| {
+        assert_eq!(truths.len(), predicted.len());
+        let mut counts = vec![vec![0; n_classes]; n_classes];
+        truths.iter().zip(predicted).for_each(|(&truth, &class)| counts[truth][class] += 1);
+        serde_json::json!(counts)
+    };
+    let greatest = |row: &[f32]| (0..3).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+    let of_test: Vec<usize> = pixels[(n - n_test) * n_pixels..].iter().map(|&pixel| (pixel + 1) as usize).collect();
+    let kinds = counted(&of_test, &logits("kinds").chunks(3).map(greatest).collect::<Vec<_>>(), 3);
+    let mut answers = |name: &str, truths: &[bool]| {
+        let predicted: Vec<usize> = logits(name).iter().map(|&logit| usize::from(logit > 0.0)).collect();
+        counted(&truths.iter().copied().map(usize::from).collect::<Vec<_>>(), &predicted, 2)
+    };
+    let spots = answers("spots", &is_spot[(n - n_test) * n_pixels..]);
+    let firsts = answers("answer", &is_first[n - n_test..]);
+    let eval = folder.json(&["eval", "spots.yaml", "--json", "--confusion"]);
+    assert_eq!(eval["confusion"], serde_json::json!({"kind": kinds, "spot": spots, "first": firsts}));
+    let shown = folder.stdout(&["eval", "spots.yaml", "--confusion"]);
+    assert!(["kind:", "spot:", "first:", "dark", "bright"].iter().all(|name| shown.contains(name)), "{shown}");
 }

@@ -10,15 +10,17 @@ fn array(path: &Path, name: &str) -> Vec<u8> {
     NpzReader::open(path).unwrap().entry(name).unwrap().unwrap().read().unwrap()
 }
 
-/// 64 of the test drawings, scaled like in `mlp.yaml`.
-fn write_images(path: &Path) {
-    let images: Vec<f32> = crate::predict_cli::test_rows()[..64]
-        .iter()
-        .flat_map(|row| row.split(',').take(64).map(|value| value.trim().parse::<f32>().unwrap() / 16.0))
-        .collect();
-    let bytes: Vec<u8> = images.iter().flat_map(|value| value.to_le_bytes()).collect();
+/// Pixels of the first `n` test drawings, 0 to 16.
+fn pixels(n: usize) -> Vec<f32> {
+    let rows = crate::predict_cli::test_rows();
+    rows[..n].iter().flat_map(|row| row.split(',').take(64).map(|value| value.trim().parse().unwrap())).collect()
+}
+
+/// `n` of the test drawings, scaled like in `mlp.yaml`.
+fn write_images(path: &Path, n: usize) {
+    let bytes: Vec<u8> = pixels(n).iter().flat_map(|value| (value / 16.0).to_le_bytes()).collect();
     let mut npz = NpzWriter::create(path).unwrap();
-    npz.add("images", &Header::for_dtype(DType::F32, vec![64, 8, 8, 1]), &bytes).unwrap();
+    npz.add("images", &Header::for_dtype(DType::F32, vec![n as i64, 8, 8, 1]), &bytes).unwrap();
     npz.finish().unwrap();
 }
 
@@ -28,7 +30,7 @@ fn a_package_predicts_what_its_experiment_does() {
     folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
     folder.stdout(&["predict", "mlp.yaml", "-o", "expected.npz"]);
     let expected = array(&folder.path("expected.npz"), "logits");
-    write_images(&folder.path("images.npz"));
+    write_images(&folder.path("images.npz"), 64);
 
     // Two devices, each with the batch size of `predict`, so each runs the same program.
     let summary = folder.stdout(&["package", "mlp.yaml", "--devices", "2", "--batch", "32", "-o", "pack"]);
@@ -103,4 +105,36 @@ fn a_package_predicts_what_its_experiment_does() {
     std::fs::write(&executable, bytes).unwrap();
     let stderr = folder.stderr(&run);
     assert!(stderr.contains("the file is damaged or not the package's\nhelp: copy the package again"), "{stderr}");
+}
+
+/// Ten rows, a whole batch, used to go in as they were, and nine of them were scaled again.
+#[test]
+fn the_number_of_examples_does_not_decide_whether_arrays_are_scaled() {
+    let folder = Folder::new();
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    folder.stdout(&["package", "mlp.yaml", "--batch", "10", "-o", "pack"]);
+    let logits = |images: &str| {
+        let shown = folder.stdout(&["run", "pack", "--inputs", images, "--outputs", "out.npz"]);
+        (array(&folder.path("out.npz"), "logits"), shown.contains("and went in as they are"))
+    };
+    let of_floats = |n: usize| {
+        write_images(&folder.path("images.npz"), n);
+        logits("images.npz")
+    };
+    let (of_batch, is_told) = of_floats(10);
+    assert!(is_told && of_batch.len() == 10 * 10 * 4, "{}", of_batch.len());
+    assert_eq!(of_floats(9), (of_batch[..9 * 10 * 4].to_vec(), true));
+    let (of_more, is_told) = of_floats(23);
+    assert!(is_told && of_more.len() == 23 * 10 * 4 && of_more.starts_with(&of_batch));
+    // Bytes are no input of the program: they are scaled, a whole batch too.
+    for n in [10, 9] {
+        let bytes: Vec<u8> = pixels(n).iter().map(|value| *value as u8).collect();
+        let mut npz = NpzWriter::create(folder.path("bytes.npz")).unwrap();
+        npz.add("images", &Header::for_dtype(DType::U8, vec![n as i64, 8, 8, 1]), &bytes).unwrap();
+        npz.finish().unwrap();
+        assert_eq!(logits("bytes.npz"), (of_batch[..n * 10 * 4].to_vec(), false), "{n}");
+    }
+    write_images(&folder.path("images.npz"), 0);
+    let error = folder.stderr(&["run", "pack", "--inputs", "images.npz"]);
+    assert!(error.contains("images.npz: `images` has no examples; expected 1 or more"), "{error}");
 }

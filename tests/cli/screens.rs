@@ -173,8 +173,8 @@ fn the_contact_sheet_of_examples_works_in_a_browser() {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/input");
     let shapes = from.join("shapes-0000*").display().to_string();
     let experiment = format!(
-        "model: {{kind: mlp, input: [16, 16, 3], n_classes: 3, hidden: [4]}}\ndata:\n  tfrecord: {shapes}\n  n_test: 6\n  features:\n    \
-         images: {{key: image/encoded, random_resized_crop: {{}}, resize: bicubic, random_flip: true}}\n    \
+        "model: {{kind: mlp, input: [16, 16, 3], n_classes: 3, hidden: [4]}}\ndata:\n  tfrecord: {shapes}\n  n_test: 6\n  \
+         classes: [disc, square, cross]\n  features:\n    images: {{key: image/encoded, random_resized_crop: {{}}, resize: bicubic, random_flip: true}}\n    \
          labels: {{key: image/class/label, offset: -1}}\n"
     );
     std::fs::write(place.0.path().join("shapes.yaml"), experiment).unwrap();
@@ -187,7 +187,7 @@ fn the_contact_sheet_of_examples_works_in_a_browser() {
                 "<b>27</b><span>training examples</span>",
                 "bf16 [16, 16, 3]: what the network gets",
                 "epoch 2: ",
-                "labels: ",
+                "labels: 1 (square)",
             ][..],
         ),
         (

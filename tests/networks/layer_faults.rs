@@ -253,3 +253,19 @@ fn every_kind_written_wrong_in_five_ways_says_where_and_how() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// A kind that refuses an input of another rank says in the page's table which it reads. The dims of `permute` say it.
+#[test]
+fn the_table_of_kinds_says_of_what_each_is() {
+    let page = include_str!("../../docs/EXPERIMENTS.md");
+    let table = page.split_once("\n### Kinds\n").unwrap().1.split_once("\n\n`lstm`").unwrap().0;
+    let cells: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let silent = |kind: &str| {
+        let quoted = format!("`{kind}`");
+        let cell = cells.iter().find(|cell| cell.contains(&quoted)).unwrap_or_else(|| panic!("{kind} has no row"));
+        !["of ", "reads", "sequence"].iter().any(|word| cell.contains(word))
+    };
+    let with_rank = ROWS.iter().filter(|row| row.3 != "-" && row.0 != "permute").map(|row| row.0);
+    let silent: Vec<&str> = with_rank.filter(|kind| silent(kind)).collect();
+    assert!(silent.is_empty(), "{silent:?}");
+}

@@ -397,6 +397,39 @@ fn dropout_does_nothing_where_it_should_not() {
     assert!(g.variables().is_empty());
 }
 
+/// Scores are 0, and values and outputs the identity, so the result is the weights. The share of those that are dropped
+/// has a standard deviation of sqrt(0.25 · 0.75 / 40960) = 0.0022.
+#[test]
+fn attention_drops_as_many_of_its_weights_as_it_says_and_none_in_evaluation() {
+    let (n, batch, rate) = (64i64, 10i64, 0.25);
+    let identity: Vec<f32> = (0..n * n).map(|at| f32::from(u8::from(at / n == at % n))).collect();
+    let weights = |g: &Graph, state: u64| {
+        let x = g.input("x", DType::F32, [batch, n, n]);
+        let config = Attention { use_bias: false, dropout: rate, ..Attention::default() };
+        let y = attention(&g.scope(), &x, &x, "a", &config);
+        let (zeros, heads) = (vec![0f32; identity.len()], [n, 1, n]);
+        let inputs = BTreeMap::from([
+            ("x", array(&[batch, n, n], &identity.repeat(batch as usize))),
+            ("a/query/kernel", array(&heads, &zeros)),
+            ("a/key/kernel", array(&heads, &zeros)),
+            ("a/value/kernel", array(&heads, &identity)),
+            ("a/out/kernel", array(&[1, n, n], &identity)),
+            ("a/dropout/state", array(&[2], &[state, 0])),
+        ]);
+        run::f32s(&eval(g, &[&y], &inputs)[0])
+    };
+    let trained = |state: u64| weights(&Graph::training("test"), state);
+    let (first, second) = (trained(7), trained(8));
+    assert!(first == trained(7) && first != second, "a state gives one mask, and another state another");
+    let kept = (1.0 / (1.0 - rate)) as f32 / n as f32;
+    for weights in [first, second] {
+        assert!(weights.iter().all(|&weight| weight == 0.0 || (weight / kept - 1.0).abs() < 1e-5));
+        let dropped = weights.iter().filter(|&&weight| weight == 0.0).count() as f64 / weights.len() as f64;
+        assert!((dropped - rate).abs() < 6.0 * 0.0022, "{dropped} of the weights were dropped");
+    }
+    assert!(weights(&Graph::new("test"), 7).iter().all(|&weight| (weight * n as f32 - 1.0).abs() < 1e-5));
+}
+
 #[test]
 fn embedding_takes_rows_and_clamps() {
     let table = numbers(5 * 2, 9);

@@ -9,6 +9,7 @@ use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::{Model, transformer};
 use bf16scope::nn::*;
 use bf16scope::passes::grad::gradients;
+use bf16scope::task::{Features, Mode};
 use bf16scope::train::program::prediction;
 use bf16scope::tuning::Tuning;
 use ndarray::ArrayD;
@@ -59,6 +60,17 @@ fn plain() -> Vec<Attention> {
     MASKS_AND_SOFTMAXES.map(attention).to_vec()
 }
 
+/// Relative positions in four buckets, seen from both sides and from behind.
+fn relative() -> [Attention; 2] {
+    let relative = RelativePositions { num_buckets: 4, max_distance: 3, ..RelativePositions::default() };
+    [false, true].map(|use_causal_mask| Attention {
+        num_heads: 2,
+        use_causal_mask,
+        relative_positions: Some(relative),
+        ..Attention::default()
+    })
+}
+
 /// `Σ weight · attention(x + positions, memory)` in f64, and its gradients by every variable and by both inputs.
 fn attention_loss(config: &Attention) -> (Program, Program) {
     let build = |with_gradients: bool| {
@@ -99,7 +111,7 @@ fn dims_of(program: &Program, name: &str) -> Vec<i64> {
 #[test]
 fn gradients_of_attention_agree_with_central_differences() {
     const STEP: f64 = 1.0 / 8192.0;
-    for config in plain().into_iter().chain([grouped()]) {
+    for config in plain().into_iter().chain([grouped()]).chain(relative()) {
         let (loss, gradients) = attention_loss(&config);
         let compiled = run::Compiled::new(&loss);
         let at = |moved: Option<(&str, usize, f64)>| {
@@ -267,10 +279,16 @@ fn a_token_loss_sums_a_vocabulary() {
 /// The definition, in f64 and in plain loops. 12 roundings of values below 10 are below 1e-13.
 #[test]
 fn attention_is_its_definition() {
-    for config in plain() {
+    for config in plain().into_iter().chain(relative()) {
         let is_causal = config.use_causal_mask;
         let (program, _) = attention_loss(&config);
         let value = |name: &str| numbers(name, &dims_of(&program, name));
+        let table = config.relative_positions.map(|_| value("attention/relative_positions"));
+        // The buckets of distances from -2 to 2 by T5's formula.
+        let buckets: [usize; 5] = if is_causal { [2, 1, 0, 0, 0] } else { [1, 1, 0, 3, 3] };
+        let added = |from: usize, to: usize, head: usize| {
+            table.as_ref().map_or(0.0, |table| table[buckets[to + 2 - from] * 2 + head])
+        };
         let measured = run::run(&program, |name| f64s(&dims_of(&program, name), &value(name)));
         let (length, features, size) = (LENGTH as usize, FEATURES as usize, FEATURES as usize / 2);
         let (x, memory, positions) = (value("x"), value("memory"), value("positions/embeddings"));
@@ -295,7 +313,8 @@ fn attention_is_its_definition() {
                     let head_features = head * size..(head + 1) * size;
                     let seen = if is_causal { at + 1 } else { length };
                     let score = |other: usize| -> f64 {
-                        head_features.clone().map(|i| query[i] * keys[other][i]).sum::<f64>() / (size as f64).sqrt()
+                        let product = head_features.clone().map(|i| query[i] * keys[other][i]).sum::<f64>();
+                        product / (size as f64).sqrt() + added(at, other, head)
                     };
                     let powers: Vec<f64> = (0..seen).map(|other| score(other).exp()).collect();
                     let total: f64 = powers.iter().sum();
@@ -410,6 +429,28 @@ fn a_decoder_does_not_look_ahead_and_an_encoder_does() {
             assert_ne!(decoder[0][n..], decoder[1][n..], "{norm} {precision}");
             assert_ne!(encoder[0][..19], encoder[1][..19], "{norm} {precision}: the first position sees nothing");
         }
+    }
+}
+
+/// Each kind that has attention has its option, and a state to draw from in training alone.
+#[test]
+fn weights_of_attention_are_dropped_where_a_layer_says_so() {
+    let states = |layer: &str, graph: Graph, mode: Mode| -> Vec<String> {
+        let text = format!("{{kind: layers, inputs: {{x: [4, 8]}}, layers: [{layer}], loss: mean_squared_error}}");
+        let task = document::from_str::<Model>("m.yaml", &text).unwrap().task(0.0);
+        task.call(&graph.scope(), &Features::new(&graph, &task.features(), 3, mode), mode);
+        graph.variables().into_iter().map(|it| it.name).filter(|name| name.ends_with("/state")).collect()
+    };
+    let of_block = "a/block1/attention/heads/dropout/state";
+    for (layer, state) in [
+        ("{attention: 2, dropout: 0.5, name: a}", "a/dropout/state"),
+        ("{transformer_block: 2, intermediate_dim: 8, attention_dropout: 0.5, name: a}", of_block),
+        ("{llama_block: 2, intermediate_dim: 8, attention_dropout: 0.5, name: a}", of_block),
+    ] {
+        assert_eq!(states(layer, Graph::training("train"), Mode::Train), [state]);
+        assert!(states(layer, Graph::new("evaluate"), Mode::Evaluate).is_empty(), "{layer}");
+        let without = layer.replace("0.5", "0");
+        assert!(states(&without, Graph::training("train"), Mode::Train).is_empty(), "{without}");
     }
 }
 

@@ -135,6 +135,47 @@ impl Inputs {
         Ok(inputs)
     }
 
+    /// The same for parameters whose first dim is the batch, with arrays of any number of examples, which becomes the
+    /// parameters'. `None` if the file does not have these arrays: by name, dtype and the dims of an example.
+    ///
+    /// # Errors
+    /// Arrays of different numbers of examples, or of none.
+    pub(super) fn of_examples(
+        mut parameters: Vec<Parameter>,
+        file: &Path,
+        seed: Option<u64>,
+    ) -> anyhow::Result<Option<Inputs>> {
+        let Ok(mut npz) = NpzReader::open(file) else { return Ok(None) };
+        let Ok((names, _)) = assigned(&parameters, &npz) else { return Ok(None) };
+        if seed.is_none() && names.len() < parameters.len() {
+            return Ok(None);
+        }
+        let mut counts: Vec<(&str, i64)> = Vec::new();
+        for (position, name) in &names {
+            let Ok(Some(entry)) = npz.entry(name) else { return Ok(None) };
+            let (expected, header) = (&parameters[*position].shape, &entry.header);
+            let is_taken = accepted(expected.dtype).contains(&(header.kind, header.width));
+            match header.dims.split_first() {
+                Some((&n, of_each)) if is_taken && expected.dims.get(1..) == Some(of_each) => {
+                    counts.push((name.as_str(), n));
+                }
+                _ => return Ok(None),
+            }
+        }
+        if let Some(&(first, n)) = counts.first() {
+            let shown = file.display();
+            if let Some((other, n_other)) = counts.iter().find(|(_, count)| *count != n) {
+                bail!(
+                    "{shown}: `{first}` has {n} examples, and `{other}` has {n_other}; expected as many in each\nhelp: the first \
+                     dim of every array is the example"
+                );
+            }
+            ensure!(n > 0, "{shown}: `{first}` has no examples; expected 1 or more\nhelp: give it a row for each");
+            parameters.iter_mut().filter_map(|parameter| parameter.shape.dims.first_mut()).for_each(|batch| *batch = n);
+        }
+        Inputs::for_parameters(parameters, Some(file), seed).map(Some)
+    }
+
     /// Compares the arrays in the file with the parameters, before anything is computed.
     fn check(&mut self) -> anyhow::Result<()> {
         let Some(npz) = &mut self.npz else { return Ok(()) };
@@ -186,10 +227,6 @@ impl Inputs {
     /// # Errors
     /// A damaged file; a dtype without random numbers; an array in the file with another dtype or dims than its
     /// parameter.
-    pub(super) fn check_all(&mut self) -> anyhow::Result<()> {
-        (0..self.parameters.len()).try_for_each(|position| self.literal(position).map(drop))
-    }
-
     pub(super) fn literal(&mut self, position: usize) -> anyhow::Result<Literal> {
         let parameter = &self.parameters[position];
         match (&self.sources[position], &mut self.npz) {
@@ -273,6 +310,15 @@ impl Parameter {
 
 /// Assigns arrays of the file to parameters. Warns of unused arrays.
 fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<usize, String>> {
+    let (assigned, unused) = assigned(parameters, npz)?;
+    if !unused.is_empty() {
+        tracing::warn!("{}: no parameter is named {}; not used", npz.path().display(), few(&unused));
+    }
+    Ok(assigned)
+}
+
+/// The array of each parameter that has one in the file, and the names of the other arrays.
+fn assigned(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<(BTreeMap<usize, String>, Vec<String>)> {
     let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (position, parameter) in parameters.iter().enumerate() {
         holders.entry(&parameter.name).or_default().push(position);
@@ -292,7 +338,7 @@ fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<
             matches.push(position);
         }
         match matches.as_slice() {
-            [] => unused.push(name),
+            [] => unused.push(name.to_string()),
             [position] => {
                 if let Some(other) = assigned.insert(*position, name.to_string()) {
                     bail!(
@@ -307,10 +353,7 @@ fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<
             ),
         }
     }
-    if !unused.is_empty() {
-        tracing::warn!("{shown}: no parameter is named {}; not used", few(&unused));
-    }
-    Ok(assigned)
+    Ok((assigned, unused))
 }
 
 fn missing_message(missing: &[String], n_parameters: usize, npz: Option<&NpzReader>) -> String {

@@ -93,6 +93,9 @@ struct Outcome {
     /// The class name of each example by output, for a package that knows them.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "class_names::serialize")]
     class_names: Names,
+    /// Whether arrays went into a package as they are, although it has an experiment.
+    #[serde(skip)]
+    are_arrays: bool,
 }
 
 /// How a program came to the device.
@@ -189,6 +192,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         compile_seconds,
         run_seconds,
         class_names: Vec::new(),
+        are_arrays: false,
     };
     say(args, &outcome, context)
 }
@@ -199,7 +203,8 @@ fn say(args: &Args, outcome: &Outcome, context: &Context) -> anyhow::Result<Stat
         true => context.print_json(outcome)?,
         false => {
             let named = package::classes_line(&outcome.class_names);
-            context.print(&(render(args, outcome, context.screen) + &named))?;
+            let note = if outcome.are_arrays { package::AS_THEY_ARE } else { "" };
+            context.print(&(render(args, outcome, context.screen) + &named + note))?;
         }
     }
     Ok(Status::Ok)

@@ -8,7 +8,7 @@ use super::program;
 use super::program_error::ProgramError;
 use bf16scope_hlo::{ArrayShape, Computation, InstrId, Op, Shape};
 use bf16scope_model::graph::{Numbers, VariableInfo};
-use bf16scope_model::task::Task;
+use bf16scope_model::task::{NetworkLayer, Task};
 use bf16scope_passes::tuning::Tuning;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -65,10 +65,12 @@ impl NetworkSummary {
         let others = judged.iter().flat_map(|judged| &judged.variables).filter(is_new);
         let variables: Vec<&VariableInfo> = predicting.variables.iter().chain(others).collect();
         let owners: Vec<&str> = variables.iter().map(|variable| scope_of(&variable.name)).collect();
-        let mut layers = rows(predicting.module.entry(), &owners, |_| true);
+        let parts = task.network_layers();
+        let shared: Vec<&str> = parts.iter().filter_map(|part| part.shares.as_deref()).collect();
+        let mut layers = rows(predicting.module.entry(), (&owners, &shared), |_| true);
         if let Some(judged) = judged.as_ref().filter(|_| variables.len() > predicting.variables.len()) {
             let is_other = |name: &str| owners[predicting.variables.len()..].contains(&name);
-            layers.extend(rows(judged.module.entry(), &owners, is_other));
+            layers.extend(rows(judged.module.entry(), (&owners, &shared), is_other));
         }
         let is_trained =
             |name: &str| training.variables.iter().any(|variable| variable.name == name && variable.trainable);
@@ -85,6 +87,7 @@ impl NetworkSummary {
             };
             if is_trained(&variable.name) { layer.n_parameters += n } else { layer.n_fixed += n }
         }
+        add_uses(&mut layers, &parts);
         Ok(NetworkSummary {
             name: task.name().to_string(),
             inputs: predicting.inputs.iter().map(|input| (input.name.clone(), input.dims[1..].to_vec())).collect(),
@@ -96,8 +99,30 @@ impl NetworkSummary {
     }
 }
 
-/// The layers of a program whose names meet a condition.
-fn rows(entry: &Computation, owners: &[&str], is_wanted: impl Fn(&str) -> bool) -> Vec<LayerSummary> {
+/// A row for each layer that uses another's variables, without parameters; the other has the dims of its own output.
+fn add_uses(rows: &mut Vec<LayerSummary>, layers: &[NetworkLayer]) {
+    for (number, NetworkLayer { name, shares, output }) in layers.iter().enumerate() {
+        let Some(owner) = shares else { continue };
+        // A layer that only training needs may have no row.
+        let Some(op) = rows.iter().find(|row| is_within(&row.name, owner)).map(|row| row.op.clone()) else { continue };
+        let own = layers.iter().find(|layer| layer.name == *owner).map(|layer| &layer.output);
+        if let (Some(row), Some(own)) = (rows.iter_mut().find(|row| row.name == *owner), own) {
+            row.output.clone_from(own);
+        }
+        let is_before = |row: &LayerSummary| layers[..number].iter().any(|other| is_within(&row.name, &other.name));
+        let at = rows.iter().rposition(is_before).map_or(rows.len(), |last| last + 1);
+        let (name, output) = (name.clone(), output.clone());
+        rows.insert(at, LayerSummary { name, op, output, n_parameters: 0, n_fixed: 0 });
+    }
+}
+
+/// The layers of a program whose names meet a condition. `owners` are scopes with variables, `shared` are layers that
+/// are used more than once.
+fn rows(
+    entry: &Computation,
+    (owners, shared): (&[&str], &[&str]),
+    is_wanted: impl Fn(&str) -> bool,
+) -> Vec<LayerSummary> {
     let mut layers: Vec<LayerSummary> = Vec::new();
     for instr in &entry.instructions {
         let Shape::Array(shape) = &instr.shape else { continue };
@@ -120,8 +145,9 @@ fn rows(entry: &Computation, owners: &[&str], is_wanted: impl Fn(&str) -> bool) 
     // Ops after the result, or inside of a layer, have other dims.
     let results = results(entry);
     for layer in &mut layers {
-        if let Some(shape) = results.get(layer.name.as_str()) {
-            layer.output = of_one(shape);
+        let is_shared = shared.iter().any(|owner| is_within(&layer.name, owner));
+        if let Some([first, last]) = results.get(layer.name.as_str()) {
+            layer.output = of_one(if is_shared { first } else { last });
         }
     }
     layers
@@ -132,9 +158,9 @@ fn of_one(shape: &ArrayShape) -> Vec<i64> {
     shape.dims.get(1..).unwrap_or_default().to_vec()
 }
 
-/// The result of each scope: the last of its arrays that is read outside of it.
-fn results(entry: &Computation) -> BTreeMap<&str, &ArrayShape> {
-    let mut last = BTreeMap::<&str, InstrId>::new();
+/// The results of each scope: the first and the last of its arrays that are read outside of it.
+fn results(entry: &Computation) -> BTreeMap<&str, [&ArrayShape; 2]> {
+    let mut ends = BTreeMap::<&str, [InstrId; 2]>::new();
     for reader in &entry.instructions {
         let reading = scope_of(&reader.metadata.op_name);
         for &id in &reader.operands {
@@ -145,12 +171,13 @@ fn results(entry: &Computation) -> BTreeMap<&str, &ArrayShape> {
             }
             let scopes = successors(Some(scope_of(&read.metadata.op_name)), |&scope| around(scope));
             for scope in scopes.filter(|scope| !is_within(reading, scope)) {
-                let latest = last.entry(scope).or_insert(id);
-                *latest = (*latest).max(id);
+                let [first, last] = ends.entry(scope).or_insert([id; 2]);
+                (*first, *last) = ((*first).min(id), (*last).max(id));
             }
         }
     }
-    last.into_iter().filter_map(|(scope, id)| Some((scope, entry.instr(id).shape.as_array()?))).collect()
+    let shape = |id: InstrId| entry.instr(id).shape.as_array();
+    ends.into_iter().filter_map(|(scope, [first, last])| Some((scope, [shape(first)?, shape(last)?]))).collect()
 }
 
 /// The scope around a scope.

@@ -123,6 +123,11 @@ pub(super) fn of_experiment(
     let read = |index: &u64| epochs().map(|epoch| loader.example(*index, epoch)).collect::<Vec<_>>();
     let examples: Vec<Vec<Result<Vec<NamedArray>, DataError>>> = indexes.iter().map(read).collect();
     let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]);
+    let classes = source.classes();
+    let line = |(feature, array): (&Feature, &NamedArray)| {
+        let names = feature.n_values.and_then(|_| classes.get(&feature.name)).map(Vec::as_slice).unwrap_or_default();
+        format!("{}: {}", feature.name, first_numbers(array, names))
+    };
     let mut sheets = Vec::new();
     for (place, feature) in features.iter().enumerate().filter(|(_, feature)| is_picture(feature)) {
         // The values of black and white: the smallest and the largest number of each channel on the sheet.
@@ -138,7 +143,7 @@ pub(super) fn of_experiment(
             let mut row = SheetRow { title: source.place(*index), ..SheetRow::default() };
             if let Some(Ok(arrays)) = seen.first() {
                 let others = features.iter().zip(arrays).filter(|(feature, _)| !is_picture(feature));
-                row.lines.extend(others.map(|(feature, array)| format!("{}: {}", feature.name, first_numbers(array))));
+                row.lines.extend(others.map(line));
             }
             for (epoch, arrays) in epochs().zip(seen) {
                 let name = epoch.map_or("evaluation".to_string(), |epoch| format!("epoch {epoch}"));
@@ -195,10 +200,14 @@ fn numbers(array: &NamedArray) -> Vec<f32> {
     .collect()
 }
 
-/// The first numbers of an array that is not an image.
-fn first_numbers(array: &NamedArray) -> String {
+/// The first numbers of an array that is not an image, each with the name of its class, if there are names.
+fn first_numbers(array: &NamedArray, classes: &[String]) -> String {
     let numbers = numbers(array);
-    let shown = numbers.iter().take(MAX_NUMBERS).map(f32::to_string).collect::<Vec<_>>().join(", ");
+    let word = |number: &f32| match classes.get(*number as usize).filter(|_| *number >= 0.0) {
+        Some(class) => format!("{number} ({class})"),
+        None => number.to_string(),
+    };
+    let shown = numbers.iter().take(MAX_NUMBERS).map(word).collect::<Vec<_>>().join(", ");
     if numbers.len() > MAX_NUMBERS { format!("{shown}, … ({})", numbers.len()) } else { shown }
 }
 
@@ -237,7 +246,8 @@ mod tests {
         assert_eq!((picture.caption.as_str(), picture.width), ("epoch 0: -1.000 to 3.000", 80));
         let image = image::decode(&picture.png, 1, DctMethod::default()).unwrap();
         assert_eq!((image.height, image.width, image.pixels), (2, 2, vec![0, 128, 64, 255]));
-        assert_eq!(first_numbers(&array), "-1, 1, 0, 3");
+        assert_eq!(first_numbers(&array, &[]), "-1, 1, 0, 3");
+        assert_eq!(first_numbers(&array, &["cat".into(), "dog".into()]), "-1, 1 (dog), 0 (cat), 3");
         assert_eq!(Extent { n_examples: 3, n_epochs: 0 }.indexes(100), [0, 49, 99]);
         assert_eq!(Extent { n_examples: 3, n_epochs: 0 }.indexes(1), [0]);
     }

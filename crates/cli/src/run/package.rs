@@ -12,7 +12,7 @@ use crate::eval::first_greatest;
 use crate::package::compiler_of;
 use crate::{Context, Status, emit, excess, module_file, progress};
 use bf16scope_data::npz::NpzWriter;
-use bf16scope_data::{Batch, Loader};
+use bf16scope_data::{Batch, Loader, NamedArray};
 use bf16scope_files as files;
 use bf16scope_hlo::proto::encode;
 use bf16scope_hlo::{ArrayShape, DType, Literal, Module};
@@ -26,16 +26,22 @@ use bf16scope_train::predicted_from;
 /// Runs a package: each device gets its part of every input, and returns its part of every result.
 pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (package, inputs) = Package::read(args, context)?;
+    // Names, dtypes and the dims of an example decide what an archive's arrays are, and never the number of examples.
     match (&args.inputs, &package.manifest.experiment) {
-        (Some(file), Some(_)) if !has_arrays(file, &inputs, args.random) => package.run_on_files(file),
+        (Some(file), Some(_)) => match input_arrays(file, &inputs, args.random)? {
+            Some(arrays) => package.run_on_examples(arrays),
+            None => package.run_on_files(file),
+        },
         (file, _) => package.run_on_arrays(Inputs::for_parameters(inputs, file.as_deref(), args.random)?),
     }
 }
 
-/// Whether a file has the arrays of these parameters.
-fn has_arrays(file: &Path, parameters: &[Parameter], random: Option<u64>) -> bool {
-    let read = || Inputs::for_parameters(parameters.to_vec(), Some(file), random)?.check_all();
-    file.extension().is_some_and(|ending| ending == "npz") && read().is_ok()
+/// The arrays of a file that are these parameters as they are, of any number of examples; `None` if they are not.
+fn input_arrays(file: &Path, parameters: &[Parameter], random: Option<u64>) -> anyhow::Result<Option<Inputs>> {
+    match file.extension().is_some_and(|ending| ending == "npz") {
+        true => Inputs::of_examples(parameters.to_vec(), file, random),
+        false => Ok(None),
+    }
 }
 
 /// A package whose manifest and program are read.
@@ -92,52 +98,87 @@ impl<'a> Package<'a> {
     }
 
     /// Runs it on files that its experiment's `data` turn into features, batch by batch.
-    fn run_on_files(mut self, file: &Path) -> anyhow::Result<Status> {
-        let (args, folder) = (self.args, &self.args.module);
-        let path = folder.join(package::EXPERIMENT);
-        let experiment = Experiment::read(&path)?.with_learnt(self.manifest.learnt.as_ref());
+    fn run_on_files(self, file: &Path) -> anyhow::Result<Status> {
+        let experiment = self.experiment()?;
+        let path = self.args.module.join(package::EXPERIMENT);
         let source = experiment.read_other(&path, file, &self.context.setup())?;
         let task = experiment.task();
         let features = predicted_from(&*task);
-        let precision: Precision = self.manifest.precision.parse().with_context(|| format!("{}", folder.display()))?;
+        let named = || format!("{}", self.args.module.display());
+        let precision: Precision = self.manifest.precision.parse().with_context(named)?;
         let batch_size = self.batch_size()?;
         let n_examples = usize::try_from(source.n_examples()).unwrap_or(usize::MAX);
         let loader = Loader::new(&*source, &features, precision.compute(), batch_size.min(n_examples), 0)?.strict();
         loader.check()?;
-        let mut npz = self.begin_outputs()?;
-        let client = self.client()?;
-        let loaded = self.load(&client)?;
-        let began = Instant::now();
-        let (manifest, executable) = (&self.manifest, &loaded.executable);
-        let variables = on_all_devices(&client, &mut self.variables, manifest.n_devices)?;
-        let batches = Batches { client: &client, executable, manifest, variables, batch_size };
-        let mut wholes: Vec<Option<Whole>> = manifest.outputs.iter().map(|_| None).collect();
-        for batch in loader.in_order() {
-            batches.run(&batch?, &mut wholes)?;
-        }
-        let run_seconds = began.elapsed().as_secs_f64();
-        let class_names = class_names(&*task, manifest, &wholes);
-        let named = manifest.outputs.iter().zip(wholes).filter_map(|(signature, whole)| Some((signature, whole?)));
-        let write = |(signature, whole): (&Signature, Whole)| {
-            output(signature.name.clone(), whole.shape, &whole.bytes, npz.as_mut(), args.raw_bf16)
-        };
-        let outputs = named.map(write).collect::<anyhow::Result<Vec<_>>>()?;
-        npz.map(NpzWriter::finish).transpose()?;
         let input = |input: &Signature| Input {
             parameter: input.name.clone(),
             dtype: precision_name(&input.dtype),
             dims: input.dims.clone(),
             array: Some(file.display().to_string()),
         };
-        let inputs = manifest.inputs.iter().map(input).collect();
-        let outcome = Outcome { class_names, ..self.outcome(&loaded, inputs, outputs, run_seconds) };
+        let inputs = self.manifest.inputs.iter().map(input).collect();
+        let batches = loader.in_order().map(|batch| batch.map_err(anyhow::Error::from));
+        self.run_batches(&*task, batches, inputs, false)
+    }
+
+    /// Runs it on arrays that are its inputs as they are, of any number of examples, batch by batch.
+    fn run_on_examples(self, mut arrays: Inputs) -> anyhow::Result<Status> {
+        let task = self.experiment()?.task();
+        arrays.check_memory(2)?;
+        let mut wholes = Vec::new();
+        for (position, input) in self.manifest.inputs.iter().enumerate() {
+            let Literal::Array { shape, bytes } = arrays.literal(position)? else {
+                bail!("parameter {position} is not an array: this is a bug of bf16scope");
+            };
+            wholes.push(NamedArray { name: input.name.clone(), dtype: shape.dtype, dims: shape.dims, bytes });
+        }
+        let batches = cut(&wholes, self.batch_size()?).map(Ok);
+        self.run_batches(&*task, batches, described(&arrays), true)
+    }
+
+    /// Runs it on batches, and concatenates their results.
+    fn run_batches(
+        mut self,
+        task: &dyn Task,
+        batches: impl Iterator<Item = anyhow::Result<Batch>>,
+        inputs: Vec<Input>,
+        are_arrays: bool,
+    ) -> anyhow::Result<Status> {
+        let args = self.args;
+        let batch_size = self.batch_size()?;
+        let mut npz = self.begin_outputs()?;
+        let client = self.client()?;
+        let loaded = self.load(&client)?;
+        let began = Instant::now();
+        let (manifest, executable) = (&self.manifest, &loaded.executable);
+        let variables = on_all_devices(&client, &mut self.variables, manifest.n_devices)?;
+        let runner = Batches { client: &client, executable, manifest, variables, batch_size };
+        let mut wholes: Vec<Option<Whole>> = manifest.outputs.iter().map(|_| None).collect();
+        for batch in batches {
+            runner.run(&batch?, &mut wholes)?;
+        }
+        let run_seconds = began.elapsed().as_secs_f64();
+        let class_names = class_names(task, manifest, &wholes);
+        let named = manifest.outputs.iter().zip(wholes).filter_map(|(signature, whole)| Some((signature, whole?)));
+        let write = |(signature, whole): (&Signature, Whole)| {
+            output(signature.name.clone(), whole.shape, &whole.bytes, npz.as_mut(), args.raw_bf16)
+        };
+        let outputs = named.map(write).collect::<anyhow::Result<Vec<_>>>()?;
+        npz.map(NpzWriter::finish).transpose()?;
+        let outcome = Outcome { class_names, are_arrays, ..self.outcome(&loaded, inputs, outputs, run_seconds) };
         say(args, &outcome, self.context)
+    }
+
+    /// The experiment in the package, with what its run learnt.
+    fn experiment(&self) -> anyhow::Result<Experiment> {
+        let path = self.args.module.join(package::EXPERIMENT);
+        Ok(Experiment::read(&path)?.with_learnt(self.manifest.learnt.as_ref()))
     }
 
     /// The examples in a batch of all devices.
     fn batch_size(&self) -> anyhow::Result<usize> {
         let of_device = self.manifest.inputs.first().and_then(|input| input.dims.first()).copied().unwrap_or(1);
-        Ok(usize::try_from(of_device)? * self.manifest.n_devices)
+        Ok((usize::try_from(of_device)? * self.manifest.n_devices).max(1))
     }
 
     /// Creates the requested archive of results. Before the work: the path must be writable.
@@ -170,6 +211,7 @@ impl<'a> Package<'a> {
             compile_seconds: loaded.seconds,
             run_seconds,
             class_names: Vec::new(),
+            are_arrays: false,
         }
     }
 }
@@ -205,6 +247,22 @@ struct Loaded {
 struct Whole {
     shape: ArrayShape,
     bytes: Vec<u8>,
+}
+
+/// Whole arrays in batches of `batch_size` examples; the last may be shorter.
+fn cut(wholes: &[NamedArray], batch_size: usize) -> impl Iterator<Item = Batch> + '_ {
+    let n_examples = wholes.first().and_then(|array| array.dims.first()).map_or(0, |&n| n.unsigned_abs() as usize);
+    (0..n_examples).step_by(batch_size).map(move |at| {
+        let n_valid = batch_size.min(n_examples - at);
+        let part = |whole: &NamedArray| {
+            let n_bytes = whole.bytes.len() / n_examples;
+            let mut dims = whole.dims.clone();
+            dims[0] = n_valid as i64;
+            let bytes = whole.bytes[at * n_bytes..][..n_valid * n_bytes].to_vec();
+            NamedArray { name: whole.name.clone(), dtype: whole.dtype, dims, bytes }
+        };
+        Batch { arrays: wholes.iter().map(part).collect(), n_valid }
+    })
 }
 
 /// Variables as buffers on each device.
@@ -284,6 +342,10 @@ impl Batches<'_> {
         Ok(Some(Whole { shape, bytes }))
     }
 }
+
+/// The line that tells how arrays went into a package whose experiment would have changed other files.
+pub(super) const AS_THEY_ARE: &str =
+    "the arrays are the package's inputs and went in as they are: `data` of its experiment was not applied\n";
 
 /// A line with the classes of the first examples, for each output that has them.
 pub(super) fn classes_line(outputs: &[(String, Vec<String>)]) -> String {

@@ -616,7 +616,11 @@ mod tests {
              `crates/hlo/src/ops/decisions.rs` and `crates/hlo/src/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
              among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
              what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nHow a dtype follows from class and context stands in [HOW_PRECISION_IS_DECIDED.md](HOW_PRECISION_IS_DECIDED.md).\n[AS_TPU.md](AS_TPU.md) says how a TPU computes an \
-             f32 product, whatever its class here.\n\n`moves`: gives the \
+             f32 product, whatever its class here.\n\nA bf16 scope (layers, `graph::Scope`) has rules of its own inside of \
+             loops:\n\n- What a loop carries keeps its dtype: the state of an LSTM or a GRU is bf16 in every step.\n- Accumulators are f32: an LSTM's \
+             cell is a sum over the steps (`in_a_bf16_scope_the_cell_is_carried_in_f32`).\n- Gradients of weights are one \
+             product or sum of all steps behind the loop, in f32 (`in_a_bf16_scope_no_step_adds_to_gradients`); where `remat` adds them step by step, \
+             it does so in f32.\n- `accumulate` sums the gradients of micro-batches in f32.\n\n`moves`: gives the \
              numbers that it reads. `stored`: a TPU's compiler stores what it gives, and does not make it where it is read. \
              `chooses`: makes something discrete of numbers. `amplifies`: multiplies a rounding of its operand by its \
              size, or by what is named. `custom-call` and opcodes that are not modelled choose and amplify by their names: `topk`, decompositions, solvers, `fft`.\n\n| op | class | moves | stored | chooses | amplifies \

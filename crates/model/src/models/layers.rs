@@ -75,7 +75,7 @@ use crate::document::{self, Mark, Node, NodeError, Origin, ReadError, Step, Valu
 use crate::graph::Scope;
 use crate::nn;
 use crate::nn::options::some_positive;
-use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
+use crate::task::{Feature, Features, Identity, Mode, NetworkLayer, Outputs, Task};
 use bf16scope_data::Random;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::RuleError;
@@ -251,6 +251,8 @@ pub struct Network {
     config: Config,
     wiring: Wiring,
     features: Vec<Feature>,
+    /// The dims of each layer's output for one example.
+    dims: Vec<Vec<i64>>,
     /// The document's value, its blocks expanded, with the place of each layer; none for a network made by a program.
     written: Option<Arc<Node>>,
 }
@@ -262,8 +264,8 @@ impl Network {
     /// The first mismatch, with the path to it.
     pub fn new(config: Config) -> Result<Network, NodeError> {
         let wiring = Wiring::new(&config)?;
-        let features = build::infer(&config, &wiring)?;
-        Ok(Network { config, wiring, features, written: None })
+        let (features, dims) = build::infer(&config, &wiring)?;
+        Ok(Network { config, wiring, features, dims, written: None })
     }
 
     /// The configuration.
@@ -289,7 +291,7 @@ impl Network {
 /// Without the places of the document: two networks that compare equal look the same.
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Network { config, wiring, features, written: _ } = self;
+        let Network { config, wiring, features, dims: _, written: _ } = self;
         let mut fields = f.debug_struct("Network");
         fields.field("config", config).field("wiring", wiring).field("features", features).finish()
     }
@@ -387,6 +389,18 @@ impl Layers {
     pub fn network(&self) -> &Network {
         &self.network
     }
+
+    /// Outputs with such a loss, by the label that it compares them with.
+    fn labelled(&self, is_such: fn(&Loss) -> bool) -> Vec<(String, String)> {
+        let Network { config, wiring, .. } = &self.network;
+        let label_of = |source: &wiring::Source| {
+            let mut losses = wiring.losses.iter().zip(&config.loss);
+            let (_, loss) = losses.find(|(judged, loss)| *judged == source && is_such(loss))?;
+            Some(loss.options.labels.clone())
+        };
+        let labelled = |(name, source): &(String, wiring::Source)| Some((name.clone(), label_of(source)?));
+        wiring.outputs.iter().filter_map(labelled).collect()
+    }
 }
 
 impl Task for Layers {
@@ -411,26 +425,29 @@ impl Task for Layers {
         })
     }
 
-    /// Outputs with a loss that applies a sigmoid.
     fn independent_logits(&self) -> Vec<String> {
-        let Network { config, wiring, .. } = &self.network;
-        let is_independent = |source: &wiring::Source| {
-            let mut losses = wiring.losses.iter().zip(&config.loss);
-            losses.any(|(judged, loss)| judged == source && loss.takes() == Some(nn::Activation::Sigmoid))
-        };
-        wiring.outputs.iter().filter(|(_, source)| is_independent(source)).map(|(name, _)| name.clone()).collect()
+        self.binary_labels().into_iter().map(|(output, _)| output).collect()
     }
 
     /// Outputs with a loss that applies a softmax, by the label that it compares them with.
     fn class_labels(&self) -> Vec<(String, String)> {
-        let Network { config, wiring, .. } = &self.network;
-        let label_of = |source: &wiring::Source| {
-            let mut losses = wiring.losses.iter().zip(&config.loss);
-            let (_, loss) = losses.find(|(judged, loss)| *judged == source && loss.is_of_classes())?;
-            Some(loss.options.labels.clone())
-        };
-        let labelled = |(name, source): &(String, wiring::Source)| Some((name.clone(), label_of(source)?));
-        wiring.outputs.iter().filter_map(labelled).collect()
+        self.labelled(Loss::is_of_classes)
+    }
+
+    /// Outputs with a loss that applies a sigmoid, by the label that it compares them with.
+    fn binary_labels(&self) -> Vec<(String, String)> {
+        self.labelled(|loss| loss.takes() == Some(nn::Activation::Sigmoid))
+    }
+
+    fn network_layers(&self) -> Vec<NetworkLayer> {
+        let Network { wiring: Wiring { names, owners, .. }, dims, .. } = &self.network;
+        let all = names.iter().zip(owners).zip(dims);
+        all.map(|((name, owner), output)| NetworkLayer {
+            name: name.clone(),
+            shares: owner.map(|owner| names[owner].clone()),
+            output: output.clone(),
+        })
+        .collect()
     }
 
     fn identity(&self) -> Identity {

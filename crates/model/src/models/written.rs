@@ -2,7 +2,7 @@
 
 use crate::document::Origin;
 use crate::graph::Scope;
-use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
+use crate::task::{Feature, Features, Identity, Mode, NetworkLayer, Outputs, Task};
 use std::sync::Arc;
 
 /// Runs `body`, whose instructions carry the line of `origin`, if it has one.
@@ -44,5 +44,13 @@ impl Task for WrittenTask {
 
     fn class_labels(&self) -> Vec<(String, String)> {
         self.task.class_labels()
+    }
+
+    fn binary_labels(&self) -> Vec<(String, String)> {
+        self.task.binary_labels()
+    }
+
+    fn network_layers(&self) -> Vec<NetworkLayer> {
+        self.task.network_layers()
     }
 }

@@ -84,6 +84,16 @@ pub trait Task: Send + Sync + fmt::Debug {
     fn class_labels(&self) -> Vec<(String, String)> {
         Vec::new()
     }
+
+    /// Predictions that are logits of independent answers, each with the label that says yes or no. Default none.
+    fn binary_labels(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// The layers of a network that is made of layers, in order. Default none.
+    fn network_layers(&self) -> Vec<NetworkLayer> {
+        Vec::new()
+    }
 }
 
 /// A shared task is a task.
@@ -111,6 +121,25 @@ impl<T: Task + ?Sized> Task for Arc<T> {
     fn class_labels(&self) -> Vec<(String, String)> {
         (**self).class_labels()
     }
+
+    fn binary_labels(&self) -> Vec<(String, String)> {
+        (**self).binary_labels()
+    }
+
+    fn network_layers(&self) -> Vec<NetworkLayer> {
+        (**self).network_layers()
+    }
+}
+
+/// A layer of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkLayer {
+    /// Its scoped name.
+    pub name: String,
+    /// The layer whose variables it uses, if they are another's: its instructions have that layer's name.
+    pub shares: Option<String>,
+    /// Dims of its output for one example.
+    pub output: Vec<i64>,
 }
 
 /// The purpose of a call of a task's function.

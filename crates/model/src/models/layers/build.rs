@@ -26,12 +26,12 @@ pub(super) fn call(task: &Layers, s: &Scope, features: &Features<'_>, mode: Mode
     build.outputs(&build.layers()?, *label_smoothing)
 }
 
-/// Infers the features by building the network, its losses and its metrics: once in f32, for training, and once in
-/// bf16, where dtypes may differ that are equal in f32.
+/// Infers the features, and the dims of each layer's output for one example, by building the network, its losses and
+/// its metrics: once in f32, for training, and once in bf16, where dtypes may differ that are equal in f32.
 ///
 /// # Errors
 /// The first mismatch, with the path to it.
-pub(super) fn infer(config: &Config, wiring: &Wiring) -> Result<Vec<Feature>, NodeError> {
+pub(super) fn infer(config: &Config, wiring: &Wiring) -> Result<(Vec<Feature>, Vec<Vec<i64>>), NodeError> {
     let (graph, origin) = (Graph::training("check"), Origin::default());
     // First without labels: they follow from the outputs.
     let inputs = inputs(config, wiring);
@@ -43,12 +43,13 @@ pub(super) fn infer(config: &Config, wiring: &Wiring) -> Result<Vec<Feature>, No
     let features = features.described_as(&all);
     Build { config, wiring, origin: &origin, network: None, s: &s, features: &features, mode: Mode::Train }
         .outputs(&tensors, 0.0)?;
+    let dims: Vec<Vec<i64>> = tensors.layers.iter().map(|layer| layer.dims().into_iter().skip(1).collect()).collect();
     let graph = Graph::new("check").computing_in(Precision::Bf16);
     let (s, features) = (graph.scope(), Features::new(&graph, &all, BATCH, Mode::Evaluate));
     let build =
         Build { config, wiring, origin: &origin, network: None, s: &s, features: &features, mode: Mode::Evaluate };
     build.outputs(&build.layers()?, 0.0)?;
-    Ok(all)
+    Ok((all, dims))
 }
 
 /// The inputs, with the bounds of the layers that read them as indices.

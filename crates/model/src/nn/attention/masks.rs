@@ -235,3 +235,31 @@ pub(super) fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], mask: Option<&Tensor>, con
     let weights = crate::nn::softmax(&wide, -1).cast(scores.dtype());
     dropout(s, &weights, "dropout", config.dropout).dot(v, mixing())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For each bucket the least distance backwards, as T5's `_relative_position_bucket` gives it in NumPy's float32.
+    #[test]
+    fn buckets_of_distances_are_t5s() {
+        let both = RelativePositions::default();
+        let bounds = |relative: RelativePositions, is_causal: bool| -> Vec<i64> {
+            let buckets: Vec<i64> = (0..=200).map(|away| relative.bucket(-away, is_causal)).collect();
+            assert!(buckets.is_sorted());
+            (0..=buckets[200]).map(|bucket| buckets.iter().position(|other| *other == bucket).unwrap() as i64).collect()
+        };
+        assert_eq!(bounds(both, false), [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]);
+        let mut expected: Vec<i64> = (0..16).collect();
+        expected.extend([16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]);
+        assert_eq!(bounds(both, true), expected);
+        let few = RelativePositions { num_buckets: 8, max_distance: 20, ..both };
+        assert_eq!(bounds(few, false), [0, 1, 2, 7]);
+        assert_eq!(bounds(few, true), [0, 1, 2, 3, 4, 6, 9, 14]);
+        // Distances ahead have the other half of the buckets, or, if they are masked, that of no distance.
+        for ahead in 1..=200 {
+            assert_eq!(both.bucket(ahead, false), 16 + both.bucket(-ahead, false));
+            assert_eq!(both.bucket(ahead, true), 0);
+        }
+    }
+}

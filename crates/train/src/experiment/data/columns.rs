@@ -220,7 +220,11 @@ impl ClassNames {
                     TrainError::of_file(crate::TrainErrorKind::Data, &reading.folder.join(file), message)
                 })?,
             };
-            let n = feature.n_values.or(feature.dims.last().copied()).unwrap_or_default();
+            // A yes or no has two classes: no, then yes.
+            let n = feature.n_values.unwrap_or(match feature.dims[..] {
+                [] | [1] => 2,
+                [.., n] => n,
+            });
             if of_label.len() as i64 != n {
                 let measured = format!("{} names of the classes of `{label}`", of_label.len());
                 return Err(reading.wrong(&["classes"], &measured, &format!("{n}, one for each class of the model")));
@@ -231,12 +235,12 @@ impl ClassNames {
     }
 }
 
-/// The labels that are classes, and those with a probability for each class.
+/// The labels that are classes, and those with a probability for each class or of a yes.
 fn labels_with_classes(features: &[Feature]) -> [Vec<&Feature>; 2] {
     let labels = |is_it: fn(&Feature) -> bool| -> Vec<&Feature> {
         features.iter().filter(|feature| feature.is_label && is_it(feature)).collect()
     };
-    [labels(|feature| feature.n_values.is_some()), labels(|feature| feature.is_probability && feature.dims.len() == 1)]
+    [labels(|feature| feature.n_values.is_some()), labels(|feature| feature.is_probability && feature.dims.len() <= 1)]
 }
 
 /// Reads the names of a file.

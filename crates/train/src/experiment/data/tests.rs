@@ -535,6 +535,9 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
     let soft = Feature::exact("b", DType::F32, [2]).label().probability();
     let of_soft = error_of("{csv: soft.csv, n_test: 1, classes: [a]}", &path, &[soft]);
     assert!(of_soft.contains("`data` has 1 names of the classes of `b`, expected 2, one for each class"), "{of_soft}");
+    let answer = Feature::exact("b", DType::F32, [1]).label().probability();
+    let of_answer = error_of("{csv: soft.csv, n_test: 1, classes: [a]}", &path, &[Feature::compute("a", [1]), answer]);
+    assert!(of_answer.contains("`data` has 1 names of the classes of `b`, expected 2, one for each"), "{of_answer}");
     let two = |name: &str| Feature::exact(name, DType::S32, []).below(9).label();
     let of_two = error_of("{csv: plain.csv, n_test: 1, classes: [a]}", &path, &[two("a"), two("b")]);
     assert!(of_two.contains("`classes` and 2 labels of classes, expected names by label, of `a`, `b`"), "{of_two}");
