@@ -174,7 +174,8 @@ fn what_is_not_as_the_experiment_says_is_named_by_file_record_and_feature() {
     assert_eq!(
         shapes.refused(),
         "bf16scope: shapes-00000-of-00003, record 0: feature `image/encoded`: an image of 32 × 32 pixels; expected 16 × 16\n\
-         help: say how it is made so: `resize: bicubic` or `resize: bilinear`\n"
+         help: say how it is made so under `features`, with `resize: bicubic` or `resize: bilinear`; where `data` is in \
+         memory, make it that size\n"
     );
     // A file that ends within a record.
     shapes.write("", FEATURES, "batch: 4");

@@ -226,10 +226,10 @@ mod long {
         let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // The folder names the checkpoint only after it exists.
         let about = || std::fs::read_to_string(folder.path("killed/run.json")).unwrap_or_default();
-        wait_for("checkpoint", || about().contains("killed-bf16.safetensors"));
+        wait_for("checkpoint", || about().contains("killed/checkpoint.safetensors"));
         kill("KILL", &child);
         child.wait().unwrap();
-        let position = Checkpoint::read(folder.path("checkpoints/killed-bf16.safetensors")).unwrap().position;
+        let position = Checkpoint::read(folder.path("killed/checkpoint.safetensors")).unwrap().position;
         let epochs = position.step / position.steps_per_epoch + 2;
         folder.stdout(&[
             "train",
@@ -265,10 +265,10 @@ mod long {
         let args = ["train", "all.yaml", "--epochs", "1000000", "--run", "all", "--log-every", "1"];
         let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let about = || std::fs::read_to_string(folder.path("all/run.json")).unwrap_or_default();
-        wait_for("checkpoint", || about().contains("all-bf16.safetensors"));
+        wait_for("checkpoint", || about().contains("all/checkpoint.safetensors"));
         kill("KILL", &child);
         child.wait().unwrap();
-        let position = Checkpoint::read(folder.path("checkpoints/all-bf16.safetensors")).unwrap().position;
+        let position = Checkpoint::read(folder.path("all/checkpoint.safetensors")).unwrap().position;
         let epochs = position.step / position.steps_per_epoch + 4;
         let more = ["--resume", "--epochs", &epochs.to_string()];
         folder.stdout(&[&["train", "all.yaml", "--run", "all", "--log-every", "1"], &more[..]].concat());

@@ -167,7 +167,7 @@ fn a_resumption_goes_on_in_the_folder_of_its_checkpoint() {
     drop(RunFolder::create(place.path("runs/mlp-bf16-2"), about, None).unwrap());
     let (stdout, stderr) = place.run(&["train", "mlp.yaml", "--resume"]);
     assert!(stdout.contains("\nrecorded in runs/mlp-bf16: "), "{stdout}");
-    let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\
+    let expected = "bf16scope: going on from runs/mlp-bf16/checkpoint.safetensors after step 44\n\
                     bf16scope: runs/mlp-bf16: 1 record of steps after 44 is dropped\n";
     assert_eq!(stderr, expected);
     let run = read(&path).unwrap();
@@ -182,8 +182,9 @@ fn a_resumption_goes_on_in_the_folder_of_its_checkpoint() {
         |path: &Path| -> Vec<f64> { read(path).unwrap().curves[0].points.iter().map(|point| point.value).collect() };
     assert_eq!(values(&place.path("whole")), values(&path));
     // A checkpoint whose run is not recorded starts a new folder, with a message.
+    fs::rename(path.join("checkpoint.safetensors"), place.path("alone.safetensors")).unwrap();
     fs::remove_dir_all(place.path("runs")).unwrap();
-    let (_, stderr) = place.run(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
+    let (_, stderr) = place.run(&["train", "mlp.yaml", "--resume=alone.safetensors", "--epochs", "3"]);
     assert!(
         stderr.ends_with("bf16scope: no folder records the run up to step 88: runs/mlp-bf16 begins there\n"),
         "{stderr}"

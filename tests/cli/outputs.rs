@@ -2,6 +2,7 @@
 
 use crate::train_cli::{Folder, text};
 
+use bf16scope::train::checkpoint::Place;
 use std::fs;
 
 /// A command for each output argument, with its file at the end. Their inputs do not exist: a URL is refused before
@@ -86,37 +87,161 @@ fn a_cache_and_keys_of_an_experiment_are_local_too() {
 #[test]
 fn no_run_replaces_the_checkpoint_of_another() {
     let folder = Folder::new();
-    let checkpoint = folder.path("checkpoints/mlp-bf16.safetensors");
-    folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    let checkpoint = folder.path("kept.safetensors");
+    let named = ["--checkpoint", "kept.safetensors"];
+    let train = |args: &[&'static str]| [&["train", "mlp.yaml"], &named[..], args].concat();
+    folder.stdout(&train(&["--epochs", "1"]));
     let before = fs::read(&checkpoint).unwrap();
-    let refused = "bf16scope: checkpoints/mlp-bf16.safetensors: a checkpoint is there, and this run would replace it\n\
+    let refused = "bf16scope: kept.safetensors: a checkpoint is there, and this run would replace it\n\
                    help: --resume goes on from it, --checkpoint FILE leaves it and writes to another file, --overwrite \
                    replaces it\n";
     // Before the data are read, and before any step: the data file does not exist.
     let yaml = fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     fs::write(folder.path("mlp.yaml"), yaml.replace("digits.csv.gz", "none.csv")).unwrap();
-    assert_eq!(folder.stderr(&["train", "mlp.yaml", "--seed", "1"]), refused);
+    assert_eq!(folder.stderr(&train(&["--seed", "1"])), refused);
     fs::write(folder.path("mlp.yaml"), yaml).unwrap();
-    assert_eq!(folder.stderr(&["train", "mlp.yaml", "--epochs", "0"]), refused);
-    let named = ["train", "mlp.yaml", "--checkpoint", "checkpoints/../checkpoints/mlp-bf16.safetensors"];
-    assert!(folder.stderr(&named).contains("a checkpoint is there, and this run would replace it"));
+    assert_eq!(folder.stderr(&train(&["--epochs", "0"])), refused);
+    let other_name = ["train", "mlp.yaml", "--checkpoint", "runs/../kept.safetensors"];
+    assert!(folder.stderr(&other_name).contains("a checkpoint is there, and this run would replace it"));
     // Resuming from elsewhere would overwrite it as well.
     fs::copy(&checkpoint, folder.path("other.safetensors")).unwrap();
-    assert_eq!(folder.stderr(&["train", "mlp.yaml", "--resume=other.safetensors", "--epochs", "2"]), refused);
+    assert_eq!(folder.stderr(&train(&["--resume=other.safetensors", "--epochs", "2"])), refused);
     assert_eq!(fs::read(&checkpoint).unwrap(), before);
     assert!(!folder.path("runs/mlp-bf16-2").exists());
     // Resuming it under any name is not overwriting another run.
-    folder.stdout(&["train", "mlp.yaml", "--resume=./checkpoints/mlp-bf16.safetensors", "--epochs", "2"]);
-    folder.stdout(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
+    folder.stdout(&train(&["--resume=./kept.safetensors", "--epochs", "2"]));
+    folder.stdout(&train(&["--resume", "--epochs", "3"]));
     assert_ne!(fs::read(&checkpoint).unwrap(), before);
-    let output = folder.run(&["train", "mlp.yaml", "--epochs", "1", "--overwrite"]);
+    let output = folder.run(&train(&["--epochs", "1", "--overwrite"]));
     let message = text(&output.stderr);
     assert!(output.status.success(), "{message}");
     assert!(
-        message.contains("mlp-bf16.safetensors will be replaced after the first epoch, as --overwrite says"),
+        message.contains("kept.safetensors will be replaced after the first epoch, as --overwrite says"),
         "{message}"
     );
     assert_eq!(fs::read(&checkpoint).unwrap(), before);
+}
+
+/// A rerun once replaced the one checkpoint of the experiment, or was refused.
+#[test]
+fn every_run_keeps_its_own_checkpoint() {
+    let folder = Folder::new();
+    let steps = |args: &[&str]| folder.json(&[args, &["--json"]].concat())["steps"].clone();
+    let train = |args: &[&str]| folder.run(&[&["train", "mlp.yaml"], args].concat());
+    assert!(train(&["--epochs", "1"]).status.success());
+    let first = fs::read(folder.path("runs/mlp-bf16/checkpoint.safetensors")).unwrap();
+    // With --overwrite too.
+    let again = train(&["--overwrite"]);
+    assert_eq!((again.status.code(), text(&again.stderr).as_str()), (Some(0), ""));
+    let shown = text(&again.stdout);
+    assert!(shown.contains("\ncheckpoint runs/mlp-bf16-2/checkpoint.safetensors\n"), "{shown}");
+    assert!(shown.contains("\nnext: `bf16scope eval mlp.yaml"), "{shown}");
+    assert!(fs::read(folder.path("runs/mlp-bf16/checkpoint.safetensors")).unwrap() == first, "it was replaced");
+    // An experiment is its newest run; each run is itself.
+    assert_eq!(steps(&["eval", "mlp.yaml"]), 88);
+    assert_eq!(steps(&["eval", "runs/mlp-bf16"]), 44);
+    assert_eq!(steps(&["predict", "runs/mlp-bf16-2"]), 88);
+    // A namesake in another folder is another experiment.
+    fs::create_dir(folder.path("nets")).unwrap();
+    fs::copy(folder.path("mlp.yaml"), folder.path("nets/mlp.yaml")).unwrap();
+    let none = folder.stderr(&["eval", "nets/mlp.yaml"]);
+    assert!(none.starts_with("bf16scope: runs/mlp-bf16-3/checkpoint.safetensors: no such checkpoint\n"), "{none}");
+    folder.stdout(&["train", "nets/mlp.yaml", "--epochs", "0"]);
+    assert_eq!((steps(&["eval", "nets/mlp.yaml"]), steps(&["eval", "mlp.yaml"])), (0.into(), 88.into()));
+    // A run goes on in its folder, by its name too, and from elsewhere in a new one.
+    let resumed = train(&["--resume", "--epochs", "3"]);
+    let going_on = "bf16scope: going on from runs/mlp-bf16-2/checkpoint.safetensors after step 88\n";
+    assert_eq!(text(&resumed.stderr), going_on);
+    assert!(train(&["--resume=./runs/mlp-bf16/checkpoint.safetensors", "--epochs", "2"]).status.success());
+    assert_eq!((steps(&["eval", "runs/mlp-bf16"]), steps(&["eval", "runs/mlp-bf16-2"])), (88.into(), 132.into()));
+    fs::write(folder.path("copy.safetensors"), &first).unwrap();
+    let copied = train(&["--resume=copy.safetensors", "--epochs", "2"]);
+    let message = text(&copied.stderr);
+    assert!(message.ends_with("no folder records the run up to step 44: runs/mlp-bf16-4 begins there\n"), "{message}");
+    // A run that ends before it begins leaves no folder.
+    let yaml = fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    fs::write(folder.path("mlp.yaml"), yaml.replace("hidden: [32]", "hidden: [64]")).unwrap();
+    assert!(!train(&["--resume=copy.safetensors"]).status.success());
+    assert!(!folder.path("runs/mlp-bf16-5").exists());
+}
+
+#[test]
+fn a_run_that_starts_has_a_folder_that_no_other_takes() {
+    let folder = Folder::new();
+    let starting = Place::claim(folder.path("runs/mlp-bf16/checkpoint.safetensors")).unwrap();
+    let shown = folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    assert!(shown.contains("\ncheckpoint runs/mlp-bf16-2/checkpoint.safetensors\n"), "{shown}");
+    drop(starting);
+}
+
+/// A checkpoint that is no run's own: that of a run that is not recorded, and of versions that kept one for all runs.
+#[test]
+fn a_checkpoint_outside_of_the_runs_folders_is_the_experiments_until_a_run_saves() {
+    let folder = Folder::new();
+    let before = "checkpoints/mlp-bf16.safetensors";
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1", "--no-run"]);
+    assert!(folder.path(before).exists() && !folder.path("runs").exists());
+    let refused = folder.stderr(&["train", "mlp.yaml", "--epochs", "1", "--no-run"]);
+    assert!(refused.contains("a checkpoint is there, and this run would replace it"), "{refused}");
+    let checkpoint = || folder.json(&["eval", "mlp.yaml", "--json"])["checkpoint"].clone();
+    assert_eq!(checkpoint(), before);
+    // It goes on there, recorded now.
+    let resumed = text(&folder.run(&["train", "mlp.yaml", "--resume"]).stderr);
+    assert!(resumed.starts_with(&format!("bf16scope: going on from {before} after step 44\n")), "{resumed}");
+    assert!(resumed.ends_with("no folder records the run up to step 44: runs/mlp-bf16 begins there\n"), "{resumed}");
+    assert!(!folder.path("runs/mlp-bf16/checkpoint.safetensors").exists());
+    assert_eq!(checkpoint(), before);
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
+    assert_eq!(checkpoint(), "runs/mlp-bf16-2/checkpoint.safetensors");
+    // The last that was written counts.
+    folder.stdout(&["train", "mlp.yaml", "--epochs", "1", "--no-run", "--overwrite"]);
+    assert_eq!(checkpoint(), before);
+}
+
+/// Three runs that save to one place: the first two once passed for runs with the third one's weights.
+#[test]
+fn a_run_is_not_evaluated_with_the_weights_of_another() {
+    let folder = Folder::new();
+    let named = ["--checkpoint", "shared.safetensors", "--overwrite"];
+    for (run, epochs) in [("one", "1"), ("two", "2"), ("three", "2")] {
+        let args = ["train", "mlp.yaml", "--run", run, "--epochs", epochs, "--seed", epochs];
+        folder.stdout(&[&args[..], &named].concat());
+    }
+    let record = |run: &str| {
+        let text = fs::read_to_string(folder.path(run).join("run.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["saved"].clone()
+    };
+    let hash = |run: &str| record(run)["sha256"].as_str().unwrap()[..12].to_string();
+    let refused = format!(
+        "bf16scope: shared.safetensors: the checkpoint of another run is there: one/run.json names the one after step 44 \
+         (SHA-256 {}…), and this is after step 88 (SHA-256 {}…)\n\
+         help: it has been replaced: name a copy of it with --checkpoint, if there is one; `--checkpoint \
+         shared.safetensors` takes this one\n",
+        hash("one"),
+        hash("three")
+    );
+    for command in [&["eval", "one"][..], &["predict", "one"], &["package", "one", "-o", "package"]] {
+        assert_eq!(folder.stderr(command), refused, "{command:?}");
+    }
+    assert_eq!(folder.stderr(&["train", "mlp.yaml", "--run", "one", "--resume"]), refused);
+    // The second run is the third one, to the bit, and its weights are there.
+    assert_eq!(hash("two"), hash("three"));
+    assert!(folder.stdout(&["eval", "two"]).contains("after 88 steps"));
+    let taken = folder.stdout(&["eval", "one", "--checkpoint", "shared.safetensors"]);
+    assert!(taken.contains("after 88 steps"), "{taken}");
+    // Earlier versions recorded no hash: seed, batch, precision, settings and step tell.
+    for run in ["one", "two"] {
+        let path = folder.path(run).join("run.json");
+        let mut about: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        about["saved"].as_object_mut().unwrap().remove("sha256");
+        fs::write(path, about.to_string()).unwrap();
+    }
+    assert!(folder.stderr(&["eval", "one"]).contains("the checkpoint of another run is there"));
+    assert!(folder.stdout(&["eval", "two"]).contains("after 88 steps"));
+    // The run's own copy in its folder comes before another run's in its old place.
+    fs::copy(folder.path("shared.safetensors"), folder.path("three/shared.safetensors")).unwrap();
+    folder.stdout(&["train", "mlp.yaml", "--run", "four", "--epochs", "1", "--checkpoint", named[1], named[2]]);
+    assert!(folder.stdout(&["eval", "three"]).starts_with("three/shared.safetensors in bf16: "));
 }
 
 #[test]

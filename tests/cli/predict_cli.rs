@@ -1,5 +1,6 @@
 //! `bf16scope predict` from a user's view: its predictions match the counts of `eval`, in every output format.
 
+use crate::newcomer::PNG;
 use crate::train_cli::{Folder, text};
 
 use bf16scope::data::npz::{Header, NpzReader, NpzWriter};
@@ -155,10 +156,52 @@ fn what_is_not_right_is_said_before_the_work() {
     let stderr = folder.stderr(&["predict", "mlp.yaml", "--inputs", "good.npz", "-o", "good.npz"]);
     assert!(stderr.contains("which is read, and would be lost"), "{stderr}");
     folder.write("wide.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [64]}");
-    let output = folder.run(&["predict", "wide.yaml", "--checkpoint", "checkpoints/mlp-bf16.safetensors"]);
+    let output = folder.run(&["predict", "wide.yaml", "--checkpoint", "runs/mlp-bf16/checkpoint.safetensors"]);
     assert_eq!(output.status.code(), Some(2));
     let stderr = text(&output.stderr);
     assert!(stderr.contains("the checkpoint is of another function"), "{stderr}");
+}
+
+/// It was refused: only data on the disk said how features are made of images.
+#[test]
+fn images_are_predicted_from_where_the_examples_are_arrays_of_bytes() {
+    let folder = Folder::new();
+    let npz = |name: &str, images: &[u8]| {
+        let mut npz = NpzWriter::create(folder.path(name)).unwrap();
+        let n = images.len() / 3;
+        npz.add("images", &Header::for_dtype(DType::U8, vec![n as i64, 1, 1, 3]), images).unwrap();
+        if n > 1 {
+            let labels: Vec<u8> = (0..n as i32).flat_map(|label| (label % 2).to_le_bytes()).collect();
+            npz.add("labels", &Header::for_dtype(DType::S32, vec![n as i64]), &labels).unwrap();
+        }
+        npz.finish().unwrap();
+    };
+    npz("set.npz", &[0u8, 40, 80, 120, 160, 200].repeat(4));
+    // What the PNG holds.
+    npz("pixel.npz", &[200, 10, 30]);
+    let yaml = |input: &str| {
+        format!(
+            "model: {{kind: mlp, input: {input}, n_classes: 2, hidden: [4]}}\n\
+             data: {{npz: set.npz, n_test: 2, scale: 0.00392157}}\ntrain: {{batch: 2, epochs: 1}}\n"
+        )
+    };
+    std::fs::write(folder.path("e.yaml"), yaml("[1, 1, 3]")).unwrap();
+    std::fs::create_dir(folder.path("pictures")).unwrap();
+    std::fs::write(folder.path("pictures/pixel.png"), PNG).unwrap();
+    folder.stdout(&["train", "e.yaml"]);
+    let predicted = |inputs: &str| folder.json(&["predict", "e.yaml", "--inputs", inputs, "--json"]);
+    let of_array = predicted("pixel.npz")["predictions"].clone();
+    assert_eq!(predicted("pictures/pixel.png")["predictions"], of_array);
+    let of_folder = predicted("pictures");
+    assert_eq!((&of_folder["predictions"], &of_folder["files"][0]), (&of_array, &"pixel.png".into()));
+    folder.stdout(&["package", "e.yaml", "-o", "package"]);
+    let run = folder.json(&["run", "package", "--inputs", "pictures/pixel.png", "--json"]);
+    assert_eq!(run["outputs"][0]["dims"], serde_json::json!([1, 2]));
+    // Nothing says how an image of another size would become one of this.
+    std::fs::write(folder.path("e.yaml"), yaml("[3, 1, 1]")).unwrap();
+    folder.stdout(&["train", "e.yaml"]);
+    let refused = folder.stderr(&["predict", "e.yaml", "--inputs", "pictures/pixel.png"]);
+    assert!(refused.contains("an image of 1 × 1 pixels; expected 3 × 1\nhelp: "), "{refused}");
 }
 
 /// Each output of a multi-label network is an independent yes or no: there used to be logits without probabilities.

@@ -96,7 +96,7 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
     assert_eq!(
         lines[5..],
         [
-            "checkpoint checkpoints/mlp-bf16.safetensors",
+            "checkpoint runs/mlp-bf16/checkpoint.safetensors",
             &format!(
                 "next: `bf16scope eval mlp.yaml{option}`, or train on with `bf16scope train mlp.yaml{option} --resume \
                  --epochs 4`"
@@ -107,10 +107,10 @@ fn a_run_says_what_it_does_and_leaves_a_checkpoint_to_go_on_from() {
     // The command that it suggests works, and evaluation matches training.
     let accuracy = lines[4].split(' ').nth(2).unwrap();
     let evaluation = folder.stdout(&["eval", "mlp.yaml"]);
-    let start = format!("checkpoints/mlp-bf16.safetensors in bf16: test accuracy {accuracy} %, ");
+    let start = format!("runs/mlp-bf16/checkpoint.safetensors in bf16: test accuracy {accuracy} %, ");
     assert!(evaluation.starts_with(&start) && evaluation.ends_with(", after 88 steps\n"), "{evaluation}");
     let resumed = folder.run(&["train", "mlp.yaml", "--resume", "--epochs", "3"]);
-    assert_eq!(text(&resumed.stderr), "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 88\n");
+    assert_eq!(text(&resumed.stderr), "bf16scope: going on from runs/mlp-bf16/checkpoint.safetensors after step 88\n");
     let resumed = text(&resumed.stdout);
     assert!(resumed.contains("\nepoch 3/3  loss ") && !resumed.contains("epoch 2/3"), "{resumed}");
 }
@@ -125,7 +125,7 @@ fn json_is_one_object() {
     assert_eq!((&train["seed"], &train["batch"]), (&5.into(), &64.into()));
     assert_eq!(train["epochs"].as_array().unwrap().len(), 2);
     assert_eq!(train["steps"], 2 * (1437 / 64));
-    assert_eq!(train["checkpoint"], "checkpoints/mlp-f32.safetensors");
+    assert_eq!(train["checkpoint"], "runs/mlp-f32/checkpoint.safetensors");
     let eval = folder.json(&["eval", "mlp.yaml", "--json", "--precision", "f32"]);
     assert_eq!(eval["n_examples"], 360);
     // The evaluation's batch is different, and thereby the order of some sums; no example is near a tie.
@@ -230,7 +230,7 @@ fn divergence_ends_with_the_step_and_code_2() {
         stderr.ends_with("help: f16 ends at 65504: use --precision bf16, or lower the learning rate\n"),
         "{stderr}"
     );
-    assert!(!folder.path("checkpoints/mlp-f16.safetensors").exists());
+    assert!(!folder.path("runs/mlp-f16/checkpoint.safetensors").exists());
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_processor_without_f16c_is_told_what_it_lacks() {
 fn bad_checkpoints_are_refused_and_left_as_they_are() {
     let folder = Folder::new();
     folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
-    let path = folder.path("checkpoints/mlp-bf16.safetensors");
+    let path = folder.path("runs/mlp-bf16/checkpoint.safetensors");
     let whole = std::fs::read(&path).unwrap();
     let cut = &whole[..whole.len() / 2];
     std::fs::write(&path, cut).unwrap();
@@ -258,7 +258,7 @@ fn bad_checkpoints_are_refused_and_left_as_they_are() {
         assert_eq!(
             folder.stderr(args),
             format!(
-                "bf16scope: checkpoints/mlp-bf16.safetensors: the checkpoint is cut off: {} bytes, expected {}\n\
+                "bf16scope: runs/mlp-bf16/checkpoint.safetensors: the checkpoint is cut off: {} bytes, expected {}\n\
                  help: copy it again, or go on from an earlier one; this file is left as it is\n",
                 cut.len(),
                 whole.len()
@@ -298,21 +298,23 @@ fn bad_checkpoints_are_refused_and_left_as_they_are() {
 fn a_full_disk_leaves_the_checkpoint_before() {
     let folder = Folder::new();
     folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
-    let path = folder.path("checkpoints/mlp-bf16.safetensors");
+    let path = folder.path("runs/mlp-bf16/checkpoint.safetensors");
     let before = std::fs::read(&path).unwrap();
+    let n_files = || std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+    let n_before = n_files();
     // A limit on the size of files simulates a full disk: writes beyond it fail, once its signal is ignored.
     let limit = ["sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"];
     let output =
         folder.command_by(&limit, &["train", "mlp.yaml", "--resume", "--epochs", "2", "--no-run"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let stderr = text(&output.stderr);
-    let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\
-         bf16scope: checkpoints/mlp-bf16.safetensors: cannot write the checkpoint: writing\n\
+    let expected = "bf16scope: going on from runs/mlp-bf16/checkpoint.safetensors after step 44\n\
+         bf16scope: runs/mlp-bf16/checkpoint.safetensors: cannot write the checkpoint: writing\n\
          help: make room or name another place with --checkpoint; what was there before is unchanged\n  \
          caused by: File too large (os error 27)";
     assert!(stderr.starts_with(expected), "{stderr}");
     assert!(std::fs::read(&path).unwrap() == before);
-    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file is left");
+    assert_eq!(n_files(), n_before, "no temporary file is left");
 }
 
 /// It used to be refused.
@@ -326,7 +328,7 @@ fn no_epochs_save_the_initial_state() {
         lines[4].contains("or train on with `bf16scope train mlp.yaml") && lines[4].ends_with(" --resume`"),
         "{out}"
     );
-    let path = folder.path("checkpoints/mlp-bf16.safetensors");
+    let path = folder.path("runs/mlp-bf16/checkpoint.safetensors");
     assert_eq!(Checkpoint::read(&path).unwrap().position.step, 0);
     what_a_run_without_steps_is_asked(&folder);
     folder.stdout(&["train", "mlp.yaml", "--resume"]);
@@ -391,19 +393,19 @@ fn what_is_missing_is_named() {
     );
     assert_eq!(
         folder.stderr(&["eval", "mlp.yaml"]),
-        "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint\n\
+        "bf16scope: runs/mlp-bf16/checkpoint.safetensors: no such checkpoint\n\
          help: train first, or name one with --checkpoint\n"
     );
     assert_eq!(
         folder.stderr(&["train", "mlp.yaml", "--resume"]),
         format!(
-            "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint: that is the default place, seen from {}\n\
+            "bf16scope: runs/mlp-bf16/checkpoint.safetensors: no such checkpoint: that is the default place, seen from {}\n\
              help: name the file with --resume=FILE, go to the folder that it was trained in, or leave --resume out to \
              start\n",
             folder.path("").canonicalize().unwrap().display()
         )
     );
-    assert!(!folder.path("checkpoints").exists(), "a refusal leaves nothing");
+    assert!(!folder.path("runs").exists(), "a refusal leaves nothing");
     std::fs::write(folder.path("file"), "").unwrap();
     let stderr = folder.stderr(&["train", "mlp.yaml", "--checkpoint", "file/run.safetensors"]);
     assert!(stderr.starts_with("bf16scope: file/run.safetensors: cannot write the checkpoint: making its"), "{stderr}");

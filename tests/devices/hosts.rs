@@ -97,7 +97,7 @@ fn two_hosts_train_what_one_with_all_devices_trains_and_the_first_writes() {
     let remark = text(&outputs[1].stderr);
     assert!(remark.contains("host 1 of 2: replicas 2 to 3; host 0 reports and writes"), "{remark}");
     assert_eq!(std::fs::read_dir(folder.join("runs")).unwrap().count(), 1);
-    let trained = std::fs::read(folder.join("checkpoints/digits-bf16.safetensors")).unwrap();
+    let trained = std::fs::read(folder.join("runs/digits-bf16/checkpoint.safetensors")).unwrap();
     assert!(trained == expected(folder, "1"), "the checkpoint is another");
 }
 
@@ -107,7 +107,7 @@ fn a_signal_to_one_host_stops_all_after_a_checkpoint_from_which_they_go_on() {
     let folder = folder.path();
     let args = [&TRAIN[..], &ON_TPU, &["--epochs", "4"]].concat();
     let hosts = start(folder, &args, |_| Vec::new());
-    let (saved, began) = (folder.join("checkpoints/digits-bf16.safetensors"), Instant::now());
+    let (saved, began) = (folder.join("runs/digits-bf16/checkpoint.safetensors"), Instant::now());
     while !saved.exists() {
         assert!(began.elapsed() < Duration::from_secs(100), "no checkpoint after the first epoch");
         std::thread::sleep(Duration::from_millis(2));
@@ -142,7 +142,7 @@ fn hosts_that_do_not_train_the_same_say_so_before_the_first_step() {
                         help: run the same command with the same files on each";
         assert!(message.contains(expected), "{message}");
     }
-    assert!(!folder.join("checkpoints/digits-bf16.safetensors").exists());
+    assert!(!folder.join("runs/digits-bf16/checkpoint.safetensors").exists());
     let outputs = ended(start(folder, &[&TRAIN[..], &ON_TPU, &["--devices", "1"]].concat(), |_| Vec::new()));
     for output in &outputs {
         let message = text(&output.stderr);

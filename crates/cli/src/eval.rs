@@ -24,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   bf16scope eval examples/digits.yaml
           the checkpoint that `bf16scope train examples/digits.yaml` left
-  bf16scope eval examples/digits.yaml --checkpoint checkpoints/digits-bf16.safetensors --precision f32
+  bf16scope eval examples/digits.yaml --checkpoint runs/digits-bf16/checkpoint.safetensors --precision f32
           weights trained in bf16, evaluated in f32: variables are f32 in every precision
   bf16scope eval pets.yaml --inputs others/
           on other examples with labels, of the kinds that `predict --inputs` takes; a folder has a folder for each class";

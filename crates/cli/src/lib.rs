@@ -27,6 +27,7 @@ mod as_tpu;
 mod audit;
 mod bits;
 mod cache;
+mod checkpoints;
 mod child;
 mod class_names;
 mod compile;

@@ -53,7 +53,8 @@ pub struct Args {
     #[arg(value_name = "EXPERIMENT|RUN")]
     experiment: PathBuf,
     /// The examples: an .npz, .csv or .csv.gz file of the task's features, without labels; where `data` says how features are
-    /// made of records, an image, a folder of images, TFRecords, a .tar or a .parquet [default: the experiment's test data]
+    /// made of records, an image, a folder of images, TFRecords, a .tar or a .parquet; images too where examples are bytes in
+    /// memory, with `scale` [default: the experiment's test data]
     #[arg(short, long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// Add the K best classes of each example and their probabilities

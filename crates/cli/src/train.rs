@@ -2,6 +2,7 @@
 
 pub(super) mod record;
 mod show;
+mod wanted;
 
 use std::io::IsTerminal;
 use std::num::NonZeroU32;
@@ -16,10 +17,10 @@ use signal_hook::consts::SIGTERM;
 
 use self::record::Subject;
 use self::show::Show;
+use self::wanted::{Claimed, Wanted};
 use super::as_tpu::AsArg;
 use super::child::client_of_all;
 use super::progress::{Phase, say};
-use super::trained::seen_from_here;
 use super::tune::{TuneArg, target_of};
 use super::whole::whole;
 use super::{Context, Status, again, signals};
@@ -28,10 +29,10 @@ use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Client, MAX_CPU_DEVICES, Platform};
 use bf16scope_study::MeshChoice;
 use bf16scope_tpu::read_narrow_sums;
-use bf16scope_train::checkpoint::{Checkpoint, Place, best_of};
-use bf16scope_train::experiment::{Examples, Experiment, WatchConfig, default_checkpoint};
+use bf16scope_train::checkpoint::Checkpoint;
+use bf16scope_train::experiment::{Examples, Experiment, WatchConfig};
 use bf16scope_train::resume::check_data;
-use bf16scope_train::run_folder::{ABOUT, CHECKPOINT, RunFolder, read_watched};
+use bf16scope_train::run_folder::read_watched;
 use bf16scope_train::watch::WatchRecord;
 use bf16scope_train::{
     Data, Initialization, MAX_REPLICAS, Mesh, Resumption, RunPlan, Session, Spec, SumOf, Summary, TrainError,
@@ -46,7 +47,7 @@ Examples:
           the same network through the same code, in f32
   bf16scope train examples/digits.yaml --resume --epochs 20
           continue from the checkpoint, up to epoch 20
-  bf16scope train examples/digits.yaml --initialize-from checkpoints/digits-f32.safetensors
+  bf16scope train examples/digits.yaml --initialize-from runs/digits-f32/checkpoint.safetensors
           a fresh run that starts from those weights
   bf16scope train examples/digits.yaml --tune tpu-v2
           on this CPU, the program that `compile --target tpu-v2` compiles
@@ -85,14 +86,14 @@ pub struct Args {
     /// Seed of initial values and of the order of examples, instead of the experiment's
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Where checkpoints go [default: checkpoints/EXPERIMENT-PRECISION.safetensors; with --run DIR
-    /// DIR/checkpoint.safetensors]
+    /// Where checkpoints go [default: checkpoint.safetensors in the folder of the run; with --no-run
+    /// checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     /// Replace an existing checkpoint other than the one that --resume continues from
     #[arg(long)]
     overwrite: bool,
-    /// Continue from the default checkpoint, from that of the run that --run names, or from FILE
+    /// Continue from the checkpoint of the experiment's newest run, from that of the run that --run names, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
     /// Start from these weights: a checkpoint, .npz, safetensors or another file that `bf16scope weights` reads, instead of the
@@ -197,7 +198,7 @@ impl Args {
     fn open_record(
         &self,
         (experiment, session, client): (&Experiment, &Session, &Client),
-        resumed: Option<&(PathBuf, Checkpoint)>,
+        (resumed, folder): (Option<&(PathBuf, Checkpoint)>, Option<&Path>),
         show: &mut Show<'_>,
     ) -> anyhow::Result<()> {
         let subject = Subject {
@@ -208,6 +209,7 @@ impl Args {
             device: &format!("{}{}", self.device.name(), self.as_tpu.again()),
             tune: &self.tune.again(),
             resumed,
+            folder,
             initialized_from: self.initialized_from(),
         };
         show.record = self.record.open(&subject, &mut |line| show.say(line))?;
@@ -240,7 +242,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let phase = Phase::begin(format!("compiling the training step of {}", args.experiment.display()), context.quiet);
     let opened = args.open((&experiment, data), &wanted, context)?;
     let Opened { platform, client, mut session, begun, initialization, host, n_hosts } = opened;
-    let (Begun { place, resumed }, is_first) = (begun, host == 0);
+    let (Begun { claimed: Claimed { place, folder, left: _left }, resumed }, is_first) = (begun, host == 0);
     let mesh = experiment.mesh.mesh;
     let rounded = match mesh.n_devices() > 1 && mesh.sum == SumOf::F32 {
         true => rounded_sums(&session, mesh.model.get())?,
@@ -259,7 +261,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         None => {}
     }
     if is_first {
-        args.open_record((&experiment, &session, &client), resumed.as_ref(), &mut show)?;
+        args.open_record((&experiment, &session, &client), (resumed.as_ref(), folder.as_deref()), &mut show)?;
     }
     let run = show.record.as_ref().map(|record| record.path().to_path_buf());
     let plan = RunPlan { is_validated: examples.validation.is_some(), ..experiment.train.plan(place) };
@@ -310,7 +312,7 @@ fn begin(
 /// The start of a run on this host.
 struct Begun {
     /// Where it saves, on the first host.
-    place: Option<Place>,
+    claimed: Claimed,
     /// The checkpoint to resume.
     resumed: Option<(PathBuf, Checkpoint)>,
 }
@@ -318,13 +320,16 @@ struct Begun {
 impl Begun {
     fn new(args: &Args, wanted: &Wanted, is_first: bool) -> anyhow::Result<Begun> {
         // Claimed before anything is read from there: another run could still be replacing it.
-        let place = is_first.then(|| Place::claim(&wanted.path)).transpose()?;
+        let claimed = match is_first {
+            true => wanted.claim()?,
+            false => Claimed::default(),
+        };
         if is_first {
             wanted.check_free(args)?;
         }
         let from = args.resume.as_ref().map(|from| from.clone().unwrap_or_else(|| wanted.path.clone()));
         let resumed = from.map(|from| Checkpoint::read(&from).map(|checkpoint| (from, checkpoint))).transpose()?;
-        Ok(Begun { place, resumed })
+        Ok(Begun { claimed, resumed })
     }
 
     /// Checks that a run of `spec` on `data` may resume its checkpoint.
@@ -348,13 +353,6 @@ fn rounded_sums(session: &Session, n_partitions: u32) -> anyhow::Result<Option<S
             Ok(None)
         }
     }
-}
-
-/// The path for checkpoints.
-struct Wanted {
-    path: PathBuf,
-    /// Why there, unless the user chose it.
-    why: Option<String>,
 }
 
 impl Args {
@@ -447,77 +445,6 @@ impl Args {
             true => Ok(Platform::cpu_devices(n)?),
             false => Ok(self.device.clone()),
         }
-    }
-
-    /// The path of --checkpoint; when resuming the run of --run, the path of its last checkpoint; otherwise the
-    /// default.
-    fn wanted(&self) -> anyhow::Result<Wanted> {
-        if let Some(path) = &self.checkpoint {
-            return Ok(Wanted { path: path.clone(), why: None });
-        }
-        let Some(run) = self.record.run() else {
-            let default = default_checkpoint(&self.experiment, self.precision);
-            return Ok(Wanted { path: default, why: Some("that is the default place".to_string()) });
-        };
-        let default = run.join(CHECKPOINT);
-        if self.resume != Some(None) || !run.exists() {
-            return Ok(Wanted { path: default, why: Some("that is the place of its run".to_string()) });
-        }
-        let about = run.join(ABOUT);
-        Ok(match RunFolder::last_checkpoint(run) {
-            Some(saved) => {
-                RunFolder::check_trusted(run, "name the run's checkpoint yourself: --checkpoint FILE")?;
-                let why = format!("{} names it as the last of its run", about.display());
-                Wanted { path: PathBuf::from(saved.path), why: Some(why) }
-            }
-            None => {
-                let why = format!("that is the default place, and {} names no other", about.display());
-                Wanted { path: default, why: Some(why) }
-            }
-        })
-    }
-}
-
-impl Wanted {
-    /// Refuses to overwrite a checkpoint that the run does not resume, unless requested: it may be the only result of
-    /// another run.
-    fn check_free(&self, args: &Args) -> anyhow::Result<()> {
-        let same = |from: &PathBuf| *from == self.path || from.canonicalize().ok() == self.path.canonicalize().ok();
-        let goes_on = args.resume.as_ref().is_some_and(|from| from.as_ref().is_none_or(same));
-        if goes_on || args.overwrite || !Place::holds_checkpoint(&self.path) {
-            return Ok(());
-        }
-        bail!(
-            "{}: a checkpoint is there, and this run would replace it\nhelp: --resume goes on from it, --checkpoint FILE leaves it \
-             and writes to another file, --overwrite replaces it",
-            self.path.display()
-        )
-    }
-
-    /// Refuses to overwrite the best checkpoint of another run.
-    fn check_best_free(&self, args: &Args, experiment: &Experiment) -> anyhow::Result<()> {
-        let best = best_of(&self.path);
-        let is_kept = experiment.train.keep_best.is_some() && args.resume.is_none() && !args.overwrite;
-        if !is_kept || !Place::holds_checkpoint(&best) {
-            return Ok(());
-        }
-        bail!(
-            "{}: the best checkpoint of another run is there, and `keep_best` would replace it\nhelp: --checkpoint FILE writes \
-             elsewhere, --overwrite replaces it",
-            best.display()
-        )
-    }
-
-    /// The error for a checkpoint that should be resumed and does not exist.
-    fn check_there(&self, from: &Path) -> anyhow::Result<()> {
-        let Some(why) = self.why.as_ref().filter(|_| *from == self.path && !from.exists()) else { return Ok(()) };
-        let seen = seen_from_here(from);
-        let help = if seen.is_empty() { "" } else { ", go to the folder that it was trained in" };
-        bail!(
-            "{}: no such checkpoint: {why}{seen}\nhelp: name the file with --resume=FILE{help}, or leave --resume out to \
-             start",
-            from.display()
-        )
     }
 }
 

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::Context;
 use super::as_tpu::AsArg;
 use super::child::client;
 use super::tune::{TuneArg, target_of};
+use super::{Context, checkpoints};
 use bf16scope_model::graph::Precision;
 use bf16scope_model::task::Task;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Client, Platform};
 use bf16scope_train::Resumption;
 use bf16scope_train::checkpoint::{Checkpoint, best_of};
-use bf16scope_train::experiment::{Experiment, default_checkpoint};
+use bf16scope_train::experiment::Experiment;
 use bf16scope_train::run_folder::{ABOUT, About, EXPERIMENT, RunFolder};
 
 /// Arguments for how `eval` and `predict` run a trained network.
@@ -60,7 +60,7 @@ pub(super) struct WhichArgs {
     /// Precision of the network: bf16, f32 or f16 [default: bf16; for a run's folder the run's]
     #[arg(long, value_name = "PRECISION")]
     precision: Option<Precision>,
-    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors; for a run's folder the run's last]
+    /// The checkpoint [default: the last of the experiment's newest run; for a run's folder the run's last]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     /// Take the checkpoint of the best epoch, which `keep_best` saved, instead of the last
@@ -88,7 +88,7 @@ impl WhichArgs {
     pub(super) fn read(&self, named: &Path) -> anyhow::Result<TrainedExperiment> {
         if !named.is_dir() {
             let precision = self.precision.unwrap_or(Precision::Bf16);
-            let last = default_checkpoint(named, precision);
+            let last = checkpoints::newest(named, precision);
             let checkpoint = match &self.checkpoint {
                 Some(path) => path.clone(),
                 None if self.best => best_of(&last),
@@ -122,7 +122,7 @@ impl WhichArgs {
     }
 }
 
-/// The last checkpoint of a run, or its best: at its original path, or in the run's folder if that has been moved.
+/// The last checkpoint of a run, or its best.
 fn checkpoint_of(run: &Path, about: &About, is_best: bool) -> anyhow::Result<PathBuf> {
     let saved = if is_best { &about.best } else { &about.saved };
     let Some(saved) = saved else {
@@ -132,9 +132,7 @@ fn checkpoint_of(run: &Path, about: &About, is_best: bool) -> anyhow::Result<Pat
         };
         bail!("{}: the run has saved {what}\nhelp: {help}", run.display())
     };
-    let path = PathBuf::from(&saved.path);
-    let moved = path.file_name().map(|name| run.join(name)).filter(|moved| !path.exists() && moved.exists());
-    let place = moved.unwrap_or(path);
+    let place = checkpoints::of_run(run, about, saved)?;
     if place.is_relative() && !place.exists() {
         bail!(
             "{}: no such checkpoint: {} names it{}\nhelp: name the file with --checkpoint, or go to the folder that it was \
@@ -218,7 +216,7 @@ mod tests {
     fn a_run_that_is_seen_from_another_folder_says_where_its_paths_begin() {
         let run = tempfile::tempdir().unwrap();
         let (shown, here) = (run.path().display(), std::env::current_dir().unwrap());
-        let saved = Saved { path: "nowhere/mlp.safetensors".to_string(), step: 1 };
+        let saved = Saved { path: "nowhere/mlp.safetensors".to_string(), step: 1, sha256: None };
         let about = About { saved: Some(saved), ..About::default() };
         assert_eq!(
             checkpoint_of(run.path(), &about, false).unwrap_err().to_string(),

@@ -110,6 +110,17 @@ impl FromStr for Settings {
     }
 }
 
+/// What the header of a checkpoint says: which one it is, without its arrays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckpointHead {
+    /// The hash of the file, as its header has it.
+    pub sha256: String,
+    /// The position in training.
+    pub position: Position,
+    /// The settings of its run.
+    pub settings: Settings,
+}
+
 /// The contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
@@ -223,9 +234,17 @@ impl Checkpoint {
     /// # Errors
     /// When the file is missing, its header is truncated or not a checkpoint's, or it is of another version.
     pub fn read_position(path: impl AsRef<Path>) -> Result<Position, CheckpointError> {
+        Ok(Checkpoint::read_head(path)?.position)
+    }
+
+    /// The header of a checkpoint. The arrays are not read, and the hash is not verified.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read_position`].
+    pub fn read_head(path: impl AsRef<Path>) -> Result<CheckpointHead, CheckpointError> {
         let path = path.as_ref();
         let (mut file, n_bytes) = open(path)?;
-        file::read_position(path, &mut file, n_bytes)
+        file::read_head(path, &mut file, n_bytes)
     }
 
     /// Reads a checkpoint from the bytes of the file `path`, which is named in errors only.
@@ -345,6 +364,22 @@ mod tests {
         let zeros = Array { shape: ArrayShape::new(DType::F32, [64, 64]), bytes: vec![0; 4 * 64 * 64] };
         let large = Checkpoint { variables: [("large".to_string(), zeros)].into(), ..checkpoint() };
         assert_eq!(Checkpoint::from_bytes(path(), &large.to_bytes(path()).unwrap()).unwrap(), large);
+    }
+
+    #[test]
+    fn a_head_tells_checkpoints_of_one_step_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.safetensors");
+        let head = |checkpoint: Checkpoint| {
+            checkpoint.write(&path).unwrap();
+            Checkpoint::read_head(&path).unwrap()
+        };
+        let one = head(checkpoint());
+        assert_eq!((&one.position, &one.settings), (&checkpoint().position, &checkpoint().settings));
+        assert_eq!(head(checkpoint()), one);
+        let variables = [("scalar".to_string(), array(DType::BF16, &[]))].into();
+        let other = head(Checkpoint { variables, ..checkpoint() });
+        assert!(other.position == one.position && other.sha256 != one.sha256);
     }
 
     #[test]

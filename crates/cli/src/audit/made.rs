@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::SAYS_EVERY;
 use crate::Context;
 use crate::as_tpu::AsArg;
+use crate::checkpoints;
 use crate::child::{LimitArgs, client_of_all};
 use crate::progress::{bar, say};
 use crate::train::record::plugin;
@@ -19,9 +20,9 @@ use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Client, Platform};
 use bf16scope_study::MeshChoice;
-use bf16scope_train::experiment::{Examples, Experiment, default_checkpoint};
+use bf16scope_train::experiment::{Examples, Experiment};
 use bf16scope_train::replay::{ReplayFrom, newest_before, state_at};
-use bf16scope_train::run_folder::{self, About, EXPERIMENT, Run, RunFolder, Start};
+use bf16scope_train::run_folder::{self, ABOUT, About, CHECKPOINT, EXPERIMENT, Run, RunFolder, Start};
 use bf16scope_train::watch::WatchRecord;
 use bf16scope_train::{
     Narrowed, Session, StepInF32, StepsPerCall, interval_of, narrow, step_in_f32, step_with_gradients_in_f32,
@@ -97,7 +98,10 @@ impl Recorded {
             ),
             (true, None) => Some(asked.file.to_path_buf()),
             (false, Some(run)) => Some(run.to_path_buf()),
-            (false, None) => newest(asked.file, asked.precision.unwrap_or(Precision::Bf16)),
+            (false, None) => {
+                let precision = asked.precision.unwrap_or(Precision::Bf16);
+                RunFolder::newest(asked.file, precision.name(), |folder| folder.join(ABOUT).exists())
+            }
         };
         let Some(folder) = folder else { return Recorded::of_experiment(asked) };
         let run = run_folder::read(&folder)?;
@@ -122,11 +126,15 @@ impl Recorded {
             experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
         }
         let path = PathBuf::from(&about.experiment);
-        let named = asked
-            .checkpoint
-            .map(Path::to_path_buf)
-            .or_else(|| about.saved.as_ref().map(|saved| PathBuf::from(&saved.path)));
-        let checkpoint = named.unwrap_or_else(|| default_checkpoint(&path, precision));
+        let checkpoint = match (asked.checkpoint, &about.saved) {
+            (Some(path), _) => path.to_path_buf(),
+            // Without its checkpoint a run is repeated from its beginning.
+            (None, Some(saved)) => checkpoints::of_run(&folder, about, saved).unwrap_or_else(|error| {
+                tracing::warn!("{error}");
+                folder.join(CHECKPOINT)
+            }),
+            (None, None) => folder.join(CHECKPOINT),
+        };
         let device = about.starts.last().map_or("", |start| start.device.as_str());
         let arithmetic =
             match device.split_once(" --as ") {
@@ -142,7 +150,8 @@ impl Recorded {
     fn of_experiment(asked: &Asked<'_>) -> anyhow::Result<Recorded> {
         let experiment = Experiment::read(asked.file)?;
         let precision = asked.precision.unwrap_or(Precision::Bf16);
-        let checkpoint = asked.checkpoint.map_or_else(|| default_checkpoint(asked.file, precision), Path::to_path_buf);
+        let newest = || checkpoints::newest(asked.file, precision);
+        let checkpoint = asked.checkpoint.map_or_else(newest, Path::to_path_buf);
         let (path, arithmetic) = (asked.file.to_path_buf(), AsArg::new(None));
         Ok(Recorded { experiment, path, run: None, precision, checkpoint, arithmetic })
     }
@@ -159,15 +168,6 @@ impl Recorded {
         let curve = self.run.as_ref()?.curves.iter().find(|curve| curve.name == "loss")?;
         curve.points.last().map(|point| point.step)
     }
-}
-
-/// The newest run of an experiment among the default names of `train`.
-fn newest(experiment: &Path, precision: Precision) -> Option<PathBuf> {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let (own, name) = (absolute(experiment), experiment.file_stem()?.to_string_lossy());
-    let is_of =
-        |about: &About| about.precision == precision.to_string() && absolute(Path::new(&about.experiment)) == own;
-    RunFolder::latest(&Path::new("runs").join(format!("{name}-{precision}")), is_of)
 }
 
 /// The number of devices in a run's settings, if recorded.

@@ -49,6 +49,8 @@ pub(super) struct Subject<'a> {
     /// The value of `--tune`.
     pub(super) tune: &'a str,
     pub(super) resumed: Option<&'a (PathBuf, Checkpoint)>,
+    /// The folder that its checkpoint is in, if its name is a default one.
+    pub(super) folder: Option<&'a Path>,
     /// The value of `--initialize-from`.
     pub(super) initialized_from: Option<&'a Path>,
 }
@@ -65,6 +67,11 @@ impl RecordArgs {
     /// The folder in --run.
     pub(super) fn run(&self) -> Option<&Path> {
         self.run.as_deref()
+    }
+
+    /// Whether the run is recorded.
+    pub(super) fn records(&self) -> bool {
+        !self.no_run
     }
 
     /// Opens the folder, and reports remarks on it.
@@ -95,25 +102,19 @@ impl RecordArgs {
             best: None,
         };
         let experiment = resolved(subject)?;
-        let name = subject.path.file_stem().unwrap_or_default().to_string_lossy();
-        let default = Path::new("runs").join(format!("{name}-{}", spec.precision));
-        let Some((from, _)) = subject.resumed else {
-            return Ok(match &self.run {
-                Some(path) => RunFolder::create(path, about, Some(&experiment))?,
-                None => RunFolder::create_next(&default, &about, Some(&experiment))?,
-            });
+        let default = RunFolder::first_of(subject.path, spec.precision.name());
+        let chosen = self.run.as_deref().or(subject.folder);
+        let create = |about| match chosen {
+            Some(path) => RunFolder::create(path, about, Some(&experiment)),
+            None => RunFolder::create_next(&default, &about, Some(&experiment)),
         };
-        let saved = Saved { path: from.display().to_string(), step };
-        let before = match &self.run {
-            Some(path) if !path.exists() => None,
-            Some(path) => Some(path.clone()),
-            None => RunFolder::of_checkpoint(&default, &saved),
+        let Some((from, _)) = subject.resumed else { return Ok(create(about)?) };
+        let before = match chosen {
+            Some(path) => RunFolder::holds_run(path).then(|| path.to_path_buf()),
+            None => RunFolder::of_checkpoint(&default, &saved(from, step)),
         };
         let Some(before) = before else {
-            let folder = match &self.run {
-                Some(path) => RunFolder::create(path, about, Some(&experiment))?,
-                None => RunFolder::create_next(&default, &about, Some(&experiment))?,
-            };
+            let folder = create(about)?;
             say(&format!("no folder records the run up to step {step}: {} begins there", folder.path().display()));
             return Ok(folder);
         };
@@ -125,6 +126,12 @@ impl RecordArgs {
         }
         Ok(folder)
     }
+}
+
+/// The record of a checkpoint that lies at a path.
+fn saved(path: &Path, step: u64) -> Saved {
+    let sha256 = Checkpoint::read_head(path).ok().map(|head| head.sha256);
+    Saved { path: path.display().to_string(), step, sha256 }
 }
 
 /// The plugin's library, and its version.
@@ -197,10 +204,10 @@ impl Recorder {
     pub(super) fn event(&mut self, event: &Event<'_>) -> anyhow::Result<()> {
         match event {
             Event::Saved { path, step } => {
-                self.folder.saved(Saved { path: path.display().to_string(), step: *step })?;
+                self.folder.saved(saved(path, *step))?;
             }
             Event::Best { path, step, .. } => {
-                self.folder.best(Saved { path: path.display().to_string(), step: *step })?;
+                self.folder.best(saved(path, *step))?;
             }
             Event::Watched(record) => {
                 let line = serde_json::to_string(record).context("a look without a JSON form")?;

@@ -10,12 +10,12 @@ use super::Args;
 use super::record::Recorder;
 use crate::progress::{bar, say};
 use crate::report::grouped;
-use crate::{Context, StdoutClosed, again, values};
+use crate::{Context, StdoutClosed, again, checkpoints, values};
 use bf16scope_hlo::DType;
 use bf16scope_model::graph::{Precision, Storage};
 use bf16scope_pjrt::Platform;
 use bf16scope_train::checkpoint::Checkpoint;
-use bf16scope_train::experiment::{Examples, Experiment, TrainConfig, default_checkpoint};
+use bf16scope_train::experiment::{Examples, Experiment, TrainConfig};
 use bf16scope_train::run_folder::CHECKPOINT;
 use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies, anomalies_of_last, telling_steps};
 use bf16scope_train::{EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
@@ -382,7 +382,7 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         // An evaluation runs on one device.
         let of_one = if args.device.n_devices().is_some() { "" } else { &device };
         let in_run = args.record.run().map(|run| run.join(CHECKPOINT));
-        let is_default = *path == in_run.unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+        let is_default = *path == in_run.unwrap_or_else(|| checkpoints::newest(&args.experiment, args.precision));
         let place = again::option("--checkpoint", (!is_default).then_some(path));
         let (name, tune) = (again::word(&args.experiment), args.tune.again());
         let run = again::option("--run", args.record.run());

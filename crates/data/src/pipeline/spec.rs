@@ -267,7 +267,8 @@ impl FeatureSpec {
         if self.resize.is_none() && [window.height, window.width] != size {
             let Window { height, width, .. } = window;
             let message = format!("an image of {height} × {width} pixels; expected {} × {}", size[0], size[1]);
-            let help = "say how it is made so: `resize: bicubic` or `resize: bilinear`";
+            let help = "say how it is made so under `features`, with `resize: bicubic` or `resize: bilinear`; where `data` \
+                        is in memory, make it that size";
             return Err(DataError::new(DataErrorKind::Mismatch, DataPlace::Nowhere, message).help(help));
         }
         let is_flipped = self.random_flip && draw.is_some_and(flips);

@@ -11,7 +11,9 @@
 //! The hash is SHA-256 because the crate is a dependency already, because CPUs have instructions that make it faster
 //! than a disk, and because anyone can check it with `sha256sum`.
 
-use super::{Array, Checkpoint, CheckpointError, DataIdentity, Fault, FunctionHash, Position, Settings, VERSION};
+use super::{
+    Array, Checkpoint, CheckpointError, CheckpointHead, DataIdentity, Fault, FunctionHash, Position, Settings, VERSION,
+};
 use crate::callback_state::CallbackState;
 use bf16scope_data::weights::safetensors::header::{
     self, FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, MakeError, NO_HASH, OURS,
@@ -150,8 +152,8 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
     Ok(checkpoint)
 }
 
-/// Reads the position from the header of a checkpoint of `n_bytes`; `path` appears in errors only.
-pub(super) fn read_position(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<Position, CheckpointError> {
+/// Reads the header of a checkpoint of `n_bytes`; `path` appears in errors only.
+pub(super) fn read_head(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<CheckpointHead, CheckpointError> {
     let foreign = |why: String| CheckpointError::Foreign { path: path.to_path_buf(), why };
     let header = Header::read(n_bytes, |n| {
         let mut bytes = vec![0; n];
@@ -164,7 +166,7 @@ pub(super) fn read_position(path: &Path, reader: &mut impl Read, n_bytes: u64) -
         return Err(CheckpointError::Version { path: path.to_path_buf(), found: version.version });
     }
     let ours: OurHeader = serde_json::from_str(text).map_err(|error| foreign(error.to_string()))?;
-    Ok(ours.position)
+    Ok(CheckpointHead { sha256: ours.sha256, position: ours.position, settings: ours.settings })
 }
 
 /// Other formats that store variables, by their first bytes; read as a header's length, each exceeds [`MAX_BYTES`].

@@ -688,8 +688,8 @@ fn of_files(task: &dyn Task) -> Vec<Feature> {
     task.features().into_iter().filter(|feature| feature.random.is_none()).collect()
 }
 
-/// The default checkpoint of the experiment at `path`: `checkpoints/NAME-PRECISION.safetensors` in the current
-/// directory.
+/// The checkpoint of a run of the experiment at `path` that no folder records: `checkpoints/NAME-PRECISION.safetensors`
+/// in the current directory. Other runs have theirs in their folders.
 pub fn default_checkpoint(path: &Path, precision: Precision) -> PathBuf {
     // The name byte by byte: two names that are displayed alike (`\xff` and `\xfe`) are two experiments.
     let mut name = path.file_stem().unwrap_or_default().to_os_string();

@@ -55,6 +55,20 @@ pub struct Saved {
     pub path: String,
     /// Its step.
     pub step: u64,
+    /// The hash in its header, by which it is known if another run replaces it; earlier versions recorded none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+impl Saved {
+    /// Whether both are the same checkpoint, as far as both are known.
+    pub fn is_same(&self, other: &Saved) -> bool {
+        let is_same_hash = match (&self.sha256, &other.sha256) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        };
+        is_same_hash && self.path == other.path && self.step == other.step
+    }
 }
 
 impl Start {
@@ -117,8 +131,8 @@ mod tests {
             batch: 32,
             settings: r#"{"model":{"kind":"mlp"}}"#.to_string(),
             starts: vec![Start::now(0, "cpu", "xla-cpu-pjrt 0.0.1"), Start::default()],
-            saved: Some(Saved { path: "x".to_string(), step: 44 }),
-            best: Some(Saved { path: "x-best".to_string(), step: 22 }),
+            saved: Some(Saved { path: "x".to_string(), step: 44, sha256: Some("ab".to_string()) }),
+            best: Some(Saved { path: "x-best".to_string(), step: 22, sha256: None }),
         };
         about.write(folder.path()).unwrap();
         assert_eq!(About::read(folder.path()).unwrap(), about);

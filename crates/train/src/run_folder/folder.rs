@@ -1,10 +1,11 @@
 //! Writes the folder of a run.
 
 use super::about::{About, Saved};
+use super::entries::check_empty;
 use super::events::Histogram;
 use super::metrics::{self, Record};
 use super::watched::{Watched, drop_later};
-use super::{ABOUT, CHECKPOINT, EVENTS, EXPERIMENT, METRICS, RunError, events};
+use super::{ABOUT, EVENTS, EXPERIMENT, METRICS, RunError, events};
 use bf16scope_files as files;
 use fs4::fs_std::FileExt as _;
 use std::fs::{self, File, OpenOptions};
@@ -64,21 +65,6 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// As [`create`](RunFolder::create), in a new folder: `path` if it is free, or else the first free one of `path-2`,
-    /// `path-3` and so on, after the last existing one.
-    ///
-    /// # Errors
-    /// Errors of the system.
-    pub fn create_next(path: &Path, about: &About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
-        let mut number = numbered(path).last().map_or(1, |(number, _)| number + 1);
-        loop {
-            match RunFolder::create(nth(path, number), about.clone(), experiment) {
-                Err(RunError::Exists { .. } | RunError::Taken { .. } | RunError::Busy { .. }) => number += 1,
-                result => return result,
-            }
-        }
-    }
-
     /// Resumes the run of a folder after `step` updates. Records of later steps are dropped, and so is a truncated
     /// record. `about` and `experiment` replace the old ones, except for the starts and the checkpoint, which are kept.
     ///
@@ -126,19 +112,6 @@ impl RunFolder {
         let folder = RunFolder { path, about, metrics, events, watched, last };
         folder.describe(experiment)?;
         Ok((folder, Resumed { n_dropped }))
-    }
-
-    /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` whose last checkpoint is
-    /// `saved`.
-    pub fn of_checkpoint(path: &Path, saved: &Saved) -> Option<PathBuf> {
-        RunFolder::latest(path, |about| about.saved.as_ref() == Some(saved))
-    }
-
-    /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` whose description meets
-    /// a condition.
-    pub fn latest(path: &Path, is_of: impl Fn(&About) -> bool) -> Option<PathBuf> {
-        let is_of = |path: &PathBuf| About::read(path).is_ok_and(|about| is_of(&about));
-        numbered(path).into_iter().rev().map(|(_, path)| path).find(is_of)
     }
 
     /// The description of the run in `path`.
@@ -276,52 +249,6 @@ impl Growing {
     }
 }
 
-fn check_empty(path: &Path) -> Result<(), RunError> {
-    if [ABOUT, METRICS].iter().any(|name| path.join(name).exists()) {
-        return Err(RunError::Exists { path: path.to_path_buf() });
-    }
-    let entries = fs::read_dir(path).map_err(RunError::io(path, "list the folder"))?;
-    // A run that starts holds the lock of its checkpoint already.
-    let lock = format!(".{CHECKPOINT}.lock");
-    let is_lock = |entry: &io::Result<fs::DirEntry>| entry.as_ref().is_ok_and(|entry| entry.file_name() == *lock);
-    let mut entries = entries.filter(|entry| !is_lock(entry));
-    match entries.next() {
-        None => Ok(()),
-        Some(entry) => {
-            let entry = entry.map_err(RunError::io(path, "list the folder"))?;
-            Err(RunError::Taken { path: path.to_path_buf(), found: entry.file_name().to_string_lossy().into_owned() })
-        }
-    }
-}
-
-/// The `number`th folder; the first is `path` itself.
-fn nth(path: &Path, number: u64) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    if number > 1 {
-        name.push(format!("-{number}"));
-    }
-    path.with_file_name(name)
-}
-
-/// The existing folders of this name, with their numbers.
-fn numbered(path: &Path) -> Vec<(u64, PathBuf)> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let number = |file_name: &str| match file_name.strip_prefix(&name)? {
-        "" => Some(1),
-        rest => {
-            let digits = rest.strip_prefix('-')?;
-            let number = digits.parse().ok().filter(|number| *number > 1)?;
-            (digits == u64::to_string(&number)).then_some(number)
-        }
-    };
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| number(entry.file_name().to_str()?));
-    let mut folders: Vec<(u64, PathBuf)> = numbers.map(|number| (number, nth(path, number))).collect();
-    folders.sort();
-    folders
-}
-
 /// A new event file, which TensorBoard reads after the existing ones.
 fn new_events(folder: &Path, start: Option<u64>) -> Result<Growing, RunError> {
     let seconds_of = |name: &str| name.split_once("tfevents.")?.1.split('.').next()?.parse::<u64>().ok();
@@ -381,7 +308,7 @@ mod tests {
             folder.scalars(step, &[("loss", 1.0 / step as f64), ("lr", 0.5)]).unwrap();
         }
         folder.scalars(6, &[("test/loss", f64::NAN)]).unwrap();
-        folder.saved(Saved { path: "c".to_string(), step: 4 }).unwrap();
+        folder.saved(Saved { path: "c".to_string(), step: 4, sha256: None }).unwrap();
         let error = RunFolder::resume(&path, 4, about(4), None).unwrap_err();
         assert!(error.to_string().starts_with(&format!("{}: another process is recording", path.display())), "{error}");
         drop(folder);
@@ -399,7 +326,7 @@ mod tests {
         assert_eq!(run.curves.len(), 2, "{:?}", run.curves);
         let described = run.about.unwrap();
         assert_eq!(described.starts.iter().map(|start| start.step).collect::<Vec<_>>(), [0, 4]);
-        assert_eq!(described.saved, Some(Saved { path: "c".to_string(), step: 4 }));
+        assert_eq!(described.saved, Some(Saved { path: "c".to_string(), step: 4, sha256: None }));
         assert_eq!(fs::read_to_string(path.join(EXPERIMENT)).unwrap(), "model: {}\n");
         // TensorBoard's files have the same values, in f32.
         assert_eq!(n_event_files(&path), 2);
@@ -438,27 +365,6 @@ mod tests {
             error.contains("b: there is no metrics.jsonl, so there is no run to continue\nhelp: name the folder"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn new_runs_are_numbered_and_found_by_their_checkpoint() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("net.v1-f32");
-        let name = |folder: &RunFolder| folder.path().file_name().unwrap().to_str().unwrap().to_string();
-        let saved = |step| Saved { path: "c".to_string(), step };
-        let mut first = RunFolder::create_next(&path, &about(0), None).unwrap();
-        first.saved(saved(88)).unwrap();
-        let second = RunFolder::create_next(&path, &about(0), None).unwrap();
-        assert_eq!((name(&first), name(&second)), ("net.v1-f32".to_string(), "net.v1-f32-2".to_string()));
-        // The second run has saved nothing: the checkpoint is still the first run's.
-        assert_eq!(RunFolder::of_checkpoint(&path, &saved(88)), Some(path.clone()));
-        assert_eq!(RunFolder::of_checkpoint(&path, &saved(44)), None);
-        fs::create_dir(home.path().join("net.v1-f32-07")).unwrap();
-        fs::create_dir(home.path().join("net.v1-f32-9")).unwrap();
-        let mut tenth = RunFolder::create_next(&path, &about(0), None).unwrap();
-        assert_eq!(name(&tenth), "net.v1-f32-10");
-        tenth.saved(saved(88)).unwrap();
-        assert_eq!(RunFolder::of_checkpoint(&path, &saved(88)), Some(tenth.path().to_path_buf()));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!   metrics.jsonl             the scalars: one JSON object for each recorded step
 //!   watch.jsonl               what the numbers of each layer looked like, where the run is watched
 //!   events.out.tfevents.…     scalars, and histograms of looks, for TensorBoard
+//!   checkpoint.safetensors    its last checkpoint, unless the caller has another place for it
 //! ```
 //!
 //! [`RunFolder`] writes one and [`read()`] reads one; a folder of another program with only TensorBoard's event files
@@ -17,10 +18,12 @@
 //! This module draws no plots, and knows neither models nor devices.
 
 mod about;
+mod entries;
 mod error;
 mod events;
 mod folder;
 mod metrics;
+mod names;
 mod read;
 mod watched;
 
@@ -37,9 +40,9 @@ pub const ABOUT: &str = "run.json";
 pub const EXPERIMENT: &str = "experiment.yaml";
 /// The records of watched steps.
 const WATCH: &str = "watch.jsonl";
-/// The scalars.
 /// The default checkpoint of a run, in its folder.
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
+/// The scalars.
 const METRICS: &str = "metrics.jsonl";
 /// The word in the names of TensorBoard's files.
 const EVENTS: &str = "tfevents";

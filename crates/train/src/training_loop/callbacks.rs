@@ -72,6 +72,7 @@ impl Run<'_> {
             return Ok(());
         };
         self.series.iter_mut().try_for_each(|series| series.rewrite(&checkpoint))?;
+        (self.observe)(Event::Saved { path: &path, step: checkpoint.position.step });
         if verdict.is_to_restore {
             checkpoint.write(restored_at(&path))?;
         }
@@ -115,10 +116,11 @@ impl Run<'_> {
         checkpoint.callbacks = Some(self.callbacks.clone());
         self.session.restore(&path, &checkpoint, Resumption::default())?;
         self.series.iter_mut().try_for_each(|series| series.rewrite(&checkpoint))?;
-        if self.plan.checkpoint.is_some()
-            && let Err(error) = std::fs::remove_file(&path)
-        {
-            tracing::warn!("{}: the checkpoint that was restored cannot be removed: {error}", path.display());
+        if let Some(place) = &self.plan.checkpoint {
+            (self.observe)(Event::Saved { path: place.path(), step });
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::warn!("{}: the checkpoint that was restored cannot be removed: {error}", path.display());
+            }
         }
         Ok(())
     }

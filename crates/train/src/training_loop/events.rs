@@ -43,7 +43,7 @@ pub enum Event<'a> {
     },
     /// An epoch is over and evaluated.
     Epoch(&'a EpochReport),
-    /// A checkpoint was written.
+    /// A checkpoint was written, or written again with what callbacks made of it.
     Saved {
         /// The path.
         path: &'a Path,

@@ -6,8 +6,12 @@ use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::pipeline::Options;
 use bf16scope_data::records::{self, Pictures, Records};
 use bf16scope_data::{Feature, Pipeline};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The numbers that `scale` may make of a white pixel, 255, if the scaled numbers are bytes.
+const WHITE: RangeInclusive<f32> = 0.25..=2.1;
 
 /// The keys that sources on the disk take.
 pub(super) const TAKES: &[&str] = &["scale", "features", "workers", "on_error"];
@@ -54,20 +58,23 @@ pub(super) fn pipeline(reading: &Reading<'_>, records: Arc<dyn Records>) -> Resu
 }
 
 /// Other examples, through the same pipeline as those of `data`: a TFRecord file, a tar, a Parquet file, a folder of
-/// images, or one image.
+/// images, or one image. Where `data` is in memory, images alone, as bytes that `scale` multiplies.
 pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, TrainError> {
     let (data, features) = (reading.data, reading.features);
-    if !data.is_on_disk() {
-        let text = "a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz, or with `tokens` under \
-                    `data` in .txt or .jsonl: `data` of this experiment does not say how features are made of records or \
-                    images";
-        return Err(TrainError::of_file(TrainErrorKind::Data, file, text));
-    }
     let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]) && !feature.is_label;
     let is_labelled = features.iter().any(|feature| feature.is_label);
     let has_folders =
         || std::fs::read_dir(file).is_ok_and(|entries| entries.flatten().any(|entry| entry.path().is_dir()));
-    if Pictures::is_named_so(file) || (file.is_dir() && !is_labelled && !has_folders()) {
+    let holds_pictures = Pictures::is_named_so(file) || (file.is_dir() && !is_labelled && !has_folders());
+    if !data.is_on_disk() {
+        let [one] = features else { return Err(other_kind(file)) };
+        if !holds_pictures || !is_picture(one) {
+            return Err(other_kind(file));
+        }
+        check_bytes(reading, one, file)?;
+        return pipeline(reading, Arc::new(Pictures::open(file)?));
+    }
+    if holds_pictures {
         if !matches!(features, [one] if is_picture(one)) {
             let read: Vec<String> =
                 features.iter().map(|feature| format!("`{}` {:?}", feature.name, feature.dims)).collect();
@@ -93,4 +100,32 @@ pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, Trai
         }
     }
     pipeline(&Reading { data: &data, ..reading.clone() }, records)
+}
+
+/// The error for a file that holds no examples of an experiment whose data are in memory.
+fn other_kind(file: &Path) -> TrainError {
+    let text = "a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz, or with `tokens` under \
+                `data` in .txt or .jsonl: `data` of this experiment does not say how features are made of records or \
+                images";
+    TrainError::of_file(TrainErrorKind::Data, file, text)
+}
+
+/// Checks that the numbers of a feature in memory are bytes, as pixels are: that `scale` makes about 1 of the largest.
+fn check_bytes(reading: &Reading<'_>, feature: &Feature, file: &Path) -> Result<(), TrainError> {
+    let name = &feature.name;
+    let factor = memory::factors(reading)?.into_iter().find(|(scaled, _)| scaled == name).map(|(_, factor)| factor);
+    let text = match factor {
+        Some(factor) if WHITE.contains(&(255.0 * factor.abs())) => return Ok(()),
+        Some(factor) => format!(
+            "an image, and `scale` of `{name}` makes {} of a white pixel (255), expected about 1, as where examples are \
+             bytes",
+            255.0 * factor
+        ),
+        None => format!(
+            "an image, and `data` of this experiment has no `scale` of `{name}`, which would say what a pixel (0 to 255) is \
+             to the network"
+        ),
+    };
+    let help = "give examples as `data` has them: arrays in an .npz file, or rows of a .csv";
+    Err(TrainError::of_file(TrainErrorKind::Data, file, text).with_help(help))
 }

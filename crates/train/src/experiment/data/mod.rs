@@ -369,7 +369,8 @@ impl DataConfig {
 
     /// Reads other examples by the same rules, for an experiment that was read from `path`: `file` is CSV, plain or
     /// gzip, or `.npz`, by its name, and holds these features. Where `data` is on disk, it may also be records of any
-    /// kind, a folder of images or one image, and goes through the transforms of `data`.
+    /// kind, a folder of images or one image, and goes through the transforms of `data`; where it is in memory, images
+    /// as bytes, multiplied by `scale`.
     ///
     /// # Errors
     /// A file of another kind, or an invalid one, with its place.

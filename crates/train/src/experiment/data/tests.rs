@@ -271,24 +271,48 @@ fn examples_for_testing_are_scaled_as_those_for_training_are() {
 
 #[test]
 fn other_examples_of_another_kind_are_refused_with_what_is_read() {
-    let read_other = |data: DataConfig, features: &[Feature]| {
-        let error = data.read_other(Path::new("e.yaml"), Path::new("one.png"), features).map(drop).unwrap_err();
+    let read_other_file = |data: DataConfig, file: &str, features: &[Feature]| {
+        let error = data.read_other(Path::new("e.yaml"), Path::new(file), features).map(drop).unwrap_err();
         error.to_string()
     };
+    let read_other = |data: DataConfig, features: &[Feature]| read_other_file(data, "one.png", features);
     let image = Feature::compute("image", [8, 8, 3]);
     assert_eq!(
-        read_other(DataConfig::default(), std::slice::from_ref(&image)),
-        "one.png: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz, or with `tokens` under `data` \
+        read_other_file(DataConfig::default(), "one.tfrecord", std::slice::from_ref(&image)),
+        "one.tfrecord: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz, or with `tokens` under `data` \
          in .txt or .jsonl: `data` of this experiment does not say how features are made of records or images"
     );
     #[derive(Deserialize)]
     struct Block {
         data: DataConfig,
     }
+    // An image is bytes, and `scale` says whether the arrays of `data` are.
+    let help = "help: give examples as `data` has them: arrays in an .npz file, or rows of a .csv";
+    let in_memory = |scale: &str| {
+        let document = Document::parse("e.yaml", &format!("data: {{npz: a.npz, n_test: 1{scale}}}\n")).unwrap();
+        let Block { data } = document.read().unwrap();
+        read_other(data, std::slice::from_ref(&image))
+    };
+    assert_eq!(
+        in_memory(""),
+        format!(
+            "one.png: an image, and `data` of this experiment has no `scale` of `image`, which would say what a pixel (0 to \
+             255) is to the network\n{help}"
+        )
+    );
+    assert_eq!(
+        in_memory(", scale: 0.0625"),
+        format!(
+            "one.png: an image, and `scale` of `image` makes 15.9375 of a white pixel (255), expected about 1, as where \
+             examples are bytes\n{help}"
+        )
+    );
+    let missing = in_memory(", scale: 0.00392157");
+    assert!(missing.starts_with("one.png: cannot open the data file"), "{missing}");
     let document = Document::parse("e.yaml", "data: {images: pictures, n_test: 1}\n").unwrap();
     let Block { data } = document.read().unwrap();
     assert_eq!(
-        read_other(data, &[image, Feature::compute("age", [1])]),
+        read_other(data, &[image.clone(), Feature::compute("age", [1])]),
         "one.png: an image is not all that the model reads: `image` [8, 8, 3], `age` [1]; expected records or a folder that \
          hold each feature"
     );
