@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::thread;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -49,9 +50,74 @@ fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// Every Rust file of the library and the program: those of the crates, and of the package `bf16scope` itself.
-fn source_files() -> Vec<(PathBuf, String)> {
-    let crates = rust_files("crates").into_iter().filter(|(path, _)| path.iter().nth(2).is_some_and(|it| it == "src"));
-    crates.chain(rust_files("src")).collect()
+fn source_files() -> &'static [(PathBuf, String)] {
+    static FILES: OnceLock<Vec<(PathBuf, String)>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let crates = rust_files("crates").into_iter().filter(|(path, _)| is_source(path));
+        crates.chain(rust_files("src")).collect()
+    })
+}
+
+/// Whether a file is among the sources of a crate below `crates`.
+fn is_source(path: &Path) -> bool {
+    path.starts_with("crates") && path.iter().nth(2).is_some_and(|it| it == "src")
+}
+
+/// All that the rules ask of a source file. A tree of `syn` belongs to one thread, so each rule takes what it needs while the
+/// file is parsed, once for all.
+struct Source {
+    path: PathBuf,
+    code: Code,
+    module: circles::Module,
+    variants: errors::Variants,
+    sentences: Vec<String>,
+    strings_of_tests: Vec<String>,
+    /// Types with a name that several rooms have used.
+    bare: Vec<String>,
+    /// Lines and crates of others that public signatures name.
+    foreign: Vec<(usize, String)>,
+    hooks: Vec<String>,
+    unmarked_errors: Vec<String>,
+    unmarked_reports: Vec<String>,
+}
+
+impl Source {
+    fn read(path: &Path, text: &str, crates: &BTreeSet<String>) -> Source {
+        let tokens: TokenStream = text.parse().unwrap();
+        let strings_of_tests = messages::strings_of_tests(path, tokens.clone());
+        let file = parsed(tokens);
+        let tokens = file.to_token_stream();
+        Source {
+            path: path.to_path_buf(),
+            code: Code::read(&file, tokens.clone(), depth(path)),
+            module: circles::Module::read(&file, tokens.clone()),
+            variants: errors::Variants::read(&file, tokens),
+            sentences: messages::sentences(&file),
+            strings_of_tests,
+            bare: names::bare(&file.items),
+            foreign: signatures::foreign(&file, crates),
+            hooks: hooks(&file),
+            unmarked_errors: unmarked_errors(&file),
+            unmarked_reports: unmarked_reports(&file),
+        }
+    }
+}
+
+/// Every source file, read once, by several threads.
+fn sources() -> &'static [Source] {
+    static SOURCES: OnceLock<Vec<Source>> = OnceLock::new();
+    SOURCES.get_or_init(|| {
+        let (files, crates) = (source_files(), &dependencies());
+        let n_threads = thread::available_parallelism().map_or(1, |n| n.get());
+        let read = |files: &[(PathBuf, String)]| -> Vec<Source> {
+            files.iter().map(|(path, text)| Source::read(path, text, crates)).collect()
+        };
+        thread::scope(|scope| {
+            let parts = files.chunks(files.len().div_ceil(n_threads));
+            let parts: Vec<_> = parts.map(|files| scope.spawn(move || read(files))).collect();
+            parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+        })
+    })
 }
 
 /// What a file's code says, without its comments and its tests.
@@ -65,14 +131,21 @@ struct Code {
     n_lines: usize,
 }
 
-/// Reads a file of a module so many names below the crate.
-fn read(text: &str, depth: usize) -> Code {
-    let mut file = syn::parse_file(text).unwrap();
+impl Code {
+    /// Reads a file, with its tokens, of a module so many names below the crate.
+    fn read(file: &syn::File, tokens: TokenStream, depth: usize) -> Code {
+        let n_lines = file.items.last().map_or(0, |last| last.span().end().line);
+        let mut code = Code { n_lines, ..Code::default() };
+        walk(tokens, depth, &mut code);
+        code
+    }
+}
+
+/// The file of these tokens, without its tests.
+fn parsed(tokens: TokenStream) -> syn::File {
+    let mut file: syn::File = syn::parse2(tokens).unwrap();
     without_tests(&mut file.items);
-    let n_lines = file.items.last().map_or(0, |last| last.span().end().line);
-    let mut code = Code { n_lines, ..Code::default() };
-    walk(file.into_token_stream(), depth, &mut code);
-    code
+    file
 }
 
 /// Takes out what is only there for tests, wherever it stands.
@@ -205,21 +278,11 @@ fn depth(path: &Path) -> usize {
     n_names - usize::from(is_named_by_folder)
 }
 
-/// Every source file, with its code.
-fn sources() -> &'static [(PathBuf, Code)] {
-    static SOURCES: OnceLock<Vec<(PathBuf, Code)>> = OnceLock::new();
-    let read = |(path, text): (PathBuf, String)| {
-        let code = read(&text, depth(&path));
-        (path, code)
-    };
-    SOURCES.get_or_init(|| source_files().into_iter().map(read).collect())
-}
-
 /// Files outside `rooms` that name one of `names`.
 fn naming(rooms: &[&str], names: &[&str]) -> Vec<String> {
     let is_outside = |path: &Path| !rooms.contains(&room(path).as_str()) && !path.ends_with("tests.rs");
-    let outside = sources().iter().filter(|(path, _)| is_outside(path));
-    let named = outside.flat_map(|(path, code)| {
+    let outside = sources().iter().filter(|source| is_outside(&source.path));
+    let named = outside.flat_map(|Source { path, code, .. }| {
         let named = names.iter().filter(move |name| code.names.contains(**name));
         named.map(|name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
     });
@@ -232,8 +295,7 @@ fn check(found: Vec<String>, rule: &str) {
 
 #[test]
 fn code_is_read_wherever_it_stands() {
-    let code = read(
-        r##"
+    let text = r##"
         //! crate::comment
         use crate::{train::run, cli, nn::{conv, dense}};
         #[cfg(test)]
@@ -246,9 +308,9 @@ fn code_is_read_wherever_it_stands() {
             mod tests { use crate::tests_again; }
         }
         fn after() { r"crate::text"; crate::data::h(); unsafe { std::process::exit(1) } }
-        "##,
-        2,
-    );
+        "##;
+    let file = parsed(text.parse().unwrap());
+    let code = Code::read(&file, file.to_token_stream(), 2);
     assert_eq!(
         code.rooms.iter().map(String::as_str).collect::<Vec<_>>(),
         ["cli", "data", "nn", "optim", "tpu", "train"]
@@ -273,8 +335,8 @@ fn every_file_says_what_it_holds() {
 
 #[test]
 fn files_are_short() {
-    let long = sources().iter().filter(|(_, code)| code.n_lines > 800);
-    let long = long.map(|(path, code)| format!("{}: {} lines", path.display(), code.n_lines));
+    let long = sources().iter().filter(|source| source.code.n_lines > 800);
+    let long = long.map(|Source { path, code, .. }| format!("{}: {} lines", path.display(), code.n_lines));
     let tests = ["tests", "benches"].into_iter().flat_map(rust_files).map(|(path, text)| (path, text.lines().count()));
     let long_tests = tests.filter(|(_, n)| *n > 800).map(|(path, n)| format!("{}: {n} lines", path.display()));
     check(long.chain(long_tests).collect(), "files hold at most 800 lines without their tests");
@@ -285,9 +347,9 @@ fn files_are_short() {
 fn only_pjrt_has_unsafe() {
     let is_root = |path: &Path| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
     let may = |text: &str| !text.contains("\n#![forbid(unsafe_code)]\n");
-    let found: Vec<PathBuf> =
-        source_files().into_iter().filter(|(path, text)| is_root(path) && may(text)).map(|(path, _)| path).collect();
-    assert_eq!(found, [PathBuf::from("crates/pjrt/src/lib.rs")], "crates without `#![forbid(unsafe_code)]`");
+    let found: Vec<&PathBuf> =
+        source_files().iter().filter(|(path, text)| is_root(path) && may(text)).map(|(path, _)| path).collect();
+    assert_eq!(found, [&PathBuf::from("crates/pjrt/src/lib.rs")], "crates without `#![forbid(unsafe_code)]`");
 }
 
 #[test]
@@ -370,7 +432,7 @@ fn room_of_row(row: &str) -> (String, (String, Vec<String>)) {
 #[test]
 fn arrows_inside_a_crate_point_down() {
     let mut found = Vec::new();
-    for (path, code) in sources() {
+    for Source { path, code, .. } in sources() {
         let (krate, room) = (crate_of(path), room(path));
         let Some((_, may)) = rooms().get(&room) else { continue };
         let is_room = |name: &str| rooms().get(name).is_some_and(|(of, _)| *of == krate);
@@ -428,7 +490,7 @@ fn a_source_is_added_in_the_files_that_the_guide_names() {
     assert_eq!(knowing(&["WebDataset", "webdataset", "Tars"]), named);
     // Nor does anybody know it by its key.
     let knows = |text: &str| text.split("\n#[cfg(test)]").next().unwrap_or_default().contains("\"webdataset\"");
-    let by_key = source_files().into_iter().filter(|(path, text)| !path.ends_with("tests.rs") && knows(text));
+    let by_key = source_files().iter().filter(|(path, text)| !path.ends_with("tests.rs") && knows(text));
     check(by_key.map(|(path, _)| path.display().to_string()).collect(), "a source's key is in its table alone");
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/EXPERIMENTS.md")).unwrap();
     let table = fs::read_to_string(
@@ -477,8 +539,8 @@ fn knowing(names: &[&str]) -> BTreeSet<PathBuf> {
             || path.starts_with("crates/tensorflow/src/lower")
     };
     let knows = |code: &Code| names.iter().any(|name| code.names.contains(*name));
-    let found = sources().iter().filter(|(path, code)| !is_beside(path) && knows(code));
-    found.map(|(path, _)| path.clone()).collect()
+    let found = sources().iter().filter(|source| !is_beside(&source.path) && knows(&source.code));
+    found.map(|source| source.path.clone()).collect()
 }
 
 /// The manifests of all crates.
@@ -521,8 +583,8 @@ fn is_public(visibility: &syn::Visibility) -> bool {
 fn one_file_names_the_yaml_reader() {
     let is_of = |name: &str, krate: &str| name == krate || name.starts_with(&format!("{krate}::"));
     let is_yaml = |name: &String| is_of(name, "serde_yaml") || is_of(name, "saphyr_parser");
-    let named = sources().iter().filter(|(_, code)| code.names.iter().any(is_yaml));
-    let named: Vec<String> = named.map(|(path, _)| path.display().to_string()).collect();
+    let named = sources().iter().filter(|source| source.code.names.iter().any(is_yaml));
+    let named: Vec<String> = named.map(|source| source.path.display().to_string()).collect();
     assert_eq!(
         named,
         ["crates/model/src/document/yaml.rs"],
@@ -530,39 +592,64 @@ fn one_file_names_the_yaml_reader() {
     );
 }
 
+fn is_marked(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"))
+}
+
+/// Public enums of errors in a file that may not gain variants.
+fn unmarked_errors(file: &syn::File) -> Vec<String> {
+    let unmarked = file.items.iter().filter_map(|item| match item {
+        syn::Item::Enum(item) => {
+            let is_error = is_public(&item.vis) && item.ident.to_string().ends_with("Error");
+            (is_error && !is_marked(&item.attrs)).then(|| item.ident.to_string())
+        }
+        _ => None,
+    });
+    unmarked.collect()
+}
+
+/// Public reports in a file that may not gain fields.
+fn unmarked_reports(file: &syn::File) -> Vec<String> {
+    let unmarked = file.items.iter().filter_map(|item| match item {
+        syn::Item::Struct(item) => {
+            let of_others = item.fields.iter().any(|field| is_public(&field.vis));
+            let is_report = is_public(&item.vis) && item.ident.to_string().ends_with("Report") && of_others;
+            (is_report && !is_marked(&item.attrs)).then(|| item.ident.to_string())
+        }
+        _ => None,
+    });
+    unmarked.collect()
+}
+
+/// Names that a rule finds in some files, each with its file.
+fn with_files(sources: impl Iterator<Item = &'static Source>, names: fn(&Source) -> &[String]) -> Vec<String> {
+    let of_file = |source: &'static Source| {
+        names(source).iter().map(|name| format!("{}: {name}", source.path.display())).collect::<Vec<_>>()
+    };
+    sources.flat_map(of_file).collect()
+}
+
+#[test]
+fn marks_of_what_may_grow_are_read() {
+    let text = "
+        pub enum AError { A } #[non_exhaustive] pub enum BError { A } enum CError { A } pub enum Other { A }
+        pub struct AReport { pub n: u8 } #[non_exhaustive] pub struct BReport { pub n: u8 } pub struct CReport { n: u8 }";
+    let file = parsed(text.parse().unwrap());
+    assert_eq!((unmarked_errors(&file), unmarked_reports(&file)), (vec!["AError".into()], vec!["AReport".into()]));
+}
+
 #[test]
 fn public_errors_may_gain_variants() {
-    let mut found = Vec::new();
-    for (path, text) in source_files() {
-        if ["cli", "report"].contains(&room(&path).as_str()) {
-            continue;
-        }
-        for item in syn::parse_file(&text).unwrap().items {
-            let syn::Item::Enum(item) = item else { continue };
-            let is_marked = item.attrs.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
-            if is_public(&item.vis) && item.ident.to_string().ends_with("Error") && !is_marked {
-                found.push(format!("{}: {}", path.display(), item.ident));
-            }
-        }
-    }
-    check(found, "public enums of errors are #[non_exhaustive]");
+    let of_library = sources().iter().filter(|source| !["cli", "report"].contains(&room(&source.path).as_str()));
+    let unmarked = with_files(of_library, |source| source.unmarked_errors.as_slice());
+    check(unmarked, "public enums of errors are #[non_exhaustive]");
 }
 
 /// Reports gain fields; configurations are written `Mesh { data, ..Mesh::default() }`.
 #[test]
 fn public_reports_may_gain_fields() {
-    let mut found = Vec::new();
-    for (path, text) in source_files() {
-        for item in syn::parse_file(&text).unwrap().items {
-            let syn::Item::Struct(item) = item else { continue };
-            let is_marked = item.attrs.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
-            let of_others = item.fields.iter().any(|field| is_public(&field.vis));
-            if is_public(&item.vis) && item.ident.to_string().ends_with("Report") && of_others && !is_marked {
-                found.push(format!("{}: {}", path.display(), item.ident));
-            }
-        }
-    }
-    check(found, "public reports are #[non_exhaustive]");
+    let unmarked = with_files(sources().iter(), |source| source.unmarked_reports.as_slice());
+    check(unmarked, "public reports are #[non_exhaustive]");
 }
 
 /// What decides where plugins and caches are is a value that the caller passes; only these ask the environment for it.
@@ -572,7 +659,7 @@ fn only_the_program_and_pjrt_read_a_setup_from_the_environment() {
     for (path, text) in source_files() {
         let code = text.split("\n#[cfg(test)]").next().unwrap_or_default();
         let is_called = code.lines().any(|line| line.contains("Setup::from_env") && !line.trim().starts_with("//"));
-        if is_called && !["cli", "pjrt"].contains(&room(&path).as_str()) {
+        if is_called && !["cli", "pjrt"].contains(&room(path).as_str()) {
             found.push(path.display().to_string());
         }
     }
@@ -580,9 +667,7 @@ fn only_the_program_and_pjrt_read_a_setup_from_the_environment() {
 }
 
 /// Statics that hold a function: whoever is told of something is a value that the caller passes.
-fn hooks(text: &str) -> Vec<String> {
-    let mut file = syn::parse_file(text).unwrap();
-    without_tests(&mut file.items);
+fn hooks(file: &syn::File) -> Vec<String> {
     let is_function = |tokens: &TokenStream| tokens.to_string().contains("dyn Fn");
     let aliases = file.items.iter().filter_map(|item| match item {
         syn::Item::Type(item) if is_function(&item.ty.to_token_stream()) => Some(item.ident.to_string()),
@@ -606,11 +691,8 @@ fn hooks(text: &str) -> Vec<String> {
 fn progress_is_told_to_who_asks_and_not_to_a_global() {
     let text = "type Hook = Box<dyn Fn(u8) + Send>; static A: OnceLock<Hook> = OnceLock::new(); static B: OnceLock<u8> = OnceLock::new(); \
                 static C: Mutex<Option<Box<dyn Fn()>>> = Mutex::new(None);";
-    assert_eq!(hooks(text), ["A", "C"]);
-    let files = source_files().into_iter();
-    let found =
-        files.flat_map(|(path, text)| hooks(&text).into_iter().map(move |name| format!("{}: {name}", path.display())));
-    check(found.collect(), "no static holds a function");
+    assert_eq!(hooks(&parsed(text.parse().unwrap())), ["A", "C"]);
+    check(with_files(sources().iter(), |source| source.hooks.as_slice()), "no static holds a function");
 }
 
 #[test]

@@ -18,7 +18,7 @@ def draw(seed, *dims):
 
 
 SIZES = jnp.array([100, 100, 56], jnp.int32)
-x, w, wide, experts, image = draw(0, 256, 64), draw(1, 64, 64), draw(2, 64, 65536), draw(3, 3, 64, 64), draw(4, 2, 16, 16, 3)
+x, w, wide, experts, image = draw(0, 256, 64), draw(1, 64, 64), draw(2, 64, 16384), draw(3, 3, 64, 64), draw(4, 2, 16, 16, 3)
 
 
 def network(f):

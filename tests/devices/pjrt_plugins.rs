@@ -228,21 +228,18 @@ fn a_plugin_in_a_file_runs_what_the_pinned_one_does() {
     let folder = temp();
     let located = locate(PluginSpec::cpu(), &Setup::from_env()).unwrap();
     let device = format!("plugin:{}", located.path.display());
+    let csv = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
+    let yaml = format!(
+        "model: {{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4]}}\n\
+         data: {{csv: {}, scale: 0.0625, n_test: 360}}\ntrain: {{batch: 64, epochs: 1, learning_rate: 0.1}}\n",
+        csv.display()
+    );
+    fs::write(folder.path().join("digits.yaml"), yaml).unwrap();
     let figures = |device: &str| {
-        let args = [
-            "train",
-            "examples/digits.yaml",
-            "--epochs",
-            "1",
-            "--no-run",
-            "--overwrite",
-            "--json",
-            "--device",
-            device,
-            "--checkpoint",
-        ];
+        let args = ["train", "digits.yaml", "--no-run", "--overwrite", "--json", "--checkpoint", "c.safetensors"];
         let path = folder.path().join("c.safetensors");
-        let output = bf16scope(&[&args[..], &[path.to_str().unwrap()]].concat()).output().unwrap();
+        let mut command = bf16scope(&[&args[..], &["--device", device]].concat());
+        let output = command.current_dir(folder.path()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(json["platform"], device);

@@ -112,10 +112,30 @@ fn arguments(module: &Module) -> Vec<Literal> {
     entry.parameters().into_iter().enumerate().map(argument).collect()
 }
 
+/// An oracle of each framework, kind and precision; the longest journeys from proto and from text, which hold the others.
 #[test]
 fn every_journey_ends_with_a_program_of_the_same_bits() {
+    let is_short = |(_, name): &(&str, &str)| !["mlp_f32", "resnet_block_bf16"].contains(name);
+    let oracles: Vec<(&str, &str)> = ORACLES.into_iter().filter(is_short).collect();
+    let longest = ["proto to text, callers first, to proto", "text to proto to text to proto"];
+    end_with_the_same_bits(&oracles, |journey| longest.contains(&journey));
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
+mod long {
+    use super::*;
+
+    /// Compiles some forty programs; `every_journey_ends_with_a_program_of_the_same_bits` asks for two journeys of most oracles.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn all_journeys_of_all_oracles_end_with_programs_of_the_same_bits() {
+        end_with_the_same_bits(&ORACLES, |_| true);
+    }
+}
+
+fn end_with_the_same_bits(oracles: &[(&'static str, &'static str)], is_meant: impl Fn(&str) -> bool) {
     let mut n_compiled = 0;
-    for oracle in ORACLES {
+    for &oracle in oracles {
         let original = std::fs::read(path(oracle, "pb")).unwrap();
         let arguments = arguments(&from_proto(&original));
         let expected = run::run_bytes(&original, &CompileOptions::default(), &arguments);
@@ -127,7 +147,7 @@ fn every_journey_ends_with_a_program_of_the_same_bits() {
         let mut seen = vec![original];
         for (journey, bytes) in journeys(oracle) {
             // The same bytes are the same program.
-            if seen.contains(&bytes) {
+            if !is_meant(journey) || seen.contains(&bytes) {
                 continue;
             }
             let results = run::run_bytes(&bytes, &CompileOptions::default(), &arguments);
@@ -136,5 +156,5 @@ fn every_journey_ends_with_a_program_of_the_same_bits() {
             seen.push(bytes);
         }
     }
-    assert!(n_compiled >= ORACLES.len(), "only {n_compiled} programs differ in their bytes from the original");
+    assert!(n_compiled >= oracles.len(), "only {n_compiled} programs differ in their bytes from the original");
 }

@@ -17,8 +17,8 @@ fn writing(wanted: &str) -> BTreeSet<PathBuf> {
         let code = text.split("\n#[cfg(test)]").next().unwrap_or_default();
         code.lines().filter(is_code).any(|line| line.contains(wanted))
     };
-    let matches = source_files().into_iter().filter(|(path, text)| !path.ends_with("tests.rs") && writes(text));
-    matches.map(|(path, _)| path).collect()
+    let matches = source_files().iter().filter(|(path, text)| !path.ends_with("tests.rs") && writes(text));
+    matches.map(|(path, _)| path.clone()).collect()
 }
 
 #[test]

@@ -10,12 +10,14 @@ use std::path::Path;
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
+use super::Source;
+
 /// The path from the crate to a module.
 type ModulePath = Vec<String>;
 
 /// A module that has a file.
 #[derive(Default)]
-struct Module {
+pub struct Module {
     /// The items that it declares, except modules.
     declared: BTreeSet<String>,
     /// The items that it imports, by their local names.
@@ -28,11 +30,11 @@ struct Module {
 
 #[test]
 fn no_files_of_a_crate_import_each_other() {
-    let mut crates: BTreeMap<String, BTreeMap<ModulePath, Module>> = BTreeMap::new();
-    for (path, text) in super::source_files() {
-        let (folder, below) = super::place(&path);
+    let mut crates: BTreeMap<String, BTreeMap<ModulePath, &Module>> = BTreeMap::new();
+    for Source { path, module, .. } in super::sources() {
+        let (folder, below) = super::place(path);
         let modules = crates.entry(folder.display().to_string()).or_default();
-        modules.insert(module_path(&below), Module::read(&text));
+        modules.insert(module_path(&below), module);
     }
     assert!(crates.len() > 10);
     for (folder, modules) in crates {
@@ -51,12 +53,11 @@ fn module_path(path: &Path) -> ModulePath {
 }
 
 impl Module {
-    fn read(text: &str) -> Module {
-        let mut file = syn::parse_file(text).unwrap();
-        super::without_tests(&mut file.items);
+    /// Reads a file, with its tokens.
+    pub fn read(file: &syn::File, tokens: TokenStream) -> Module {
         let mut module = Module::default();
         module.declared.extend(file.items.iter().filter_map(declared));
-        module.walk(file.into_token_stream());
+        module.walk(tokens);
         module
     }
 
@@ -134,7 +135,7 @@ fn declared(item: &syn::Item) -> Option<String> {
 
 /// The module that declares the item that `path` names in `here`; `None` if it is outside the crate. `n` bounds how
 /// many imports are followed.
-fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[String], n: usize) -> Option<ModulePath> {
+fn home(modules: &BTreeMap<ModulePath, &Module>, here: &ModulePath, path: &[String], n: usize) -> Option<ModulePath> {
     let mut at = here.clone();
     for (number, name) in path.iter().enumerate() {
         let below = [at.as_slice(), std::slice::from_ref(name)].concat();
@@ -166,9 +167,9 @@ fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[Strin
 }
 
 /// For each module the modules of its crate that it imports, except its parents.
-fn named(modules: &BTreeMap<ModulePath, Module>) -> BTreeMap<&ModulePath, BTreeSet<ModulePath>> {
+fn named<'a>(modules: &'a BTreeMap<ModulePath, &Module>) -> BTreeMap<&'a ModulePath, BTreeSet<ModulePath>> {
     const N_IMPORTS: usize = 8;
-    let mut named: BTreeMap<&ModulePath, BTreeSet<ModulePath>> = BTreeMap::new();
+    let mut named: BTreeMap<&'a ModulePath, BTreeSet<ModulePath>> = BTreeMap::new();
     for (path, module) in modules {
         let globs = module.globs.iter();
         let all = module.imports.values().chain(globs).chain(&module.paths);
@@ -180,7 +181,7 @@ fn named(modules: &BTreeMap<ModulePath, Module>) -> BTreeMap<&ModulePath, BTreeS
 }
 
 /// Circles of files, the files of each in order.
-fn circles(modules: &BTreeMap<ModulePath, Module>) -> Vec<String> {
+fn circles(modules: &BTreeMap<ModulePath, &Module>) -> Vec<String> {
     let named = named(modules);
     let reach = |from: &ModulePath| {
         let (mut reached, mut waiting) = (BTreeSet::new(), vec![from]);
@@ -205,8 +206,13 @@ fn circles(modules: &BTreeMap<ModulePath, Module>) -> Vec<String> {
 /// are not.
 #[test]
 fn circles_are_seen() {
+    let read = |text: &str| {
+        let file = super::parsed(text.parse().unwrap());
+        Module::read(&file, file.to_token_stream())
+    };
     let circles_of = |files: &[(&str, &str)]| {
-        circles(&files.iter().map(|(path, text)| (module_path(Path::new(path)), Module::read(text))).collect())
+        let modules: Vec<(&str, Module)> = files.iter().map(|(path, text)| (*path, read(text))).collect();
+        circles(&modules.iter().map(|(path, module)| (module_path(Path::new(path)), module)).collect())
     };
     let room = ("room/mod.rs", "mod a; mod b; pub use b::B;");
     let b = ("room/b.rs", "use super::a::A; pub struct B(A);");

@@ -1,12 +1,12 @@
 //! Every variant of an error must be constructed somewhere.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-use super::{check, source_files, without_tests};
+use super::{check, parsed, sources};
 
 /// Names of errors that are enums: the error types of rooms, and their kinds.
 fn is_error(name: &syn::Ident) -> bool {
@@ -65,26 +65,38 @@ fn variants_made(tokens: TokenStream, own: &str, made: &mut BTreeSet<String>) {
     }
 }
 
-/// Variants of the errors in some files that none of them constructs.
-fn never_made(files: &[(PathBuf, String)]) -> Vec<String> {
-    let (mut made, mut defined) = (BTreeSet::new(), Vec::new());
-    for (path, text) in files {
-        let mut file = syn::parse_file(text).unwrap();
-        without_tests(&mut file.items);
-        variants_made(file.to_token_stream(), "", &mut made);
+/// Variants of enums in a file, as `Enum::Variant`.
+pub struct Variants {
+    /// All that it constructs.
+    made: BTreeSet<String>,
+    /// Those of the errors that it declares, except what `?` constructs.
+    defined: Vec<String>,
+}
+
+impl Variants {
+    /// Reads a file, with its tokens.
+    pub fn read(file: &syn::File, tokens: TokenStream) -> Variants {
+        let (mut made, mut defined) = (BTreeSet::new(), Vec::new());
+        variants_made(tokens, "", &mut made);
         for item in &file.items {
             let syn::Item::Enum(item) = item else { continue };
             for variant in item.variants.iter().filter(|_| is_error(&item.ident)) {
-                // `?` constructs these.
                 let has_from =
                     |field: &syn::Field| field.attrs.iter().any(|attribute| attribute.path().is_ident("from"));
                 if !variant.fields.iter().any(has_from) {
-                    defined.push((format!("{}::{}", item.ident, variant.ident), path));
+                    defined.push(format!("{}::{}", item.ident, variant.ident));
                 }
             }
         }
+        Variants { made, defined }
     }
-    let never = defined.into_iter().filter(|(name, _)| !made.contains(name));
+}
+
+/// Variants of the errors in some files that none of them constructs.
+fn never_made(files: &[(&Path, &Variants)]) -> Vec<String> {
+    let made: BTreeSet<&String> = files.iter().flat_map(|(_, variants)| &variants.made).collect();
+    let defined = files.iter().flat_map(|(path, variants)| variants.defined.iter().map(move |name| (name, path)));
+    let never = defined.filter(|(name, _)| !made.contains(name));
     never.map(|(name, path)| format!("{}: {name}", path.display())).collect()
 }
 
@@ -97,11 +109,14 @@ fn variants_that_are_made_are_told_from_those_that_are_matched() {
             _ if e == AError::Compared => a::AError::Built { x: 1 }, _ => AError::own() } }
         #[cfg(test)]
         mod tests { fn f() -> AError { AError::OfTests } }";
-    let never = never_made(&[(PathBuf::from("a.rs"), text.to_string())]);
+    let file = parsed(text.parse().unwrap());
+    let never = never_made(&[(Path::new("a.rs"), &Variants::read(&file, file.to_token_stream()))]);
     assert_eq!(never, ["a.rs: AError::Matched", "a.rs: AError::Compared", "a.rs: AError::OfTests"]);
 }
 
 #[test]
 fn every_error_is_made() {
-    check(never_made(&source_files()), "a variant of an error that nothing makes is taken out");
+    let files: Vec<(&Path, &Variants)> =
+        sources().iter().map(|source| (source.path.as_path(), &source.variants)).collect();
+    check(never_made(&files), "a variant of an error that nothing makes is taken out");
 }

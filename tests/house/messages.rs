@@ -5,12 +5,12 @@
 //! message.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-use super::{check, rust_files, without_tests};
+use super::{Source, check, is_source, parsed, rust_files, sources};
 
 /// The errors whose sentences are written where the fault is detected.
 const ERRORS: [&str; 4] = ["PassError", "PjrtError", "StudyError", "TrainError"];
@@ -120,9 +120,7 @@ fn fixed_parts(sentence: &str) -> Vec<String> {
 }
 
 /// The sentences of a file's errors.
-fn sentences(text: &str) -> Vec<String> {
-    let mut file = syn::parse_file(text).expect("it is Rust");
-    without_tests(&mut file.items);
+pub fn sentences(file: &syn::File) -> Vec<String> {
     let mut all = Vec::new();
     let attributes = |attributes: &[syn::Attribute], all: &mut Vec<String>| {
         for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("error")) {
@@ -131,7 +129,7 @@ fn sentences(text: &str) -> Vec<String> {
             }
         }
     };
-    let functions = functions(&file);
+    let functions = functions(file);
     let is_maker = |signature: &syn::Signature| {
         let output = signature.output.to_token_stream().to_string();
         ERRORS.iter().any(|error| output == format!("-> {error}"))
@@ -164,20 +162,24 @@ fn modules_of_tests(tokens: TokenStream, all: &mut Vec<TokenStream>) {
     }
 }
 
-/// Strings of tests: those of whole files, and of the test modules of others.
-fn strings_of_tests() -> String {
-    let mut all = Vec::new();
-    let is_of_tests =
-        |path: &PathBuf| path.starts_with("tests") || path.iter().any(|name| name == "tests" || name == "tests.rs");
-    for (path, text) in rust_files("tests").into_iter().chain(rust_files("crates")) {
-        let tokens: TokenStream = text.parse().expect("it is Rust");
-        let mut bodies = Vec::new();
-        match is_of_tests(&path) {
-            true => bodies.push(tokens),
-            false => modules_of_tests(tokens, &mut bodies),
-        }
-        bodies.into_iter().for_each(|body| strings(body, &mut all));
+/// Strings of a file's tests: all of a file of tests, and those of the test modules of another.
+pub fn strings_of_tests(path: &Path, tokens: TokenStream) -> Vec<String> {
+    let (mut bodies, mut all) = (Vec::new(), Vec::new());
+    match path.iter().any(|name| name == "tests" || name == "tests.rs") {
+        true => bodies.push(tokens),
+        false => modules_of_tests(tokens, &mut bodies),
     }
+    bodies.into_iter().for_each(|body| strings(body, &mut all));
+    all
+}
+
+/// Strings of all tests, beside the sources and among them.
+fn strings_of_all_tests() -> String {
+    let beside = rust_files("tests").into_iter().chain(rust_files("crates"));
+    let beside = beside.filter(|(path, _)| !is_source(path));
+    let beside = beside.flat_map(|(path, text)| strings_of_tests(&path, text.parse().expect("it is Rust")));
+    let mut all: Vec<String> = beside.collect();
+    all.extend(sources().iter().flat_map(|source| source.strings_of_tests.iter().cloned()));
     // Where a test writes values, any value matches.
     all.join("\n").replace("{{", "{").replace("}}", "}")
 }
@@ -197,7 +199,7 @@ fn a_sentence_is_told_from_a_log_and_from_what_changes_in_it() {
         #[cfg(test)]
         mod tests { fn h() { TrainError::new(Kind, Place, "made in a test alone") } }"#;
     assert_eq!(
-        sentences(text),
+        sentences(&parsed(text.parse().unwrap())),
         ["no such thing at all", "{n} are made by another", "{doing}: it took {measured} seconds, which is too long"]
     );
     assert_eq!(
@@ -208,14 +210,14 @@ fn a_sentence_is_told_from_a_log_and_from_what_changes_in_it() {
 
 #[test]
 fn every_message_is_in_a_test() {
-    let read = strings_of_tests();
-    let mut unread: BTreeSet<(PathBuf, String)> = BTreeSet::new();
+    let read = strings_of_all_tests();
+    let mut unread: BTreeSet<(&Path, &String)> = BTreeSet::new();
     let mut n_sentences = 0;
-    for (path, text) in rust_files("crates").into_iter().filter(|(path, _)| path.iter().any(|name| name == "src")) {
-        for sentence in sentences(&text) {
+    for Source { path, sentences, .. } in sources().iter().filter(|source| source.path.starts_with("crates")) {
+        for sentence in sentences {
             n_sentences += 1;
-            if !fixed_parts(&sentence).iter().all(|part| read.contains(part)) {
-                unread.insert((path.clone(), sentence));
+            if !fixed_parts(sentence).iter().all(|part| read.contains(part)) {
+                unread.insert((path.as_path(), sentence));
             }
         }
     }

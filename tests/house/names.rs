@@ -1,12 +1,12 @@
 //! Names of types say which room they belong to: a bare `Kind` or `Row` would clash with that of another room.
 
-use super::{check, source_files, without_tests};
+use super::{check, parsed, sources, with_files};
 
 /// Names that several rooms have used.
 const BARE: [&str; 5] = ["Kind", "Part", "Plan", "Report", "Row"];
 
 /// Types of a file, including its modules, that have such a name. A type that is local to a function does not count.
-fn bare(items: &[syn::Item]) -> Vec<String> {
+pub fn bare(items: &[syn::Item]) -> Vec<String> {
     let name = |item: &syn::Item| match item {
         syn::Item::Enum(item) => Some(item.ident.to_string()),
         syn::Item::Struct(item) => Some(item.ident.to_string()),
@@ -25,19 +25,13 @@ fn bare(items: &[syn::Item]) -> Vec<String> {
 fn bare_names_are_seen() {
     let text = "pub struct Row; struct FitRow; mod inner { enum Kind { A } fn f() { enum Part { A } } }
         impl X { type Plan = u8; } type Report = u8; #[cfg(test)] mod tests { struct Row; }";
-    let mut file = syn::parse_file(text).unwrap();
-    without_tests(&mut file.items);
-    assert_eq!(bare(&file.items), ["Row", "Kind", "Report"]);
+    assert_eq!(bare(&parsed(text.parse().unwrap()).items), ["Row", "Kind", "Report"]);
 }
 
 #[test]
 fn types_say_whose_they_are() {
-    let names = source_files().into_iter().flat_map(|(path, text)| {
-        let mut file = syn::parse_file(&text).unwrap();
-        without_tests(&mut file.items);
-        bare(&file.items).into_iter().map(move |name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
-    });
+    let names = with_files(sources().iter(), |source| source.bare.as_slice());
     // A verb, for a question in one call, like `Fit`, `Compare` and `Explain`.
-    let names = names.filter(|names| names != "crates/study/src/one_call.rs: Plan");
+    let names = names.into_iter().filter(|names| names != "crates/study/src/one_call.rs: Plan");
     check(names.collect(), "a type's name says whose it is: `FitRow`, `PageKind`, not `Row`, `Kind`");
 }

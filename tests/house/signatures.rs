@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-use super::{check, dependencies, is_public, room, source_files, without_tests};
+use super::{Source, check, dependencies, is_public, parsed, room, sources};
 
 /// The crates whose types may be in public signatures, with the files that are allowed to.
 const FOREIGN: [(&str, &[&str]); 4] = [
@@ -30,15 +30,14 @@ struct Signatures {
     crates: BTreeSet<String>,
 }
 
-impl Signatures {
-    fn read(text: &str, crates: &BTreeSet<String>) -> Vec<(usize, String)> {
-        let mut file = syn::parse_file(text).unwrap();
-        without_tests(&mut file.items);
-        let mut signatures = Signatures { crates: crates.clone(), ..Signatures::default() };
-        signatures.items(&file.items);
-        signatures.foreign
-    }
+/// Which of some crates the public signatures of a file name, with the lines.
+pub fn foreign(file: &syn::File, crates: &BTreeSet<String>) -> Vec<(usize, String)> {
+    let mut signatures = Signatures { crates: crates.clone(), ..Signatures::default() };
+    signatures.items(&file.items);
+    signatures.foreign
+}
 
+impl Signatures {
     fn items(&mut self, items: &[syn::Item]) {
         for item in items {
             if let syn::Item::Use(item) = item {
@@ -140,8 +139,7 @@ impl Signatures {
 #[test]
 fn signatures_are_read() {
     let crates = BTreeSet::from(["zip".to_string(), "num_bigint".to_string()]);
-    let names = Signatures::read(
-        r"
+    let text = r"
         use num_bigint::{BigInt, BigUint as Whole};
         pub fn a(x: &Whole) {}
         fn b(x: Whole) -> BigInt {}
@@ -152,9 +150,8 @@ fn signatures_are_read() {
         pub fn f(zip: u8) { let g: zip::A; }
         #[cfg(test)]
         mod tests { pub fn g() -> BigInt {} }
-        ",
-        &crates,
-    );
+        ";
+    let names = foreign(&parsed(text.parse().unwrap()), &crates);
     let names: Vec<(usize, &str)> = names.iter().map(|(line, name)| (*line, name.as_str())).collect();
     let (zip, num) = ("zip", "num_bigint");
     assert_eq!(names, [(3, num), (5, zip), (6, num), (7, zip), (8, num)]);
@@ -164,19 +161,19 @@ fn signatures_are_read() {
 fn public_signatures_name_no_foreign_crate() {
     let crates = dependencies();
     assert!(crates.contains("serde_yaml") && crates.contains("num_bigint"), "{crates:?}");
-    let mut foreign = Vec::new();
-    for (path, text) in source_files() {
+    let mut named = Vec::new();
+    for Source { path, foreign, .. } in sources() {
         // Nothing depends on the program.
-        if ["cli", "report"].contains(&room(&path).as_str()) {
+        if ["cli", "report"].contains(&room(path).as_str()) {
             continue;
         }
         let shown = path.display().to_string();
-        for (line, name) in Signatures::read(&text, &crates) {
-            let may = FOREIGN.iter().find(|(allowed, _)| *allowed == name).map_or(&[][..], |(_, places)| places);
+        for (line, name) in foreign {
+            let may = FOREIGN.iter().find(|(allowed, _)| allowed == name).map_or(&[][..], |(_, places)| places);
             if !may.iter().any(|place| shown.starts_with(place)) {
-                foreign.push(format!("{shown}:{line}: {name}"));
+                named.push(format!("{shown}:{line}: {name}"));
             }
         }
     }
-    check(foreign, "public signatures name our own types: wrap or hide those of other crates");
+    check(named, "public signatures name our own types: wrap or hide those of other crates");
 }

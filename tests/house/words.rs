@@ -85,7 +85,7 @@ fn pages_and_messages_use_the_fields_words() {
         phrases.extend(found_in(&text).into_iter().map(|phrase| format!("{page}: {phrase}")));
     }
     for (path, text) in source_files() {
-        phrases.extend(found_in(&prose(&text)).into_iter().map(|phrase| format!("{}: {phrase}", path.display())));
+        phrases.extend(found_in(&prose(text)).into_iter().map(|phrase| format!("{}: {phrase}", path.display())));
     }
     check(phrases, "words that a search finds");
 }

@@ -43,20 +43,28 @@ fn cycles(topology: &Topology, module: &Module) -> Result<u64, PjrtError> {
 /// Further passes are the additional time over a product of a single pass, rounded to the nearest.
 #[test]
 fn passes_of_the_matrix_unit_are_the_products_that_the_pass_writes() {
-    let names = ["default", "high", "highest"];
-    for (arithmetic, n_units) in [(TpuArithmetic::V2, 1), (TpuArithmetic::V3, 2)] {
-        let topology = topology(arithmetic);
-        let of_a_pass = (N.pow(3) / MXU.pow(2) / n_units) as f64;
-        for lhs in ["f32", "bf16"] {
-            let one = cycles(&topology, &product(lhs, "operand_precision={default,default}")).unwrap() as f64;
-            for attributes in names.iter().flat_map(|l| names.map(|r| format!("operand_precision={{{l},{r}}}"))) {
-                let module = product(lhs, &attributes);
-                let (_, report) = as_tpu(&module, &arithmetic).unwrap();
-                let measured = (cycles(&topology, &module).unwrap() as f64 - one) / of_a_pass + 1.0;
-                let n_products = report.products[0].n_products;
-                assert_eq!(measured.round() as usize, n_products, "{arithmetic} {lhs} {attributes}: {measured}");
-            }
-        }
+    are_the_products("f32", TpuArithmetic::V2, &[("high", "high"), ("highest", "highest"), ("default", "highest")]);
+    are_the_products("bf16", TpuArithmetic::V3, &[("high", "default"), ("default", "highest")]);
+}
+
+/// Checks products of `lhs` with f32, of these precisions beside the default.
+fn are_the_products(lhs: &str, arithmetic: TpuArithmetic, precisions: &[(&str, &str)]) {
+    let n_units = if arithmetic == TpuArithmetic::V2 { 1 } else { 2 };
+    let topology = topology(arithmetic);
+    let of_a_pass = (N.pow(3) / MXU.pow(2) / n_units) as f64;
+    let check = |(l, r): (&str, &str), one: Option<f64>| -> f64 {
+        let attributes = format!("operand_precision={{{l},{r}}}");
+        let module = product(lhs, &attributes);
+        let (_, report) = as_tpu(&module, &arithmetic).unwrap();
+        let measured = cycles(&topology, &module).unwrap() as f64;
+        let n_passes = (measured - one.unwrap_or(measured)) / of_a_pass + 1.0;
+        let n_products = report.products[0].n_products;
+        assert_eq!(n_passes.round() as usize, n_products, "{arithmetic} {lhs} {attributes}: {n_passes}");
+        measured
+    };
+    let one = check(("default", "default"), None);
+    for &pair in precisions {
+        check(pair, Some(one));
     }
 }
 
@@ -78,5 +86,21 @@ fn algorithms_are_taken_and_refused_by_both_alike() {
         let error = cycles(&topology, &module).unwrap_err().to_string();
         assert!(error.contains("is not supported"), "{error}");
         assert_eq!(as_tpu(&module, &arithmetic).unwrap().1.left.len(), 1, "{algorithm}");
+    }
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
+mod long {
+    use super::*;
+
+    /// All pairs of precisions of both types on both TPUs.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn passes_of_every_pair_of_precisions_are_the_products_that_the_pass_writes() {
+        let names = ["default", "high", "highest"];
+        let pairs: Vec<(&str, &str)> = names.iter().flat_map(|l| names.map(|r| (*l, r))).collect();
+        for arithmetic in [TpuArithmetic::V2, TpuArithmetic::V3] {
+            ["f32", "bf16"].iter().for_each(|lhs| are_the_products(lhs, arithmetic, &pairs));
+        }
     }
 }

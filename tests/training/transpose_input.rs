@@ -48,9 +48,28 @@ fn trained(spec: Spec) -> Trained {
     (reports, format!("{:?} {evaluation:?}", session.state().unwrap()), predictions)
 }
 
+/// Micro-batches of replicas, and calls of several steps.
 #[test]
 fn every_bit_stays() {
-    keeps_bits(Precision::Bf16);
+    let one = spec(&model(), Precision::Bf16, 8, 1);
+    let (micro, calls) = (in_micro_batches(&of_replicas(&one)), in_calls(&one));
+    keeps_bits(Precision::Bf16, vec![("micro-batches of replicas", micro), ("calls", calls)]);
+}
+
+fn in_micro_batches(spec: &Spec) -> Spec {
+    let mut spec = spec.clone();
+    spec.objective.accumulate = n(2);
+    spec
+}
+
+fn of_replicas(spec: &Spec) -> Spec {
+    let mut spec = spec.clone();
+    spec.objective.mesh = mesh(2);
+    spec
+}
+
+fn in_calls(spec: &Spec) -> Spec {
+    Spec { steps_per_call: StepsPerCall::Unrolled(n(2)), ..spec.clone() }
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
@@ -58,20 +77,21 @@ fn every_bit_stays() {
 mod long {
     use super::*;
 
+    /// `every_bit_stays` is the short form.
     #[cfg_attr(feature = "long-tests", test)]
-    fn every_bit_stays_in_f32() {
-        keeps_bits(Precision::F32);
+    fn every_bit_stays_however_a_step_is_shared() {
+        for precision in [Precision::Bf16, Precision::F32] {
+            let one = spec(&model(), precision, 8, 1);
+            let (micro, replicas) = (in_micro_batches(&one), of_replicas(&one));
+            let calls = in_calls(&replicas);
+            let cases = vec![("one", one), ("micro-batches", micro), ("replicas", replicas), ("calls", calls)];
+            keeps_bits(precision, cases);
+        }
     }
 }
 
-fn keeps_bits(precision: Precision) {
-    let one = spec(&model(), precision, 8, 1);
-    let mut micro = one.clone();
-    micro.objective.accumulate = n(2);
-    let mut replicas = one.clone();
-    replicas.objective.mesh = mesh(2);
-    let calls = Spec { steps_per_call: StepsPerCall::Unrolled(n(2)), ..replicas.clone() };
-    for (case, spec) in [("one", one), ("micro-batches", micro), ("replicas", replicas), ("calls", calls)] {
+fn keeps_bits(precision: Precision, cases: Vec<(&str, Spec)>) {
+    for (case, spec) in cases {
         let (measured, expected) = (trained(transposed(&spec)), trained(spec));
         assert!(measured.0.iter().flatten().all(|(_, value)| value.is_finite()), "{case}: {measured:?}");
         assert_eq!(measured, expected, "{case} in {precision}");

@@ -43,7 +43,7 @@ fn faults() -> Vec<Plan> {
         fault(
             "an epsilon of 1 under nadam",
             ("large_epsilon", ""),
-            Plan { train: "optimizer: {kind: nadam, epsilon: 1.0}, learning_rate: 0.001", is_short: true, ..PLAN },
+            Plan { train: "optimizer: {kind: nadam, epsilon: 1.0}, learning_rate: 0.001", ..PLAN },
         ),
         fault(
             "an epsilon of 1 under rmsprop, at a rate for 1e-3",
@@ -55,7 +55,6 @@ fn faults() -> Vec<Plan> {
             ("zero_kernel", "norm"),
             Plan {
                 layers: "{dense: 32, name: first}, {layer_norm: , gamma_initializer: zeros, name: norm}, {activation: tanh}, {dense: 32, activation: tanh, kernel_initializer: zeros}, {dense: 2, name: head}",
-                is_short: true,
                 ..PLAN
             },
         ),
@@ -64,7 +63,6 @@ fn faults() -> Vec<Plan> {
             ("norm_of_one", "norm"),
             Plan {
                 layers: "{dense: 1, name: first}, {layer_norm: , name: norm}, {dense: 16, activation: tanh}, {dense: 2, name: head}",
-                is_short: true,
                 ..PLAN
             },
         ),
@@ -155,7 +153,6 @@ fn faults() -> Vec<Plan> {
             Plan {
                 layers: "{dense: 24, activation: tanh, name: first, kernel_initializer: {truncated_normal: 100}}, {dense: 24, activation: tanh, name: mid}, {dense: 2, name: head}",
                 train: "optimizer: sgd, learning_rate: 0.01",
-                is_short: true,
                 ..PLAN
             },
         ),
@@ -234,11 +231,7 @@ fn healthy() -> Vec<Plan> {
             train: "optimizer: rmsprop, learning_rate: 0.001, variables: bf16_stochastic",
             ..of_numbers("negative hundreds in bf16 weights", "mean_absolute_error", [-300.0, 100.0])
         },
-        Plan {
-            n_epochs: 6,
-            is_short: true,
-            ..of_numbers("absolute errors of hundreds", "mean_absolute_error", [300.0, 100.0])
-        },
+        Plan { n_epochs: 6, ..of_numbers("absolute errors of hundreds", "mean_absolute_error", [300.0, 100.0]) },
         Plan {
             train: "optimizer: sgd, learning_rate: 0.0001",
             n_epochs: 6,

@@ -73,23 +73,42 @@ fn wrong(module: &Module, recorded: &Recorded) -> Option<String> {
     wrong.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, what)| what)
 }
 
+/// Those that are wrong are also run in f32.
 #[test]
 fn programs_behind_reports_are_as_right_as_by_hand() {
     let mut failing = BTreeMap::new();
     for name in names_in(&folder()) {
         let (module, recorded) = (module_in(&folder(), &name), Recorded::read(&name));
-        if let Some(what) = wrong(&module, &recorded) {
-            panic!("{name} in f32, which is no matter of lowering: {what}");
-        }
         let (lowered, _) = amp::run(&module, &Policy::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Some(what) = wrong(&lowered, &recorded) {
+            is_right_in_f32(&name, &module, &recorded);
             failing.insert(name, what);
         }
     }
     judge("reports", &failing);
 }
 
+fn is_right_in_f32(name: &str, module: &Module, recorded: &Recorded) {
+    if let Some(what) = wrong(module, recorded) {
+        panic!("{name} in f32, which is no matter of lowering: {what}");
+    }
+}
+
 /// All programs.
 pub fn modules() -> Vec<Module> {
     names_in(&folder()).iter().map(|name| module_in(&folder(), name)).collect()
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
+mod long {
+    use super::*;
+
+    /// Compiles each once more.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn programs_behind_reports_are_right_in_f32() {
+        for name in names_in(&folder()) {
+            is_right_in_f32(&name, &module_in(&folder(), &name), &Recorded::read(&name));
+        }
+    }
 }

@@ -55,9 +55,14 @@ pub fn power(n: usize, ratio: f64, level: f64) -> f64 {
 
 /// Whether the sign-flip test is significant, for few differences: all choices of signs at once, by doubling.
 fn tells(differences: &[f64], level: f64) -> bool {
-    let mut sums = vec![0.0];
-    for difference in differences {
-        sums = sums.iter().flat_map(|sum| [sum + difference, sum - difference]).collect();
+    // A choice and its opposite are as far from 0, so the first sign is always plus.
+    let mut sums = vec![differences.first().copied().unwrap_or(0.0)];
+    for difference in differences.iter().skip(1) {
+        for at in 0..sums.len() {
+            let sum = sums[at];
+            sums[at] = sum + difference;
+            sums.push(sum - difference);
+        }
     }
     let magnitudes: f64 = differences.iter().map(|difference| difference.abs()).sum();
     let seen = differences.iter().sum::<f64>().abs() - 1e-12 * magnitudes;
