@@ -334,6 +334,20 @@ fn every_file_says_what_it_holds() {
 }
 
 #[test]
+fn a_crate_opens_with_an_example_that_runs() {
+    let mut found = Vec::new();
+    for (path, text) in rust_files("crates").into_iter().filter(|(path, _)| path.ends_with("src/lib.rs")) {
+        let lines: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
+        let docs = lines.join(" ");
+        let is_run = docs.contains("```") && !docs.contains("```no_run");
+        if !is_run && !docs.contains("The example is compiled and not run, for ") {
+            found.push(path.display().to_string());
+        }
+    }
+    check(found, "an example runs, or a sentence says why it is compiled and not run");
+}
+
+#[test]
 fn files_are_short() {
     let long = sources().iter().filter(|source| source.code.n_lines > 800);
     let long = long.map(|Source { path, code, .. }| format!("{}: {} lines", path.display(), code.n_lines));

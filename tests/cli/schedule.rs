@@ -51,6 +51,16 @@ fn errors_of_schedules_show_the_line() {
     );
     check(
         &["schedule"],
+        "data: {n_train: 10}\ntrain: {batch: 64, learning_rate: {kind: cosine, value: 1, decay_epochs: 3}}\n",
+        expect![[r#"
+        bf16scope: e.yaml:3:35: lengths are in epochs, and an epoch of 10 examples has no whole batch of 64
+          3 | train: {batch: 64, learning_rate: {kind: cosine, value: 1, decay_epochs: 3}}
+            |                                   ^^^^^
+          help: make `batch` smaller
+    "#]],
+    );
+    check(
+        &["schedule"],
         "train: {epochs: 3}\n",
         expect![[r#"
         bf16scope: e.yaml: nothing says how many steps training takes

@@ -13,7 +13,8 @@ use quote::ToTokens;
 use super::{Source, check, is_source, parsed, rust_files, sources};
 
 /// The errors whose sentences are written where the fault is detected.
-const ERRORS: [&str; 4] = ["PassError", "PjrtError", "StudyError", "TrainError"];
+const ERRORS: [&str; 8] =
+    ["DataError", "GraphError", "PassError", "PjrtError", "ReadError", "StudyError", "TrainError", "WeightsError"];
 
 /// Strings that are not messages: those of logs, and those about bugs of ours.
 const NO_MESSAGES: [&str; 10] = [

@@ -432,3 +432,271 @@ fn places_are_those_in_the_whole_file() {
             |       ^^^^^
           help: put `flatten` or `global_avg_pool` before it, or write a dense layer for each pixel as `{conv: UNITS, kernel_size: 1}`"#]].assert_eq(&error.to_string());
 }
+
+#[test]
+fn a_block_that_is_written_wrong() {
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: relu}\nlayers:\n  - b\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:13: found string "relu", expected a list of layers, or {layers: […], parameters: {…}, inputs: […], output: NAME}
+              3 | blocks: {b: relu}
+                |             ^^^^
+              help: write ['relu'], if it is the only one"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: {layers: [relu], filters: 1}}\nlayers:\n  - b\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:30: unknown key `filters`, expected one of layers, parameters, inputs, output
+              3 | blocks: {b: {layers: [relu], filters: 1}}
+                |                              ^^^^^^^
+              help: a block's options are its parameters: `parameters: {filters: , strides: 1}`"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: {inputs: [a]}}\nlayers:\n  - b\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:13: found keys and values, expected `layers: […]`, at least one
+              3 | blocks: {b: {inputs: [a]}}
+                |             ^^^^^^^"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: {layers: [relu], parameters: [name]}}\nlayers:\n  - b\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:42: a parameter is called `name`, which every block has
+              3 | blocks: {b: {layers: [relu], parameters: [name]}}
+                |                                          ^"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: {layers: [relu], inputs: []}}\nlayers:\n  - b\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:13: found keys and values, expected `inputs: [NAME, …]`, at least one
+              3 | blocks: {b: {layers: [relu], inputs: []}}
+                |             ^^^^^^^"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: {layers: [relu], output: [relu]}}\nlayers:\n  - b\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:38: found a list, expected a layer's name
+              3 | blocks: {b: {layers: [relu], output: [relu]}}
+                |                                      ^"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: [relu]}\nlayers:\n  - {b: , inputs: 3}\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:5:5: `inputs` is a name, or a list of names
+              5 |   - {b: , inputs: 3}
+                |     ^^"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nblocks: {b: {layers: [{dense: 2, name: a_$n}], parameters: {n: [1]}}}\nlayers:\n  - b\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:40: `a_$n` has a list inside, expected a text or number
+              3 | blocks: {b: {layers: [{dense: 2, name: a_$n}], parameters: {n: [1]}}}
+                |                                        ^^^^
+              help: a block's layers have its parameters as `$name` or `$(2 * name)`; `$$` is a dollar sign"#]],
+    );
+}
+
+#[test]
+fn a_formula_or_an_option_that_is_written_wrong() {
+    check_layers(
+        "  - {expression: [1]}\n",
+        expect![[r#"
+            model.yaml:4:18: found a list, expected a formula, such as `a * sigmoid(b)`
+              4 |   - {expression: [1]}
+                |                  ^"#]],
+    );
+    check_layers(
+        "  - {expression: 1 + 2}\n",
+        expect![[r#"
+            model.yaml:4:18: `1 + 2` names no layer
+              4 |   - {expression: 1 + 2}
+                |                  ^
+              help: a formula reads layers or inputs by their names"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nparameters: {n: 2}\nlayers:\n  - {dense: $(2 * n}\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:5:13: `$(2 * n` has no `)` for its `$(`
+              5 |   - {dense: $(2 * n}
+                |             ^^^
+              help: quote a formula with commas inside of `{…}` or `[…]`: `"$(max(8, n))"`"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {share: 3}\n",
+        expect![[r#"
+            model.yaml:5:5: `share` is the name of a layer or a block
+              5 |   - {share: 3}
+                |     ^^^^^^"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {share: tower}\n",
+        expect![[r#"
+            model.yaml:5:13: there is no layer and no block `tower` above
+              5 |   - {share: tower}
+                |             ^^^^^
+              help: name the layer that has the variables with `name: …`"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {dense: 3, kernel_regularizer: 3}\n",
+        expect![[r#"
+            model.yaml:5:36: found integer `3`, expected `l1`, `l2`, `l1_l2`, or factors such as {l2: 1.0e-4}
+              5 |   - {dense: 3, kernel_regularizer: 3}
+                |                                    ^"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {dense: 3, kernel_regularizer: {l3: 1}}\n",
+        expect![[r#"
+            model.yaml:5:37: unknown key `l3`, expected one of l1, l2
+              5 |   - {dense: 3, kernel_regularizer: {l3: 1}}
+                |                                     ^^"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {dense: 3, kernel_initializer: {zzz: 1}}\n",
+        expect![[r#"
+            model.yaml:5:37: unknown initializer `zzz` with arguments, expected one of constant, random_normal, truncated_normal, random_uniform, variance_scaling, orthogonal, identity
+              5 |   - {dense: 3, kernel_initializer: {zzz: 1}}
+                |                                     ^^^
+              help: initializers without arguments are names alone: `zzz`"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {dense: 3, kernel_initializer: {constant: {}}}\n",
+        expect![[r#"
+            model.yaml:5:47: found keys and values, expected a number, such as `{constant: -2}`
+              5 |   - {dense: 3, kernel_initializer: {constant: {}}}
+                |                                               ^"#]],
+    );
+}
+
+#[test]
+fn layers_that_are_wired_wrong() {
+    check(
+        "inputs: {images: [8, 8, 3]}\nlayers: []\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:3:9: there are no layers, expected at least one
+              3 | layers: []
+                |         ^"#]],
+    );
+    check(
+        "inputs: {}\nlayers: [{dense: 3}]\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:2:9: there are no inputs, expected at least one
+              2 | inputs: {}
+                |         ^"#]],
+    );
+    check_layers(
+        "  - {dense: 3, name: a}\n  - {dense: 3, name: b}\n  - {expression: a * 2, inputs: [a, b]}\n",
+        expect![[r#"
+            model.yaml:6:33: layer `expression` (expression) reads 2, expected as many as its formula names
+              6 |   - {expression: a * 2, inputs: [a, b]}
+                |                                 ^
+              help: leave `inputs` out, or name them in the formula's order"#]],
+    );
+    check_layers(
+        "  - {dense: 3, name: a}\n  - {dense: 3, name: b}\n  - {dense: 3, name: c}\n  - {lstm: 3, inputs: [a, b, c, images, a]}\n",
+        expect![[r#"
+            model.yaml:7:23: layer `lstm` (lstm) reads 5, expected one or two
+              7 |   - {lstm: 3, inputs: [a, b, c, images, a]}
+                |                       ^
+              help: join them first, with `concat` or `add`"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlabels: {y: {shape: [10]}}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\nloss: {mean_squared_error: y}\n",
+        expect![[r#"
+            model.yaml:7:28: loss `mean_squared_error` judges `y`, which is neither an output nor a layer
+              7 | loss: {mean_squared_error: y}
+                |                            ^
+              help: it is a label: write `labels: y`"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlabels: {y: {shape: [10], random: normal}}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\nloss: {mean_squared_error: , labels: y}\n",
+        expect![[r#"
+            model.yaml:3:27: label `y` is drawn, which nothing can learn
+              3 | labels: {y: {shape: [10], random: normal}}
+                |                           ^^^^^^
+              help: leave `random` out: it is for `inputs`"#]],
+    );
+    check(
+        "inputs: {x: {shape: [4], dtype: int32, random: normal}}\nlayers: [{dense: 3}]\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:2:40: input `x` is whole numbers, and what is drawn are floats
+              2 | inputs: {x: {shape: [4], dtype: int32, random: normal}}
+                |                                        ^^^^^^
+              help: leave `dtype` and `below` out"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {dense: 10, share: later}\n  - {dense: 10, name: later}\n",
+        expect![[r#"
+            model.yaml:5:24: layer `dense` shares `later`, which is no layer above it
+              5 |   - {dense: 10, share: later}
+                |                        ^^^^^
+              help: did you mean `later`?"#]],
+    );
+    check_layers(
+        "  - flatten\n  - {dense: 10, name: a}\n  - {dense: 9, share: a}\n",
+        expect![[r#"
+            model.yaml:6:23: layer `dense` shares `a`, which is of another kind or has other options
+              6 |   - {dense: 9, share: a}
+                |                       ^
+              help: write `{share: a}` and nothing of the kind: it is the same layer"#]],
+    );
+}
+
+#[test]
+fn a_loss_that_is_written_wrong() {
+    check(
+        "inputs: {images: [8, 8, 3]}\nlabels: {y: {shape: [10]}}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\nloss: {mean_squared_error: , labels: y, label_lengths: y}\n",
+        expect![[r#"
+            model.yaml:7:41: mean_squared_error has no lengths
+              7 | loss: {mean_squared_error: , labels: y, label_lengths: y}
+                |                                         ^^^^^^^^^^^^^
+              help: leave `label_lengths` out: it is for `ctc`"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlayers:\n  - flatten\n  - {dense: 10}\nloss: {sparse_softmax_cross_entropy: , reduction: weighted_mean}\n",
+        expect![[r#"
+            model.yaml:6:51: `reduction: weighted_mean` of examples that all weigh alike
+              6 | loss: {sparse_softmax_cross_entropy: , reduction: weighted_mean}
+                |                                                   ^^^^^^^^^^^^^
+              help: add `example_weights: NAME`, or leave `reduction` out"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\nloss:\n  - {sparse_softmax_cross_entropy: , variables: 'a/*'}\n  - {sparse_softmax_cross_entropy: , name: b}\n",
+        expect![[r#"
+            model.yaml:8:5: loss `b` trains no variable: other losses name all of them
+              8 |   - {sparse_softmax_cross_entropy: , name: b}
+                |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+              help: add `variables` to it, or leave a pattern out of the others"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\n  - {dense: 10, name: c}\nloss:\n  - {sparse_softmax_cross_entropy: , variables: 'a/*'}\n",
+        expect![[r#"
+            model.yaml:8:3: no loss trains `c/kernel`: the `variables` of each loss leave it and 1 more out
+              8 |   - {sparse_softmax_cross_entropy: , variables: 'a/*'}
+                |   ^
+              help: add 'c/*' to the `variables` of a loss, or a loss without `variables`, which trains the rest"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\nloss:\n  - {sparse_softmax_cross_entropy: , variables: 'a/kernl'}\n",
+        expect![[r#"
+            model.yaml:7:49: `a/kernl` is the name of no variable that trains
+              7 |   - {sparse_softmax_cross_entropy: , variables: 'a/kernl'}
+                |                                                 ^^^^^^^^^
+              help: did you mean `a/kernel`? `*` is any text"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\nloss:\n  - {sparse_softmax_cross_entropy: , variables: 'generator_of_it/*'}\n",
+        expect![[r#"
+            model.yaml:7:49: `generator_of_it/*` is the name of no variable that trains
+              7 |   - {sparse_softmax_cross_entropy: , variables: 'generator_of_it/*'}
+                |                                                 ^^^^^^^^^^^^^^^^^^^
+              help: `*` is any text; there are a/*"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nlayers:\n  - flatten\n  - {dense: 10, name: a}\nloss:\n  - {sparse_softmax_cross_entropy: , variables: 'a/*'}\n  - {sparse_softmax_cross_entropy: , name: b, variables: 'a/kernel'}\n",
+        expect![[r#"
+            model.yaml:8:58: losses `sparse_softmax_cross_entropy` and `b` both train `a/kernel`, by different `variables`
+              8 |   - {sparse_softmax_cross_entropy: , name: b, variables: 'a/kernel'}
+                |                                                          ^^^^^^^^^^
+              help: write the same `variables` in both, whose sum then trains them, or patterns that share no variable"#]],
+    );
+}

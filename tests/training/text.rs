@@ -257,7 +257,8 @@ fn lines_of_json_are_texts_with_labels_and_broken_ones_are_named_or_left_out() {
         ("[1]", "/b.jsonl:4: no JSON object: invalid type: sequence"),
         (
             "{\"txt\": \"a\", \"kind\": \"bad\"}",
-            "/b.jsonl:4: there is no field `text`; it has `kind`, `txt`\nhelp: name the fields",
+            "/b.jsonl:4: there is no field `text`; it has `kind`, `txt`\nhelp: name the fields under `tokens`: `field: …`, \
+             `label: …`; or leave such lines out: `on_error: {skip: N}` under `data`",
         ),
         ("{\"text\": 3, \"kind\": \"bad\"}", "/b.jsonl:4: field `text` is a number; expected a string"),
         ("{\"text\": \"a\", \"kind\": \"ugly\"}", "/b.jsonl:4: field `kind` is \"ugly\"; expected one of bad, good"),
@@ -266,6 +267,52 @@ fn lines_of_json_are_texts_with_labels_and_broken_ones_are_named_or_left_out() {
         let error = refused(line);
         assert!(error.starts_with(expected), "{error}");
     }
+    assert!(refused("[1]").contains("; expected one a line, such as {\"text\": \"…\"}"));
+}
+
+#[test]
+fn tokens_that_a_tokenizer_lacks_and_texts_that_it_does_not_take_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), "a.txt", b"one two\n");
+    let refused = |file: &PathBuf, options: &Options, tokenizer: &Tokenizer| {
+        let texts = texts_of(std::slice::from_ref(file), options, tokenizer, 1);
+        let error = TextExamples::new(&texts, tokenizer, options).unwrap_err();
+        error.to_string().replace(&format!("{}/", folder.path().display()), "")
+    };
+    let bytes = Tokenizer::bytes();
+    let pad = Options { pad: Some("[NONE]".to_string()), ..options("bytes") };
+    assert_eq!(
+        refused(&file, &pad, &bytes),
+        "bytes: there is no token `[NONE]`, which fills examples; expected one of the tokenizer's\nhelp: name another `pad`"
+    );
+    let mask = Options { mask: Some(Mask::default()), ..options("bytes") };
+    assert_eq!(
+        refused(&file, &mask, &bytes),
+        "bytes: there is no token `[MASK]`, which stands for masked ones; expected one of the tokenizer's\n\
+         help: name the token under `mask`: `{token: …}`"
+    );
+    let short = Options { max_length: Some(Length(2)), ..options("vocab.txt") };
+    assert_eq!(
+        refused(&file, &short, &tokenizer("vocab")),
+        "a.txt: 2 tokens; expected 3 at least: 2 that the tokenizer puts around a text, and one of it\n\
+         help: shorten it, or name more text"
+    );
+    let words = write(
+        folder.path(),
+        "words.json",
+        br#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": null,
+            "model": {"type": "WordLevel", "vocab": {"one": 0}, "unk_token": "[UNK]"}}"#,
+    );
+    let message = refused(&file, &options("words.json"), &Tokenizer::read(words, false).unwrap());
+    let expected =
+        "a.txt:1: the tokenizer makes no ids of it: WordLevel error: Missing [UNK] token from the vocabulary";
+    assert!(message.starts_with(expected), "{message}");
+    let holes = folder.path().join("holes.txt");
+    fs::File::create(&holes).unwrap().set_len(2 << 30).unwrap();
+    let message = refused(&holes, &options("bytes"), &bytes);
+    assert!(message.starts_with("holes.txt: the file has 2147483648 bytes, and "), "{message}");
+    assert!(message.ends_with(" are stored: the rest are holes\nhelp: name a file of text"), "{message}");
 }
 
 #[test]

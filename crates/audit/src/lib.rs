@@ -4,21 +4,30 @@
 //! ([`Auditor::new`]). An audit compares **every** floating instruction that the two entry computations have in common,
 //! by name, not only the results.
 //!
-//! ```no_run
+//! ```
 //! use bf16scope_audit::{Auditor, Config};
-//! use bf16scope_hlo::{Literal, Module};
+//! use bf16scope_hlo::{Literal, text};
 //! use bf16scope_passes::amp::Policy;
 //! use bf16scope_pjrt::Client;
 //!
-//! fn worst(module: &Module, inputs: &[Literal]) -> Result<(), Box<dyn std::error::Error>> {
-//!     let client = Client::cpu()?;
-//!     let audit = Auditor::new(&client, module, inputs, Config::default())?.audit(&Policy::default())?;
-//!     println!("the results are within {:e} of f32", audit.error());
-//!     for row in audit.worst_first().into_iter().take(5) {
-//!         println!("{row:?}");
-//!     }
-//!     Ok(())
+//! let module = text::parse(
+//!     "HloModule scores
+//!      ENTRY main {
+//!        x = f32[1,2] parameter(0)
+//!        w = f32[2,2] parameter(1)
+//!        ROOT scores = f32[1,2] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+//!      }",
+//!     "scores.hlo",
+//! )?;
+//! let (x, w) = ([0.1_f32, 0.7], [0.3_f32, 0.9, 0.6, 0.2]);
+//! let inputs = [Literal::from_elements([1, 2], &x), Literal::from_elements([2, 2], &w)];
+//! let client = Client::cpu()?; // installs the plugin on first use
+//! let audit = Auditor::new(&client, &module, &inputs, Config::default())?.audit(&Policy::default())?;
+//! assert!(0.0 < audit.error() && audit.error() < 0.01); // for `x` and `w` are rounded to bf16
+//! for row in audit.worst_first().into_iter().take(5) {
+//!     println!("{row:?}"); // where the error is born
 //! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # The algorithm

@@ -10,6 +10,8 @@
 //! each command's output on 80 columns. Path arguments are treated as outputs, which refuse URLs, unless they are in
 //! `outputs::INPUTS`. Warn with `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
 //!
+//! The example is compiled and not run, for it reads the arguments of the process that runs it:
+//!
 //! ```no_run
 //! /// A program of your own with the same commands: parses its arguments, runs one, and gives its exit code.
 //! fn main() -> std::process::ExitCode {

@@ -568,6 +568,24 @@ mod tests {
     }
 
     #[test]
+    fn masks_of_another_size_and_labels_that_cannot_be_blended_are_told() {
+        let refused = |features: &[Feature], augment: Augment| {
+            Augmented::new(source().0, features, augment).unwrap_err().to_string()
+        };
+        let features = source().1;
+        assert_eq!(
+            refused(&features, Augment { flip: true, masks: vec!["labels".to_string()], ..Augment::default() }),
+            "`labels` of `masks` is [8], and images are [5, 7, 1]\nhelp: name features of the same height and width"
+        );
+        let whole = [features[0].clone(), Feature::exact("labels", DType::S32, []).below(8).label()];
+        assert_eq!(
+            refused(&whole, Augment { mixup: 0.2, ..Augment::default() }),
+            "`mixup` and `cutmix` blend labels, and `labels` is whole numbers\n\
+             help: learn distributions: `softmax_cross_entropy`, with `one_hot: true` of the label"
+        );
+    }
+
+    #[test]
     fn flips_move_masks_with_images_and_evaluation_is_left_alone() {
         let augmented = augmented(Augment { flip: true, masks: vec!["mask".to_string()], ..Augment::default() });
         let plain = example(&augmented, 3, None);

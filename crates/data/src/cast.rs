@@ -52,9 +52,9 @@ impl Conversion {
     pub fn run(self, src: Elements<'_>, dst: &mut [u8]) {
         match (self, src) {
             (Conversion::Copy, Elements::Bytes(src)) => dst.copy_from_slice(src),
-            (Conversion::Copy, Elements::F32s(src)) => cast(src, dst, 1.0, DType::F32, |value| value),
+            (Conversion::Copy, Elements::F32s(src)) => cast(src, dst, 1.0, DType::F32, |value| value, Some),
             (Conversion::Cast { from: DType::F32, scale, to }, Elements::F32s(src)) => {
-                cast(src, dst, scale, to, |value| value);
+                cast(src, dst, scale, to, |value| value, Some);
             }
             (Conversion::Cast { from, scale, to }, Elements::Bytes(src)) => {
                 let cast = Cast { src, dst, scale, to };
@@ -126,23 +126,37 @@ impl ElementVisitor for Cast<'_> {
     type Output = ();
 
     fn visit<T: Element>(self) {
-        cast(T::chunks(self.src), self.dst, self.scale, self.to, |bytes| T::from_le(bytes).to_f32());
+        cast(T::chunks(self.src), self.dst, self.scale, self.to, |bytes| T::from_le(bytes).to_f32(), |_| None);
     }
 }
 
 /// Multiplies only if the scale is not 1: a product by 1 changes nothing, and a processor may take a hundred cycles to
 /// multiply a subnormal.
 #[inline(always)]
-fn cast<S: Copy>(src: &[S], dst: &mut [u8], scale: f32, to: DType, read: impl Fn(S) -> f32) {
+fn cast<'a, S: Copy>(
+    src: &'a [S],
+    dst: &mut [u8],
+    scale: f32,
+    to: DType,
+    read: impl Fn(S) -> f32,
+    as_f32s: impl Fn(&'a [S]) -> Option<&'a [f32]>,
+) {
     match scale {
-        1.0 => store(src, dst, to, read),
-        _ => store(src, dst, to, |value| read(value) * scale),
+        1.0 => store(src, dst, to, read, as_f32s),
+        _ => store(src, dst, to, |value| read(value) * scale, |_| None),
     }
 }
 
-/// With `read` inlined, the loops for f32 and bf16 become vector code.
+/// With `read` inlined, the loops for f32 and bf16 become vector code. `as_f32s` gives elements that are the numbers
+/// already; `read` gives the same, one by one.
 #[inline(always)]
-fn store<S: Copy>(src: &[S], dst: &mut [u8], to: DType, read: impl Fn(S) -> f32) {
+fn store<'a, S: Copy>(
+    src: &'a [S],
+    dst: &mut [u8],
+    to: DType,
+    read: impl Fn(S) -> f32,
+    as_f32s: impl Fn(&'a [S]) -> Option<&'a [f32]>,
+) {
     match to {
         DType::F32 => {
             for (src, dst) in src.iter().zip(dst.as_chunks_mut::<4>().0) {
@@ -155,13 +169,19 @@ fn store<S: Copy>(src: &[S], dst: &mut [u8], to: DType, read: impl Fn(S) -> f32)
             }
         }
         DType::F16 => {
-            // `half` uses the processor's instruction for slices.
-            let (mut floats, mut halves) = ([0f32; CHUNK], [f16::ZERO; CHUNK]);
+            // `half` uses the processor's instruction for slices of f32.
+            let (mut buffer, mut halves) = ([0f32; CHUNK], [f16::ZERO; CHUNK]);
             for (src, dst) in src.chunks(CHUNK).zip(dst.as_chunks_mut::<2>().0.chunks_mut(CHUNK)) {
-                let (floats, halves) = (&mut floats[..src.len()], &mut halves[..src.len()]);
-                for (float, src) in floats.iter_mut().zip(src) {
-                    *float = read(*src);
-                }
+                let halves = &mut halves[..src.len()];
+                let floats = match as_f32s(src) {
+                    Some(floats) => floats,
+                    None => {
+                        for (float, src) in buffer.iter_mut().zip(src) {
+                            *float = read(*src);
+                        }
+                        &buffer[..src.len()]
+                    }
+                };
                 halves.convert_from_f32_slice(floats);
                 for (half, dst) in halves.iter().zip(dst) {
                     *dst = half.to_le_bytes();
@@ -266,6 +286,22 @@ mod tests {
         }
         assert_eq!(bounds(DType::U64), (0, u64::MAX.into()));
         assert_eq!(bounds(DType::S64), (i64::MIN.into(), i64::MAX.into()));
+    }
+
+    /// Numbers of more than one chunk, in both forms that a source may give.
+    #[test]
+    fn numbers_are_scaled_as_their_bytes_are() {
+        let finite = |n: u32| f32::from_bits(n.wrapping_mul(0x9E37_79B9) & 0xFF7F_FFFF);
+        let values: Vec<f32> = (0..3 * CHUNK as u32 / 2).map(finite).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for scale in [1.0, 1.0 / 255.0, -3.0] {
+            for to in [DType::F32, DType::BF16, DType::F16] {
+                let conversion = Conversion::Cast { from: DType::F32, scale, to };
+                let mut dst = vec![0xAA; values.len() * to.n_bytes()];
+                conversion.run(Elements::F32s(&values), &mut dst);
+                assert!(dst == run(conversion, &bytes, values.len(), to.n_bytes()), "{to} times {scale}");
+            }
+        }
     }
 
     /// Every upper half of an f32 with the lower halves that decide rounding (so every exponent, subnormal, NaN and

@@ -698,6 +698,10 @@ mod tests {
             rows("1,2,0\n1,2,0.0000000000000000000\n").unwrap_err(),
             "rows.csv:2: a row of more than 20 bytes; expected lines of numbers: name a CSV file, plain or gzip"
         );
+        assert_eq!(
+            rows("1").unwrap_err(),
+            "rows.csv:1: 1 column; expected 3: 2 of `x`, 1 of `label`\nhelp: a comma stands between two columns"
+        );
         assert_eq!(rows("1,2,0,,").unwrap_err(), "rows.csv:1: 5 columns; expected 3: 2 of `x`, 1 of `label`");
         assert_eq!(
             rows("1,2,0\n,,,,,,,,").unwrap_err(),

@@ -45,5 +45,6 @@ mod tests {
         assert_eq!(guarded(|| [1, 2].get(5).copied().expect("a bug of another's")), Err(Panicked));
         assert_eq!(guarded(|| guarded(|| panic!("inner")).map(|()| 1)), Ok(Err(Panicked)));
         assert!(!IS_GUARDED.get());
+        assert_eq!(Panicked.to_string(), "what reads it has a bug that it shows");
     }
 }

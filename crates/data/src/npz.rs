@@ -452,7 +452,11 @@ mod tests {
             assert_eq!(added.is_ok(), is_right, "{name:?}: {added:?}");
             if !is_right {
                 let error = added.unwrap_err().to_string();
-                assert!(error.contains(&format!("a.npz: `{name}` is not a name for an array")), "{error}");
+                let expected = format!(
+                    "a.npz: `{name}` is not a name for an array in an archive, which is the name of a file in it\n\
+                     help: name it without `..`, without a backslash, and without / at an end"
+                );
+                assert!(error.ends_with(&expected), "{error}");
             }
         }
     }
@@ -496,6 +500,8 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             assert_eq!(refused(), expected);
         }
+        let cause = std::error::Error::source(&NpzReader::open(&path).unwrap_err()).unwrap().to_string();
+        assert!(cause.contains("it has no end"), "{cause}");
 
         // An element of `short` changes; the archive's checksum does not.
         let at = bytes.windows(5).position(|window| window == b"short").unwrap() + "short.npy".len() + 128 + 3;
@@ -504,5 +510,64 @@ mod tests {
         let mut npz = NpzReader::open(&path).unwrap();
         let error = npz.entry("short").unwrap().unwrap().read().unwrap_err();
         assert!(matches!(error.kind(), DataErrorKind::Damaged), "{error}");
+    }
+
+    #[test]
+    fn elements_that_cannot_be_read_are_said() {
+        let (_folder, path) = written(&[("x", Header::for_dtype(DType::F32, vec![1]), vec![0; 4])]);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.windows(5).position(|window| window == b"x.npy").unwrap() + "x.npy".len() + 128;
+        bytes[at] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let error = NpzReader::open(&path).unwrap().entry("x").unwrap().unwrap().read().unwrap_err().to_string();
+        let expected = "a.npz: array `x`: its elements cannot be read\nhelp: the file is damaged, copy it again";
+        assert!(error.ends_with(expected), "{error}");
+    }
+
+    /// Two archives in one file, one of which readers do not see; and members at one place.
+    #[test]
+    fn bytes_of_no_array_or_of_two_are_said() {
+        let header = || Header::for_dtype(DType::U8, vec![]);
+        let (_folder, path) = written(&[("x", header(), vec![1]), ("y", header(), vec![2])]);
+        let whole = fs::read(&path).unwrap();
+        let refused = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            NpzReader::open(&path).unwrap_err().to_string().replace(&path.display().to_string(), "a.npz")
+        };
+        let help = "of two archives that were joined only one would be read: save all arrays with one numpy.savez";
+        assert_eq!(
+            refused(&[&whole[..], &whole].concat()),
+            format!("a.npz: {} bytes behind the archive belong to no array; expected none\nhelp: {help}", whole.len())
+        );
+        // The place of the second member, in the directory.
+        let mut shared = whole.clone();
+        let second = shared.windows(4).rposition(|window| window == b"PK\x01\x02").unwrap();
+        shared[second + 42..second + 46].fill(0);
+        assert_eq!(
+            refused(&shared),
+            "a.npz: members of the archive share bytes: it may be a decompression bomb\n\
+             help: save the arrays again with numpy.savez"
+        );
+    }
+
+    #[test]
+    fn an_array_that_becomes_gigabytes_is_refused_before_it_is_unpacked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let mut zip = ZipWriter::new(fs::File::create(&path).unwrap());
+        zip.start_file("x.npy", SimpleFileOptions::default().compression_method(CompressionMethod::Deflated)).unwrap();
+        zip.write_all(&Header::for_dtype(DType::U8, vec![1 << 31]).to_bytes()).unwrap();
+        zip.finish().unwrap();
+        let mut npz = NpzReader::open(&path).unwrap();
+        let entry = npz.entry("x").unwrap().unwrap();
+        let n_packed = entry.n_packed;
+        assert_eq!(
+            entry.read().unwrap_err().to_string().replace(&path.display().to_string(), "a.npz"),
+            format!(
+                "a.npz: array `x`: {n_packed} packed bytes are to become 2147483648; expected at most 200 times as many beyond \
+                 1073741824 bytes: it may be a decompression bomb\n\
+                 help: if it is not, save it unpacked: numpy.savez, without _compressed"
+            )
+        );
     }
 }

@@ -443,15 +443,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct One(Values);
+    struct Few(Vec<Values>);
 
-    impl Records for One {
+    impl Records for Few {
         fn n_records(&self) -> u64 {
-            1
+            self.0.len() as u64
         }
 
-        fn values(&self, _index: u64, _keys: Option<&[&str]>) -> Result<Values, DataError> {
-            Ok(self.0.clone())
+        fn values(&self, index: u64, _keys: Option<&[&str]>) -> Result<Values, DataError> {
+            Ok(self.0[index as usize].clone())
         }
 
         fn place(&self, index: u64) -> String {
@@ -465,13 +465,38 @@ mod tests {
 
     /// The array's dtype and bytes, or the reason why it cannot be read.
     fn made(feature: &Feature, spec: FeatureSpec, bytes: &[u8]) -> Result<(DType, Vec<u8>), String> {
-        let records = One([(feature.name.clone(), Value::Bytes(vec![bytes.to_vec()]))].into());
+        last(feature, spec, &[Value::Bytes(vec![bytes.to_vec()])])
+    }
+
+    /// The same of the last of these values, each of a record.
+    fn last(feature: &Feature, spec: FeatureSpec, values: &[Value]) -> Result<(DType, Vec<u8>), String> {
+        let records = Few(values.iter().map(|value| [(feature.name.clone(), value.clone())].into()).collect());
         let specs = [(feature.name.clone(), spec)].into();
         let message = |error: DataError| error.to_string();
         let pipeline = Pipeline::new(Arc::new(records), std::slice::from_ref(feature), &specs, Options::default())
             .map_err(message)?;
-        let bytes = pipeline.read(0).map_err(message)?.remove(0).into_owned();
+        let bytes = pipeline.read(values.len() as u64 - 1).map_err(message)?.remove(0).into_owned();
         Ok((pipeline.arrays()[0].dtype, bytes))
+    }
+
+    #[test]
+    fn a_record_of_another_kind_or_number_is_told() {
+        let x = Feature::compute("x", [3]);
+        let one_hot = FeatureSpec { one_hot: true, ..FeatureSpec::default() };
+        assert_eq!(
+            last(&x, one_hot, &[Value::Ints(vec![1, 2])]).unwrap_err(),
+            "a, record 0: feature `x` is 2 values of int64; expected one whole number"
+        );
+        let raw = FeatureSpec { raw: Some(RawType::U8), ..FeatureSpec::default() };
+        assert_eq!(
+            last(&x, raw, &[Value::Bytes(vec![vec![1, 2, 3], vec![4]])]).unwrap_err(),
+            "a, record 0: feature `x` is 2 values of bytes; expected one string of bytes"
+        );
+        let label = Feature::exact("y", DType::S32, []).label();
+        assert_eq!(
+            last(&label, FeatureSpec::default(), &[Value::Ints(vec![1]), Value::Floats(vec![1.0])]).unwrap_err(),
+            "a, record 1: feature `y` is 1 value of float; expected s64, as in the first record"
+        );
     }
 
     #[test]
@@ -490,10 +515,9 @@ mod tests {
             made(&Feature::compute("x", [4]), spec(), &bytes).unwrap_err(),
             "a, record 0: feature `x` is a tensor f32[2,2]; expected dims [4]"
         );
-        assert_eq!(
-            made(&x, spec(), b"\xff\xd8\xff").unwrap_err().split(": feature").nth(1).unwrap().split(" is ").next(),
-            Some(" `x`")
-        );
+        let error = made(&x, spec(), b"\xff\xd8\xff").unwrap_err();
+        let (start, end) = ("a, record 0: feature `x` is ", "; expected a tensor that TensorFlow serialized");
+        assert!(error.starts_with(start) && error.ends_with(end), "{error}");
         // Without the key, the message names the right one.
         assert_eq!(
             made(&x, FeatureSpec::default(), &bytes).unwrap_err(),

@@ -100,13 +100,17 @@ impl Table {
     /// A file that cannot be read or held in memory; a missing header, or one with a duplicate name; a row with more or
     /// fewer cells.
     pub fn read(path: impl AsRef<Path>, delimiter: u8) -> Result<Table, DataError> {
-        let path = path.as_ref();
+        Table::read_up_to(path.as_ref(), delimiter, MAX_TEXT)
+    }
+
+    /// The same of a text of fewer than `limit` bytes.
+    fn read_up_to(path: &Path, delimiter: u8, limit: u64) -> Result<Table, DataError> {
         let text = open(path)?.reader;
         let mut reader = ::csv::ReaderBuilder::new()
             .delimiter(delimiter)
             .flexible(true)
             .trim(::csv::Trim::All)
-            .from_reader(text.take(MAX_TEXT));
+            .from_reader(text.take(limit));
         let unread = |line: u64, error: ::csv::Error| {
             DataError::new(DataErrorKind::Read, (path, line), "cannot read on from here").because(error)
         };
@@ -147,7 +151,7 @@ impl Table {
             lines.push(line);
         }
         if reader.into_inner().limit() == 0 {
-            let message = format!("more than {MAX_TEXT} bytes of text, which are not read into memory");
+            let message = format!("more than {limit} bytes of text, which are not read into memory");
             return Err(
                 DataError::new(DataErrorKind::Format, path, message).help("keep it as Parquet: `parquet: FILE`")
             );
@@ -635,15 +639,39 @@ mod tests {
         let error = |text: &str| table(text).1.unwrap_err().to_string();
         for (text, expected) in [
             ("", "no header; expected the names of the columns"),
-            ("1,2\n3,4\n", "t.csv:1: the first line is numbers, such as `1`; expected the names of the columns"),
-            ("a,a\n1,2\n", "t.csv:1: the header has `a` twice"),
-            ("a,b\n1,2,3\n", "t.csv:2: 3 cells; expected 2: `a`, `b`"),
-            ("a,b\n", "no rows below the header"),
+            (
+                "1,2\n3,4\n",
+                "t.csv:1: the first line is numbers, such as `1`; expected the names of the columns\n\
+                 help: leave `columns` out: files without a header are read by the order of their columns",
+            ),
+            ("a,a\n1,2\n", "t.csv:1: the header has `a` twice\nhelp: give each column another name"),
+            (
+                "a,b\n1,2,3\n",
+                "t.csv:2: 3 cells; expected 2: `a`, `b`\n\
+                 help: a cell with a comma in it stands in quotes; `delimiter` says what else is between cells",
+            ),
+            ("a,b\n", "t.csv: no rows below the header; expected one example a line"),
         ] {
-            assert!(error(text).contains(expected), "{text}: {}", error(text));
+            assert!(error(text).ends_with(expected), "{text}: {}", error(text));
         }
+    }
+
+    #[test]
+    fn a_text_that_is_not_read_is_told() {
         let utf_16 = table(b"\xFF\xFEa\0,\0").1.unwrap_err().to_string();
         assert!(utf_16.contains("t.csv: text in UTF-16; expected UTF-8\nhelp: write it in UTF-8: "), "{utf_16}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.csv");
+        std::fs::write(&path, "a,b\n1,2\n").unwrap();
+        assert_eq!(Table::read_up_to(&path, b',', 9).unwrap().n_rows(), 1);
+        let error = Table::read_up_to(&path, b',', 8).unwrap_err().to_string();
+        let expected = "t.csv: more than 8 bytes of text, which are not read into memory\n\
+                        help: keep it as Parquet: `parquet: FILE`";
+        assert!(error.ends_with(expected), "{error}");
+    }
+
+    #[test]
+    fn a_cell_that_is_wrong_is_named_with_its_line_and_column() {
         let (_folder, table) = table(PEOPLE);
         let table = table.unwrap();
         let error_for = |column: Column, dims: i64| {
@@ -659,24 +687,34 @@ mod tests {
                 "there is no column `aeg`; it has `name`, `age`, `home town`, `fare`",
             ),
             (
+                column("salary_in_euros", ColumnKind::Number, Missing::Error),
+                1,
+                "t.csv:1: there is no column `salary_in_euros`; it has `name`, `age`, `home town`, `fare`\n\
+                 help: name one of these under `columns`",
+            ),
+            (
                 column("fare", ColumnKind::Number, Missing::Error),
                 1,
-                "t.csv:3: column `fare` is empty; expected a finite number",
+                "t.csv:3: column `fare` is empty; expected a finite number\n\
+                 help: write `missing: mean`, or a number, of the column under `columns`",
             ),
             (
                 column("name", ColumnKind::Number, Missing::Error),
                 1,
-                "t.csv:2: column `name` is `Doe, Jo`; expected a finite",
+                "t.csv:2: column `name` is `Doe, Jo`; expected a finite number\n\
+                 help: a column of names has `categories: true`, one of text `words: N`, under `columns`",
             ),
             (
                 column("home town", categories(&[], false), Missing::Error),
                 1,
-                "t.csv:3: column `home town` is `Bern`; expected one of `Rome`",
+                "t.csv:3: column `home town` is `Bern`; expected one of `Rome`\n\
+                 help: `other: true` of the column makes one more category of all that are not known",
             ),
             (
                 column("age", ColumnKind::Number, Missing::Error),
                 3,
-                "`x` has 3 numbers for an example, and its columns make 1: `age 1`",
+                "`x` has 3 numbers for an example, and its columns make 1: `age 1`\n\
+                 help: write `x: [1]` in the model, or name other columns",
             ),
             (
                 column("name", ColumnKind::Words { max_tokens: 9 }, Missing::Error),
@@ -686,6 +724,50 @@ mod tests {
         ] {
             let error = error_for(column, dims);
             assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_learnt_is_told() {
+        let told = |text: &str, column: Column, feature: Feature| {
+            let (_folder, table) = table(text);
+            let (table, features) = (table.unwrap(), [feature]);
+            let columns: Columns = [("x".to_string(), vec![column])].into();
+            let rows: Vec<u64> = (0..table.n_rows()).collect();
+            let learnt = table.learn(&columns, &features, &rows);
+            learnt.and_then(|learnt| table.arrays(&columns, &features, &learnt, &rows)).unwrap_err().to_string()
+        };
+        let many: String = (0..=MAX_CATEGORIES).map(|n| format!("{n}\n")).collect();
+        let words = column("a", ColumnKind::Words { max_tokens: 9 }, Missing::Error);
+        for (text, column, feature, expected) in [
+            (
+                "a,b\n,1\nNA,2\n",
+                column("a", ColumnKind::Normalized, Missing::Error),
+                Feature::compute("x", [1]),
+                "t.csv:1: column `a` has no number in any row that is trained on",
+            ),
+            (
+                "a,b\none,1\n,2\n",
+                column("a", categories(&[], false), Missing::Error),
+                Feature::compute("x", [1]),
+                "t.csv:3: column `a` is empty; expected a name\nhelp: write what stands there, such as `unknown`",
+            ),
+            (
+                &format!("a\n{many}"),
+                column("a", categories(&[], false), Missing::Error),
+                Feature::compute("x", [1]),
+                "t.csv:100002: column `a` is `100000`; expected at most 100000 categories in a column",
+            ),
+            (
+                "a,b\none two,1\n",
+                words,
+                Feature::exact("x", DType::S32, [4]).below(5),
+                "t.csv: `words: 9` of column `a`, and the model has room for 5\n\
+                 help: write `input_dim: 9`, or `words: 5`",
+            ),
+        ] {
+            let error = told(text, column, feature);
+            assert!(error.ends_with(expected), "{error}");
         }
     }
 }

@@ -92,7 +92,7 @@ impl WordTable {
             fingerprint: String::new(),
         };
         match (is_npy, &options.vocabulary) {
-            (false, None) => table.read_text(path)?,
+            (false, None) => table.read_text(path, MAX_BYTES)?,
             (true, Some(vocabulary)) => {
                 let n_rows = table.read_npy(path)?;
                 table.read_words(vocabulary, path, n_rows)?;
@@ -205,7 +205,8 @@ impl WordTable {
         out
     }
 
-    fn read_text(&mut self, path: &Path) -> Result<(), DataError> {
+    /// Reads a text whose numbers take at most `limit` bytes.
+    fn read_text(&mut self, path: &Path, limit: u64) -> Result<(), DataError> {
         let mut lines = Lines::open(path, "word vectors")?;
         let mut sizes = None;
         while let Some(line) = lines.next()? {
@@ -250,7 +251,7 @@ impl WordTable {
                     }
                 }
             }
-            if 4 * self.numbers.len() as u64 > MAX_BYTES {
+            if 4 * self.numbers.len() as u64 > limit {
                 return Err(lines.wrong("more numbers than are kept".to_string(), "a table of 8 GiB at most"));
             }
             self.add(rest.trim_end(), lines.n, start);
@@ -457,6 +458,9 @@ mod tests {
         let expected = "an array of two axes, a row for each word, of floats of 16, 32 or 64 bits, in C order";
         let error = check(&[("a.npy", &npy), ("words.txt", words)], Some("words.txt")).unwrap_err();
         assert_eq!(error, format!("a.npy: s32[2,2]; expected {expected}"));
+        let large = Header::for_dtype(bf16scope_hlo::DType::F32, vec![1 << 30, 4]).to_bytes();
+        let error = check(&[("a.npy", &large), ("words.txt", words)], Some("words.txt")).unwrap_err();
+        assert_eq!(error, format!("a.npy: f32[1073741824,4], which is more than 8 GiB; expected {expected}"));
         let error = check(&[("a.npy", &npy)], None).unwrap_err();
         assert_eq!(
             error,
@@ -494,6 +498,18 @@ mod tests {
             error,
             "a.txt: a text with a `vocabulary` beside it; expected no `vocabulary`: each line begins with its word"
         );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        fs::write(&path, "a 1 2\nb 3 4\n").unwrap();
+        let mut table = check(&[("a.txt", b"a 1 2")], None).unwrap();
+        let error = table.read_text(&path, 23).unwrap_err().to_string();
+        let expected = "a.txt:2: more numbers than are kept; expected a table of 8 GiB at most";
+        assert!(error.ends_with(expected), "{error}");
+        // A file that is open to be written.
+        let mut lines = Lines { file: BufReader::new(File::create(&path).unwrap()), path, n: 0 };
+        let error = lines.next().unwrap_err().to_string();
+        let expected = "a.txt:1: it cannot be read (Bad file descriptor (os error 9)); expected a line";
+        assert!(error.ends_with(expected), "{error}");
         let options = WordVectors { table: "/nonexistent/a".into(), vocabulary: None, standardize: Standardize::None };
         assert_eq!(WordTable::read(&options).unwrap_err().to_string(), "/nonexistent/a: cannot open the word vectors");
     }

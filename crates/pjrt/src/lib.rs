@@ -8,7 +8,7 @@
 //! of that in another process. Every handle frees itself, errors are read and freed on every path, events are awaited,
 //! and donation is explicit ([`Arg`]). [`live_handles`] counts the live handles.
 //!
-//! ```no_run
+//! ```
 //! use bf16scope_pjrt::hlo::{proto::encode, text, verify};
 //! use bf16scope_pjrt::{Arg, Client, CompileOptions};
 //!
@@ -18,7 +18,7 @@
 //! let client = Client::cpu()?; // installs the plugin on first use (63 MB, pinned by sha256)
 //! let executable = client.compile(&encode::to_bytes(&module)?, &CompileOptions::default())?;
 //! let x = client.buffer(&[1.5_f32, 2.0], [2])?;
-//! println!("{:?}", executable.execute(vec![Arg::Keep(&x)])?[0].to_vec::<f32>()?);
+//! assert_eq!(executable.execute(vec![Arg::Keep(&x)])?[0].to_vec::<f32>()?, [3.0, 4.0]);
 //! # Ok(())
 //! # }
 //! ```

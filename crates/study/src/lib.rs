@@ -7,7 +7,8 @@
 //! assembles the answers. It does not print, and does not read the environment, with one exception: a one-call question
 //! without a set-up uses [`Setup::or_from_env`](bf16scope_pjrt::Setup::or_from_env).
 //!
-//! Your own [`Task`](bf16scope_model::task::Task) takes one call, with defaults that work:
+//! Your own [`Task`](bf16scope_model::task::Task) takes one call, with defaults that work. The example is compiled and
+//! not run, for its questions install Google's TPU compiler and take minutes:
 //!
 //! ```no_run
 //! use bf16scope_model::graph::Precision;

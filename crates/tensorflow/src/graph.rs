@@ -202,14 +202,17 @@ fn no_graph(bytes: &[u8]) -> String {
 }
 
 fn checked(bytes: &[u8], schema: &'static Schema, file: &str) -> Result<(), GraphError> {
-    let file = file.to_string();
-    scan::check(bytes, schema).map_err(|problem| match problem {
+    scan::check(bytes, schema).map_err(|problem| refused(problem, schema, file.to_string()))
+}
+
+fn refused(problem: ScanProblem, schema: &Schema, file: String) -> GraphError {
+    match problem {
         ScanProblem::Large => GraphError::Large { file, limit: scan::MAX_BYTES },
         ScanProblem::Wire => {
             GraphError::Damaged { file, message: format!("it begins as a {} and is cut off or damaged", schema.name) }
         }
         ScanProblem::Deep => GraphError::Damaged { file, message: "its messages nest too deep".to_string() },
-    })
+    }
 }
 
 /// A SavedModel's graph with the tag `serve`, or its first graph.
@@ -327,5 +330,20 @@ impl GraphKind {
             GraphKind::MetaGraph | GraphKind::MetaGraphText => &schema::META_GRAPH,
             GraphKind::SavedModel | GraphKind::SavedModelText => &schema::SAVED_MODEL,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No message of the schemas holds itself; tests of text and of binary files meet the other problems.
+    #[test]
+    fn messages_that_nest_too_deep_are_told() {
+        assert_eq!(
+            refused(ScanProblem::Deep, &schema::GRAPH, "g.pb".to_string()).to_string(),
+            "g.pb: its messages nest too deep\nhelp: it may be damaged, or another kind of file: `tf.io.write_graph`, a \
+             Saver's .meta and a SavedModel's saved_model.pb are read"
+        );
     }
 }

@@ -130,7 +130,8 @@ fn functions_that_double_are_refused() {
     }
     text += "}";
     let started = Instant::now();
-    assert!(error(&text).contains("nodes, each as often as it is called"), "{}", error(&text));
+    let expected = "its functions are more than 1000000 nodes, each as often as it is called";
+    assert!(error(&text).contains(expected), "{}", error(&text));
     assert!(started.elapsed() < Duration::from_secs(120));
     // A recursive function.
     let text = node(
@@ -172,6 +173,167 @@ fn errors_name_the_node_and_what_to_do() {
     assert!(error("node {\n name: 3 }").starts_with("g:2: `3 }`, expected text in quotes"));
     let message = error("hello");
     assert!(message.starts_with("g: it holds no graph of TensorFlow"), "{message}");
+}
+
+const DAMAGED: &str = "help: it may be damaged, or another kind of file: `tf.io.write_graph`, a Saver's .meta and a \
+                       SavedModel's saved_model.pb are read";
+const UNKNOWN: &str = "help: leave it out of what is asked for, or freeze a graph without it; an input pipeline runs on the \
+                       host, so cut the graph behind it";
+const UNFIT: &str = "help: check the graph: TensorFlow itself runs it only with such inputs";
+
+/// An input of floats.
+fn input(shape: &str) -> String {
+    let attrs = format!(
+        "attr {{ key: \"dtype\" value {{ type: DT_FLOAT }} }} attr {{ key: \"shape\" value {{ shape {{ {shape} }} }} }}"
+    );
+    node("x", "Placeholder", &[], &attrs)
+}
+
+/// An input of this shape, and a node that reads it.
+fn read(shape: &str, name: &str, op: &str) -> String {
+    input(shape) + &node(name, op, &["x"], FLOAT)
+}
+
+/// A library of the function `f` of one node, `b`.
+fn library(body: &str, returned: &str) -> String {
+    let body = body.replace("node {", "node_def {");
+    format!(
+        "library {{ function {{ signature {{ name: \"f\" input_arg {{ name: \"x\" }} output_arg {{ name: \"y\" }} }} {body} \
+         ret {{ key: \"y\" value: \"{returned}\" }} }} }}"
+    )
+}
+
+/// A conditional both of whose branches are a function of this node.
+fn branches(body: &str) -> String {
+    let pred = r#"node { name: "p" op: "Placeholder" attr { key: "dtype" value { type: DT_BOOL } }
+        attr { key: "shape" value { shape { } } } }"#;
+    let attrs = r#"attr { key: "then_branch" value { func { name: "f" } } }
+        attr { key: "else_branch" value { func { name: "f" } } } attr { key: "Tcond" value { type: DT_BOOL } }
+        attr { key: "Tin" value { list { type: DT_FLOAT } } } attr { key: "Tout" value { list { type: DT_FLOAT } } }"#;
+    let choice = node("y", "StatelessIf", &["p", "x"], attrs);
+    format!("{pred}\n{}{choice}{}", input("dim { size: 2 }"), library(body, "b:y:0"))
+}
+
+/// The error of a graph, or of what is asked of it, if nothing says the sizes that it leaves open.
+fn refused(text: &str, name: Option<&str>) -> String {
+    let graph = match Graph::read(text.as_bytes(), "g") {
+        Ok(graph) => graph,
+        Err(error) => return error.to_string(),
+    };
+    lower(&graph, &Choice { name: name.map(str::to_string), size_of: &|_, _| None }).err().unwrap().to_string()
+}
+
+const TWO: &str = "dim { size: 2 }";
+
+#[test]
+fn what_is_not_in_a_graph_or_does_not_fit_is_told() {
+    let signature =
+        r#"signature_def { key: "serving_default" value { outputs { key: "y" value { name: "gone:0" } } } }"#;
+    let meta = format!("graph_def {{ {} }}\n{signature}", read(TWO, "y", "Neg"));
+    let frobnicate = node("b", "Frobnicate", &["x"], "");
+    let circle = node("a", "Neg", &["b"], "") + &node("b", "Neg", &["a"], "") + &node("y", "Neg", &["b"], "");
+    for (text, expected) in [
+        (meta, format!("a signature names `gone:0`, and the graph has no such node\n{DAMAGED}")),
+        (
+            "meta_info_def { tensorflow_version: \"2\" }\ngraph_def { versions { producer: 1 } }".to_string(),
+            format!("its graph has no nodes\n{DAMAGED}"),
+        ),
+        (
+            input(TWO) + &node("y", "f", &["x"], "") + &library(&node("b", "Neg", &["x"], FLOAT), "gone:y:0"),
+            format!("function `f` returns `gone:y:0`, which none of its nodes gives\n{DAMAGED}"),
+        ),
+        (
+            branches(&frobnicate),
+            format!(
+                "node `y` (StatelessIf): in its function, `b` is `Frobnicate`, which does not become HLO here\n{UNKNOWN}"
+            ),
+        ),
+        (
+            branches(&node("b", "Neg", &[], "")),
+            format!(
+                "node `y` (StatelessIf): in its function, `b` (Neg): it has 0 inputs, expected at least 1\n{UNFIT}"
+            ),
+        ),
+        (input(TWO) + &circle, format!("node `a` (Neg): its inputs depend on itself\n{UNFIT}")),
+        (read(TWO, "y", "Frobnicate"), format!("node `y` is `Frobnicate`, which does not become HLO here\n{UNKNOWN}")),
+    ] {
+        assert_eq!(refused(&text, None), format!("g: {expected}"));
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_told_how_to_ask() {
+    let size = "(parameter 0) is f32";
+    for (text, name, expected) in [
+        (
+            input(TWO),
+            None,
+            "it has no signature, no op in the collection train_op, and no tensor that nothing reads\n\
+             help: save it from the script that trains (a Saver writes .meta beside each checkpoint), or freeze it"
+                .to_string(),
+        ),
+        (
+            read("unknown_rank: true", "y", "Neg"),
+            None,
+            format!(
+                "input `x` {size}[…], and HLO's shapes are static\n\
+                 help: its rank is not known: set the placeholder's shape in the script, and save the graph again"
+            ),
+        ),
+        (
+            read("dim { size: -1 } dim { size: 3 }", "y", "Neg"),
+            None,
+            format!(
+                "input `x` {size}[?,3], and HLO's shapes are static\n\
+                 help: give the batch, `--dim batch=8`, or this one alone, `--dim 0:0=8`"
+            ),
+        ),
+        (
+            read("dim { size: 2 } dim { size: -1 }", "y", "Neg"),
+            None,
+            format!("input `x` {size}[2,?], and HLO's shapes are static\nhelp: give it, `--dim 0:1=128`"),
+        ),
+        (
+            read("dim { size: 4000000000 } dim { size: 4000000000 }", "y", "Neg"),
+            None,
+            format!(
+                "input `x` {size}[4000000000,4000000000], and HLO's shapes are static\n\
+                 help: its size is more than memory holds"
+            ),
+        ),
+        (
+            read(TWO, "logits", "Neg"),
+            Some("softmax_of_it"),
+            "it has no signature, tensor or op `softmax_of_it`\nhelp: name a signature, a tensor or an op of the graph"
+                .to_string(),
+        ),
+        (
+            read(TWO, "logits", "Neg"),
+            Some("logit"),
+            "it has no signature, tensor or op `logit`\nhelp: `logits` is one".to_string(),
+        ),
+        (
+            input(TWO) + &node("n", "NoOp", &["^x"], ""),
+            Some("n"),
+            "what is asked for gives no array and assigns no variable\nhelp: ask for a tensor, or for the op that trains"
+                .to_string(),
+        ),
+    ] {
+        assert_eq!(refused(&text, name), format!("g: {expected}"));
+    }
+}
+
+#[test]
+fn a_binary_graph_that_is_cut_or_no_text_is_told() {
+    let whole = unpacked("cnn.meta");
+    assert_eq!(
+        Graph::read(&whole[..whole.len() / 2], "g").unwrap_err().to_string(),
+        format!("g: it begins as a MetaGraphDef and is cut off or damaged\n{DAMAGED}")
+    );
+    // Two nodes, the second with a name that is not UTF-8.
+    let broken = b"\x0a\x08\x0a\x01a\x12\x03Neg\x0a\x08\x0a\x01\xff\x12\x03Neg";
+    let message = Graph::read(broken, "g").unwrap_err().to_string();
+    assert!(message.starts_with("g: its message is broken: "), "{message}");
 }
 
 /// A chain of 200,000 nodes. Debug builds are slower: the release build takes under five seconds.

@@ -4,7 +4,8 @@
 //! Every figure of a [`CompileReport`] comes from the compiler, with two estimates: loops are multiplied by their trip
 //! counts, which the compiler takes as one; and collectives, for which it gives no cycles, are timed by [`Links`]. The
 //! time of a step is a single estimate, [`StepTime`]. [`Compiler`] caches compiles on disk; use it for everything but a
-//! check of the compiler itself.
+//! check of the compiler itself. The example is compiled and not run, for it installs that compiler and sets variables
+//! of its process:
 //!
 //! ```no_run
 //! use bf16scope_hlo::{Module, proto::encode};

@@ -478,12 +478,12 @@ fn weights_are_not_below_0() {
     };
     check(&one(DType::F32, &[0.0f32, -0.0, 1e-30, 7.0].map(f32::to_le_bytes)), Ok(()));
     let message =
-        "expected a weight, 0 or more: with one below 0 training makes the loss of that example as great as it can";
+        "; expected a weight, 0 or more: with one below 0 training makes the loss of that example as great as it can";
     check(
         &one(DType::F32, &[0.0f32, 1.0, 2.0, -0.25].map(f32::to_le_bytes)),
-        Err(&format!("a.npz, example 1: number 1 of `x` is -0.25; {message}")),
+        Err(&format!("a.npz, example 1: number 1 of `x` is -0.25{message}")),
     );
-    check(&one(DType::S8, &[[1], [0xFF]]), Err(&format!("a.npz, example 0: number 1 of `x` is -1; {message}")));
+    check(&one(DType::S8, &[[1], [0xFF]]), Err(&format!("a.npz, example 0: number 1 of `x` is -1{message}")));
 }
 
 /// A source that is read from disk and allows skipping.

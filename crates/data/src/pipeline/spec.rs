@@ -248,7 +248,7 @@ impl FeatureSpec {
         scratch: &mut Scratch,
         mut take: impl FnMut(&[f32]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        let &[height, width, channels] = dims else { panic!("dims {dims:?}, which are not an image's") };
+        let &[height, width, channels] = dims else { unreachable!("dims {dims:?}, which are not an image's") };
         let (size, channels) = ([height as usize, width as usize], channels as usize);
         let window_of = |whole: [usize; 2]| {
             let drawn = self.random_resized_crop.as_ref().zip(draw);

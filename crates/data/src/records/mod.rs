@@ -186,3 +186,30 @@ fn no_files(pattern: String) -> DataError {
     let message = "no file has such a name; expected one at least";
     DataError::new(DataErrorKind::Read, pattern, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_an_experiment_describes_are_told_the_key() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.csv"), "x,y\n1.0,2.0\n3.0,4.0").unwrap();
+        let error = open(folder.path(), &["a.csv"], None).unwrap_err().to_string();
+        assert_eq!(
+            error.replace(&format!("{}/", folder.path().display()), ""),
+            "a.csv: no TFRecord file, tar, Parquet file or folder of images, which tell what is in them\n\
+             help: an experiment tells it of this one: `data: {csv: a.csv}` in a YAML file, whose other keys are in \
+             docs/EXPERIMENTS.md"
+        );
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_is_told() {
+        let error = glob::Pattern::new("a***").unwrap_err();
+        assert_eq!(
+            no_pattern("a***", &error).to_string(),
+            format!("`a***` is not a pattern of file names: {}; expected one such as train-*", error.msg)
+        );
+    }
+}

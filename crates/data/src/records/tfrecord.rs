@@ -215,6 +215,20 @@ mod tests {
             };
             assert!(error.to_string().contains("a, record 1"), "bit {at}: {error}");
         }
+        // A bit of the bytes of the second record.
+        let mut flipped = whole;
+        flipped[19 + HEAD] ^= 1;
+        fs::write(&path, &flipped).unwrap();
+        let error = TfRecords::open(std::slice::from_ref(&path), None).unwrap().bytes(1).unwrap_err().to_string();
+        let (measured, expected) = (framing::masked_crc(b"uhree"), framing::masked_crc(b"three"));
+        assert_eq!(
+            error,
+            format!(
+                "{}, record 1: the checksum of its bytes is {measured:#010x}; expected {expected:#010x}: the record is damaged\n\
+                 help: copy or download the file again, or leave such records out: `on_error: {{skip: N}}` under `data`",
+                path.display()
+            )
+        );
     }
 
     #[test]
@@ -224,7 +238,9 @@ mod tests {
         let records = TfRecords::open(&files, None).unwrap();
         fs::write(&files[1], [framed(b"other"), framed(b"x")].concat()).unwrap();
         let error = records.bytes(2).unwrap_err().to_string();
-        assert!(error.contains("train-01: the file has changed since this run began"), "{error}");
+        let expected =
+            "train-01: the file has changed since this run began; expected it as it was: start the run again";
+        assert!(error.ends_with(expected), "{error}");
         assert_eq!(records.bytes(1).unwrap(), b"1");
     }
 }

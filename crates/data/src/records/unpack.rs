@@ -22,6 +22,9 @@ use bf16scope_files::{self as files, Cache, Records as Kept, Replacement, Summin
 
 /// The largest total size of unpacked files; above it, the least recently used ones are removed.
 const MAX_UNPACKED: u64 = 64 << 30;
+/// The remedy without the feature that unpacks Zstandard.
+#[cfg(not(feature = "records"))]
+const WITHOUT: &str = "build bf16scope with `--features records`, or unpack the file yourself and name what comes out";
 /// Output bytes before the ratio is checked.
 const MIN_JUDGED: u64 = 64 << 20;
 
@@ -185,7 +188,11 @@ impl Room {
             #[cfg(feature = "records")]
             Compression::Zstd => stream(file, path, kind, super::zstd::Zstd::new, &mut take)?,
             #[cfg(not(feature = "records"))]
-            Compression::Zstd => return Err(DataError::new(DataErrorKind::Format, path, "a Zstandard file")),
+            Compression::Zstd => {
+                return Err(
+                    DataError::new(DataErrorKind::Read, path, "this build reads no Zstandard files").help(WITHOUT)
+                );
+            }
         }
         out.finish().map_err(cannot_keep)?;
         let sums = sums.finish();
@@ -371,6 +378,17 @@ mod tests {
         assert!(error.starts_with("b: a zlib file, whose records") && error.contains("zlib.decompress"), "{error}");
     }
 
+    #[cfg(not(feature = "records"))]
+    #[test]
+    fn a_build_without_zstandard_names_the_feature() {
+        let place = Place::new();
+        assert_eq!(
+            place.refused(&place.file("a.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0])),
+            "a.zst: this build reads no Zstandard files\nhelp: build bf16scope with `--features records`, or unpack the file \
+             yourself and name what comes out"
+        );
+    }
+
     #[test]
     fn a_damaged_or_cut_stream_is_said_with_its_file_and_leaves_nothing() {
         let place = Place::new();
@@ -381,7 +399,8 @@ mod tests {
             let error = place.refused(&place.file("a", &whole[..end]));
             let help = "help: copy or download the file again";
             assert!(
-                error.starts_with("a: the gzip stream is damaged or ends early") && error.ends_with(help),
+                error.starts_with("a: the gzip stream is damaged or ends early, at or before byte ")
+                    && error.ends_with(help),
                 "{error}"
             );
         }
@@ -424,7 +443,9 @@ mod tests {
         let bomb = out.finish().unwrap();
         let error = place.refused(&place.file("bomb.gz", &bomb));
         let start = "bomb.gz: a gzip file of which ";
-        assert!(error.starts_with(start) && error.contains("times as many; expected at most 200 times"), "{error}");
+        let end = " times as many; expected at most 200 times: it may be a decompression bomb\n\
+                   help: if it is not, unpack it yourself and name what comes out";
+        assert!(error.starts_with(start) && error.contains(" bytes unpack to ") && error.ends_with(end), "{error}");
         assert_eq!(unpacked(&place.cache()).size().unwrap(), (0, 0), "nothing of it is left");
     }
 
@@ -443,6 +464,20 @@ mod tests {
             error.replace(&format!("{}/", place.folder.path().display()), ""),
             "a: a gzip file; with those before it, it unpacks to more than 1015 bytes, which is all that is kept unpacked of a \
              data set\nhelp: unpack the files where there is room, and name those: gunzip -c a > a.unpacked"
+        );
+        // Parquet has no command that unpacks it.
+        assert_eq!(
+            too_large(Path::new("a.parquet"), Compression::Parquet, 1015).to_string(),
+            "a.parquet: a Parquet file; with those before it, it unpacks to more than 1015 bytes, which is all that is kept \
+             unpacked of a data set\nhelp: name fewer files, or write them again without columns that no feature is made of"
+        );
+        // A file stands where the folder of the cache would be.
+        let taken = Kept::new(place.file("taken", b"").join("unpacked"), "records", 1016);
+        let shard = Shard::from_path(&path).unwrap();
+        let error = Room { cached: taken, limit: 1016 }.unpack(&shard, Compression::Gzip, "key", 1016);
+        assert_eq!(
+            error.unwrap_err().to_string().replace(&format!("{}/", place.folder.path().display()), ""),
+            "a: cannot be unpacked to taken/unpacked"
         );
         fill(&path, 1016).unwrap();
         let other = place.file("b", &gzip(&framed(&[2; 500])));

@@ -170,9 +170,7 @@ impl Texts {
                 done += piece.text.len() as u64;
             }
             if writer.n_tokens().saturating_mul(width(tokenizer.vocabulary())) > MAX_BYTES {
-                let limit = MAX_BYTES / width(tokenizer.vocabulary());
-                let message = format!("more than {limit} tokens; expected a data set of fewer: split it");
-                return Err(DataError::new(DataErrorKind::TooLarge, &self.files[0], message));
+                return Err(too_many(&self.files[0], MAX_BYTES / width(tokenizer.vocabulary())));
             }
             self.cache.on_bytes.tell(done, of);
         }
@@ -360,6 +358,11 @@ fn encode(
     encoder.encode(text, ids).map_err(refused)
 }
 
+fn too_many(path: &Path, limit: u64) -> DataError {
+    let message = format!("more than {limit} tokens; expected a data set of fewer: split it");
+    DataError::new(DataErrorKind::TooLarge, path, message)
+}
+
 /// The error for ids that cannot be stored on disk.
 pub(super) fn not_kept(place: impl Into<DataPlace>, cause: std::io::Error) -> DataError {
     DataError::new(DataErrorKind::Write, place, "cannot keep the ids of the text").because(cause)
@@ -464,5 +467,48 @@ impl Pieces<'_> {
         };
         let message = format!("a text of more than {limit} bytes; expected shorter ones");
         DataError::new(DataErrorKind::TooLarge, place, message).help(help)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_are_too_long_are_told_what_else_to_do() {
+        let texts = Texts {
+            files: vec![PathBuf::from("a.txt")],
+            format: Format::Lines,
+            separator: None,
+            n_workers: 1,
+            n_skipped_max: 0,
+            cache: Cache::default(),
+        };
+        for (cuts, expected) in [
+            (
+                Some(Cuts::Nowhere),
+                "a.txt: a text of more than 33554432 bytes; expected shorter ones\n\
+                 help: the ids of such a tokenizer may depend on the whole text: make each line a text, `by: line`, or split \
+                 the file",
+            ),
+            (
+                None,
+                "a.txt:1: a text of more than 33554432 bytes; expected shorter ones\n\
+                 help: split the line, or take the file as one text: `by: file`",
+            ),
+        ] {
+            let pieces = Pieces { texts: &texts, cuts, file: 0, open: None };
+            assert_eq!(pieces.too_long(&texts.files[0]).to_string(), expected);
+        }
+        assert_eq!(
+            too_many(&texts.files[0], 7).to_string(),
+            "a.txt: more than 7 tokens; expected a data set of fewer: split it"
+        );
+    }
+
+    #[test]
+    fn ids_that_cannot_be_kept_are_told_with_their_place() {
+        let error = not_kept("a temporary file".to_string(), std::io::Error::other("full"));
+        assert_eq!(error.to_string(), "a temporary file: cannot keep the ids of the text");
     }
 }

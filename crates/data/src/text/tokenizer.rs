@@ -403,3 +403,50 @@ fn word_piece(text: &str, lowercase: bool) -> Result<Json, String> {
 pub fn path_of(folder: &Path, written: &str) -> Option<PathBuf> {
     (written != "bytes").then(|| folder.join(written))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(not(feature = "text"))]
+    #[test]
+    fn a_build_without_tokenizers_names_the_feature() {
+        assert_eq!(
+            Tokenizer::read("tokenizer.json", false).unwrap_err().to_string(),
+            "tokenizer.json: this build makes ids of bytes only\n\
+             help: build bf16scope with `--features text`, or write `tokenizer: bytes`"
+        );
+    }
+
+    #[cfg(feature = "text")]
+    #[test]
+    fn what_is_no_tokenizer_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.json");
+        let refused = || {
+            let error = Tokenizer::read(&path, false).unwrap_err().to_string();
+            error.replace(&format!("{}/", folder.path().display()), "")
+        };
+        assert_eq!(
+            refused(),
+            "t.json: cannot open the tokenizer\n\
+             help: `tokenizer` is a `tokenizer.json` or a `vocab.txt`, beside the experiment; `tokenizer: bytes` needs no file"
+        );
+        std::fs::write(&path, r#"{"model": {"dropout": 0.1}}"#).unwrap();
+        assert_eq!(
+            refused(),
+            "t.json: its BPE has a dropout, which makes other ids each time; expected `\"dropout\": null`"
+        );
+        let empty = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": null,
+            "model": {"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"},
+        });
+        std::fs::write(&path, empty.to_string()).unwrap();
+        assert_eq!(
+            refused(),
+            "t.json: a vocabulary of nothing; expected a `tokenizer.json` of Hugging Face's tokenizers, or BERT's `vocab.txt`, \
+             one token a line"
+        );
+    }
+}

@@ -12,6 +12,9 @@ mod hdf5;
 #[cfg(test)]
 #[path = "hostile/tests.rs"]
 mod hostile;
+#[cfg(test)]
+#[path = "messages/tests.rs"]
+mod messages;
 mod npz;
 mod open;
 mod region;

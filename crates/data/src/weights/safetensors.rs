@@ -216,3 +216,21 @@ impl Shards {
         (&self.files[file], idx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [`is_head`] knows no shorter file; other callers of the header's parser have them.
+    #[test]
+    fn a_file_shorter_than_the_length_of_its_header_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, [0; 5]).unwrap();
+        let error = open(Region::open(&path).unwrap()).err().unwrap();
+        assert_eq!(
+            error.to_string().replace(&format!("{}/", folder.path().display()), ""),
+            "x: the file is cut off: it has 5 bytes, and the length of its header ends at byte 8\nhelp: copy it again"
+        );
+    }
+}

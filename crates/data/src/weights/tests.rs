@@ -118,11 +118,28 @@ fn what_is_no_file_of_weights_is_told() {
         refused(b"\x09\0\0\0\0\0\0\0{"),
         "x: the file is cut off: it has 9 bytes, and its header ends at byte 17\nhelp: copy it again"
     );
-    assert!(refused(b"{}").starts_with("x: JSON without a `weight_map`"));
-    assert!(
-        refused(b"{\"weight_map\": {\"a\": 1}}").starts_with("x: its `weight_map` is none: it says which file each")
+    let help = "name the model's `*.index.json`, or a file of its weights";
+    for (json, message) in [
+        (&b"{}"[..], "JSON without a `weight_map`, which the index of a sharded model has"),
+        (
+            b"{\"weight_map\": {\"a\": 1}}",
+            "its `weight_map` is none: it says which file each array is in, `{\"NAME\": \"FILE\"}`",
+        ),
+        (b"{ no JSON", "no JSON; expected the index of a sharded model"),
+    ] {
+        assert_eq!(refused(json), format!("x: {message}\nhelp: {help}"));
+    }
+    assert_eq!(
+        refused(b"\x80\x04\x95"),
+        "x: a Python pickle, which may run anything, and is not read\n\
+         help: where it is trusted, load it in Python and save its arrays: numpy.savez(FILE, **arrays)"
     );
-    assert!(refused(b"{ no JSON").starts_with("x: no JSON; expected the index of a sharded model"));
+    assert_eq!(
+        refused(b"hello"),
+        "x: no file of weights that is known: it begins with [68, 65, 6c, 6c, 6f]\n\
+         help: name a checkpoint of TensorFlow (with or without .index, or its folder), Keras' .h5 or .keras, PyTorch's .pt \
+         or .bin, an .npz archive, a .safetensors file or the index of several, or a checkpoint of bf16scope"
+    );
     let error = open(Path::new("/dev/zero")).unwrap_err();
     assert_eq!(error.kind(), WeightsErrorKind::Read);
 }
@@ -146,7 +163,8 @@ fn a_safetensors_file_whose_length_begins_as_json_does_is_read() {
     assert_eq!(opened(8).unwrap().entries().len(), 2);
     let error = opened(4).unwrap_err();
     assert!(
-        text(folder.path(), &error).starts_with("a.safetensors: at byte 8: the header is not that of a safetensors")
+        text(folder.path(), &error)
+            .starts_with("a.safetensors: at byte 8: the header is not that of a safetensors file\n")
     );
     assert!(error.source().unwrap().to_string().contains("invalid offset for tensor `b`"));
 }
@@ -187,6 +205,9 @@ fn an_array_that_a_format_does_not_hold_is_told_before_anything_is_written() {
         text(folder.path(), &error),
         "a.npz: array `x` is f8e5m2, which an .npz archive does not hold\nhelp: write another format"
     );
+    let none = [("x".to_string(), Literal::Tuple(Vec::new()))];
+    let error = write(&path, WrittenFormat::Npz, none).unwrap_err();
+    assert_eq!(text(folder.path(), &error), "a.npz: `x` is a (), which no file of weights has");
     let twice = [("x".to_string(), Literal::scalar(1f32)), ("x".to_string(), Literal::scalar(2f32))];
     let error = write(&path, WrittenFormat::Npz, twice).unwrap_err();
     assert_eq!(text(folder.path(), &error), "a.npz: two arrays are to be written as `x`; expected one");

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use bf16scope_hlo::element::integers;
 use bf16scope_hlo::{DType, DTypeClass, Literal, Shape};
 
 /// The remedy where StableHLO cannot express something.
@@ -66,20 +67,9 @@ pub(super) fn of_literal(literal: &Literal) -> Option<String> {
 
 /// One element, to the last bit: floats by their bits.
 fn one(dtype: DType, bytes: &[u8]) -> Option<String> {
-    let signed = || {
-        let mut wide = if bytes.last().is_some_and(|byte| byte & 0x80 != 0) { [0xff; 8] } else { [0; 8] };
-        wide[..bytes.len()].copy_from_slice(bytes);
-        i64::from_le_bytes(wide).to_string()
-    };
-    let unsigned = || {
-        let mut wide = [0; 8];
-        wide[..bytes.len()].copy_from_slice(bytes);
-        u64::from_le_bytes(wide).to_string()
-    };
     Some(match dtype.class() {
         DTypeClass::Pred => if bytes[0] != 0 { "true" } else { "false" }.to_string(),
-        DTypeClass::Signed => signed(),
-        DTypeClass::Unsigned => unsigned(),
+        DTypeClass::Signed | DTypeClass::Unsigned => integers(dtype, bytes)?.next()?.to_string(),
         DTypeClass::Float => format!("0x{}", hex(bytes.iter().rev())),
         DTypeClass::Complex => {
             let (real, imag) = bytes.split_at(bytes.len() / 2);
@@ -132,12 +122,16 @@ pub(super) fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bf16scope_hlo::ArrayShape;
 
     #[test]
     fn constants_are_written_to_the_last_bit() {
         let check = |literal: &Literal, expected: &str| assert_eq!(of_literal(literal).unwrap(), expected);
         check(&Literal::scalar(-1i32), "dense<-1> : tensor<i32>");
         check(&Literal::scalar(200u8), "dense<200> : tensor<ui8>");
+        check(&Literal::scalar(u64::MAX), "dense<18446744073709551615> : tensor<ui64>");
+        let small = ArrayShape::new(DType::S4, [2]);
+        check(&Literal::Array { shape: small, bytes: vec![0xF8, 7] }, "dense<[-8, 7]> : tensor<2xi4>");
         check(&Literal::scalar(1.5f32), "dense<0x3FC00000> : tensor<f32>");
         check(&Literal::scalar(half::bf16::from_f32(-2.0)), "dense<0xC000> : tensor<bf16>");
         check(&Literal::from_elements([2], &[true, false]), "dense<[true, false]> : tensor<2xi1>");

@@ -262,3 +262,17 @@ impl<'de> VariantAccess<'de> for Variant<'de> {
         self.content()?.deserialize_map(visitor)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::marker::PhantomData;
+
+    #[test]
+    fn a_value_has_a_key_and_a_variant_its_content() {
+        let error = Entries::new(&[]).next_value_seed(PhantomData::<u64>).unwrap_err();
+        assert_eq!(error.to_string(), "a value without a key");
+        let error = Variant { name: "fixed", content: None }.newtype_variant_seed(PhantomData::<u64>).unwrap_err();
+        assert_eq!(error.to_string(), "found `fixed` alone, expected it with its content");
+    }
+}

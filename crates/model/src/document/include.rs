@@ -200,6 +200,9 @@ mod tests {
     #[test]
     fn what_cannot_be_included_is_said() {
         let error = |files: &[(&str, &str)]| parse(files).unwrap_err();
+        let long = error(&[("e.yaml", "include: m.yaml\n"), ("m.yaml", &"#".repeat(MAX_BYTES + 1))]);
+        let expected = format!("e.yaml:1:10: with m.yaml the files have more than {MAX_BYTES} bytes\n");
+        assert!(long.starts_with(&expected), "{long}");
         expect![[r#"
             e.yaml:1:18: cannot include m.yaml: entity not found
               1 | model: {include: m.yaml}

@@ -17,6 +17,7 @@ use super::loss::losses;
 use super::narrow;
 use super::policy::{Because, Classes};
 use super::sums::sums_narrow;
+use bf16scope_hlo::element::f64s;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, Comparison, OperandPrecision, PrecisionConfig, UnaryOp};
 use bf16scope_hlo::{ArrayShape, CompId, DType, Literal, Op};
@@ -184,12 +185,10 @@ fn apply(op: &Op, shape: &ArrayShape, operands: &[&Numbers], is_sum: bool) -> Op
     let at = |numbers: &[f64], place: usize| numbers[if numbers.len() == 1 { 0 } else { place }];
     let places = || 0..shape.n_elements() as usize;
     match op {
-        Op::Constant(literal) => match shape.dtype {
-            DType::F32 => Some(literal.elements::<f32>()?.into_iter().map(f64::from).collect()),
-            DType::S32 => Some(literal.elements::<i32>()?.into_iter().map(f64::from).collect()),
-            DType::Pred => Some(literal.elements::<bool>()?.into_iter().map(|x| f64::from(u8::from(x))).collect()),
-            _ => None,
-        },
+        // `rounded` says which dtypes are evaluated.
+        Op::Constant(Literal::Array { bytes, .. }) if rounded(0.0, shape.dtype).is_some() => {
+            Some(f64s(shape.dtype, bytes)?.collect())
+        }
         Op::Iota { dimension } => {
             let along = *dimension as usize;
             let n_behind: i64 = shape.dims[along + 1..].iter().product();

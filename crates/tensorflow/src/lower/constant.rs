@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use crate::index_map::IndexMap;
+use bf16scope_hlo::element::{f64s, integers};
 use bf16scope_hlo::ops::{Comparison, SliceDim};
 use bf16scope_hlo::{BinaryOp, CompId, Computation, DType, InstrId, Literal, Module, Op, UnaryOp};
 
@@ -109,26 +110,13 @@ fn rounded(value: Number, dtype: DType) -> Option<Number> {
     })
 }
 
+/// The numbers of a literal of any dtype; [`rounded`] says which dtypes are known.
 fn literal(literal: &Literal) -> Option<Vec<Number>> {
-    let Literal::Array { shape, .. } = literal else { return None };
-    macro_rules! whole {
-        ($ty:ty) => {
-            literal.elements::<$ty>()?.into_iter().map(|value| Number::Whole(i64::from(value))).collect()
-        };
+    let Literal::Array { shape, bytes } = literal else { return None };
+    match integers(shape.dtype, bytes) {
+        Some(values) => values.map(|value| i64::try_from(value).ok().map(Number::Whole)).collect(),
+        None => Some(f64s(shape.dtype, bytes)?.map(Number::Real).collect()),
     }
-    Some(match shape.dtype {
-        DType::Pred => whole!(bool),
-        DType::S8 => whole!(i8),
-        DType::S16 => whole!(i16),
-        DType::S32 => whole!(i32),
-        DType::S64 => whole!(i64),
-        DType::U8 => whole!(u8),
-        DType::U16 => whole!(u16),
-        DType::U32 => whole!(u32),
-        DType::F32 => literal.elements::<f32>()?.into_iter().map(|value| Number::Real(f64::from(value))).collect(),
-        DType::F64 => literal.elements::<f64>()?.into_iter().map(Number::Real).collect(),
-        _ => return None,
-    })
 }
 
 /// The strides of a row-major array, in elements.
@@ -304,4 +292,35 @@ fn binary(op: BinaryOp, x: Number, y: Number) -> Option<Number> {
         }),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::Element;
+    use half::{bf16, f16};
+
+    #[test]
+    fn literals_of_every_dtype_are_numbers() {
+        fn numbers<T: Element>(elements: &[T]) -> Option<Vec<Number>> {
+            literal(&Literal::from_elements([elements.len() as i64], elements))
+        }
+        let whole = |values: &[i64]| Some(values.iter().map(|value| Number::Whole(*value)).collect::<Vec<_>>());
+        let real = |values: &[f64]| Some(values.iter().map(|value| Number::Real(*value)).collect::<Vec<_>>());
+        assert_eq!(numbers(&[true, false]), whole(&[1, 0]));
+        assert_eq!(numbers(&[-128i8, 127]), whole(&[-128, 127]));
+        assert_eq!(numbers(&[i16::MIN, 7]), whole(&[-32_768, 7]));
+        assert_eq!(numbers(&[i32::MIN, 7]), whole(&[-2_147_483_648, 7]));
+        assert_eq!(numbers(&[i64::MIN, 7]), whole(&[i64::MIN, 7]));
+        assert_eq!(numbers(&[u8::MAX]), whole(&[255]));
+        assert_eq!(numbers(&[u16::MAX]), whole(&[65_535]));
+        assert_eq!(numbers(&[u32::MAX]), whole(&[4_294_967_295]));
+        assert_eq!(numbers(&[7u64]), whole(&[7]));
+        assert_eq!(numbers(&[u64::MAX]), None, "no i64");
+        assert_eq!(numbers(&[0.1f32]), real(&[f64::from(0.1f32)]));
+        assert_eq!(numbers(&[0.1f64]), real(&[0.1]));
+        assert_eq!(numbers(&[f16::from_f32(0.5)]), real(&[0.5]));
+        assert_eq!(numbers(&[bf16::from_f32(-3.0)]), real(&[-3.0]));
+        assert_eq!(literal(&Literal::Token), None);
+    }
 }

@@ -5,6 +5,7 @@ use crate::graph::Graph;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
 use crate::tensor::{self, Constant};
+use bf16scope_hlo::element::f64s;
 use bf16scope_hlo::{DType, Literal};
 
 /// The meaning of a tensor in the network.
@@ -40,19 +41,14 @@ pub(super) fn constant(node: &Node) -> Option<(Vec<i64>, Vec<f64>)> {
 }
 
 fn numbers(literal: &Literal) -> Option<Vec<f64>> {
-    let Literal::Array { shape, .. } = literal else { return None };
+    let Literal::Array { shape, bytes } = literal else { return None };
     if shape.n_elements() > MAX_ELEMENTS as i64 {
         return None;
     }
-    Some(match shape.dtype {
-        DType::F32 => literal.elements::<f32>()?.into_iter().map(shortest).collect(),
-        DType::F64 => literal.elements::<f64>()?,
-        DType::BF16 => literal.elements::<half::bf16>()?.into_iter().map(|x| f64::from(x.to_f32())).collect(),
-        DType::S32 => literal.elements::<i32>()?.into_iter().map(f64::from).collect(),
-        DType::S64 => literal.elements::<i64>()?.into_iter().map(|x| x as f64).collect(),
-        DType::Pred => literal.elements::<bool>()?.into_iter().map(|x| f64::from(u8::from(x))).collect(),
-        _ => return None,
-    })
+    match shape.dtype {
+        DType::F32 => Some(literal.elements::<f32>()?.into_iter().map(shortest).collect()),
+        dtype => Some(f64s(dtype, bytes)?.collect()),
+    }
 }
 
 /// The shortest decimal of an f32: 0.1, not 0.10000000149.
@@ -176,5 +172,21 @@ impl<'g> Symbols<'g> {
             "RealDiv" | "Div" => both().filter(|(_, y)| *y != 0.0).map(|(x, y)| short(x / y)),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_read_in_every_dtype() {
+        assert_eq!(numbers(&Literal::scalar(0.1f32)), Some(vec![0.1]), "the decimal that was written");
+        assert_eq!(numbers(&Literal::from_elements([2], &[0.25f64, -1.0])), Some(vec![0.25, -1.0]));
+        assert_eq!(numbers(&Literal::scalar(half::bf16::from_f32(-3.0))), Some(vec![-3.0]));
+        assert_eq!(numbers(&Literal::scalar(half::f16::from_f32(0.5))), Some(vec![0.5]));
+        assert_eq!(numbers(&Literal::from_elements([2], &[true, false])), Some(vec![1.0, 0.0]));
+        assert_eq!(numbers(&Literal::scalar(200u8)), Some(vec![200.0]));
+        assert_eq!(numbers(&Literal::from_elements([MAX_ELEMENTS as i64 + 1], &[0i64; MAX_ELEMENTS + 1])), None);
     }
 }

@@ -451,6 +451,7 @@ mod tests {
         );
         let short = timed("{kind: cosine, value: 0.4, decay_epochs: 0.01}").in_steps(44).unwrap_err();
         assert_eq!(short.problem.to_string(), "0.01 epochs of 44 steps are less than a step");
+        assert_eq!(short.problem.help().as_deref(), Some("make it longer, or 0"));
         assert_eq!(short.mark, Some(Mark { line: 1, column: 42 }));
     }
 

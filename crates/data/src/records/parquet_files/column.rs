@@ -62,7 +62,7 @@ impl Cells {
         if let Some(reader) = &mut self.reader {
             // The crate's decoders index beyond a damaged page; Rust's bounds check turns that into a panic.
             let read = guarded(|| cells(reader, &self.column, self.kind, n));
-            let read = read.unwrap_or_else(|_| Err("its decoder has a bug that this column shows".to_string()));
+            let read = read.unwrap_or_else(|panicked| Err(panicked.to_string()));
             match read {
                 Ok(cells) if cells.len() == n => return cells,
                 Ok(cells) => self.wrong = format!("{} rows of the next {n} are there", cells.len()),

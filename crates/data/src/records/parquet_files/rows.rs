@@ -83,7 +83,7 @@ pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<C
         let columns = schema::columns(footer.file_metadata());
         Ok::<_, String>((footer, columns))
     });
-    let parsed = parsed.unwrap_or_else(|_| Err("its reader has a bug that this footer shows".to_string()));
+    let parsed = parsed.unwrap_or_else(|panicked| Err(panicked.to_string()));
     let (footer, columns) = parsed.map_err(|message| wrong(format!("its footer cannot be read: {message}")))?;
     if columns.len() > MAX_COLUMNS {
         return Err(wrong(format!("{} columns; expected at most {MAX_COLUMNS}", columns.len())));
@@ -111,9 +111,7 @@ pub(in crate::records) fn unpack(
     let (mut row, mut n_absent) = (0u64, 0);
     for group in footer.row_groups() {
         let n_rows = u64::try_from(group.num_rows()).map_err(|_| wrong(format!("{} rows", group.num_rows())))?;
-        if group.num_columns() != columns.len() {
-            return Err(wrong(format!("a row group of {} columns; expected {}", group.num_columns(), columns.len())));
-        }
+        // The crate refuses a row group of more columns, or fewer.
         let mut readers: Vec<(&Column, Cells)> = Vec::new();
         for (column, chunk) in columns.iter().zip(group.columns()) {
             let Ok(kind) = &column.kind else { continue };

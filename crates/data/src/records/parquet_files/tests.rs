@@ -99,6 +99,22 @@ fn what_is_odd_is_said_by_file_row_and_column() {
     assert_eq!(rows.values(7, Some(&["id", "nothing"])).unwrap().len(), 1);
 }
 
+/// A file without rows, of whole numbers in these columns.
+fn of_columns(names: &[String]) -> Vec<u8> {
+    use parquet::basic::Type::INT32;
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::types::Type;
+
+    let column = |name: &String| Arc::new(Type::primitive_type_builder(name, INT32).build().unwrap());
+    let fields = names.iter().map(column).collect();
+    let schema = Arc::new(Type::group_type_builder("rows").with_fields(fields).build().unwrap());
+    let mut bytes = Vec::new();
+    let properties = Arc::new(WriterProperties::builder().build());
+    SerializedFileWriter::new(&mut bytes, schema, properties).unwrap().close().unwrap();
+    bytes
+}
+
 #[test]
 fn what_is_no_parquet_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,6 +145,19 @@ fn what_is_no_parquet_file_is_refused() {
     let whole = fs::read(fixture("numbers-snappy.parquet")).unwrap();
     for end in [whole.len() - 1, whole.len() / 2, 13] {
         assert!(refused(&whole[..end]).contains("it does not end with PAR1"), "{end}");
+    }
+    // The footer alone, which says where columns were.
+    let whole = fs::read(fixture("numbers-none.parquet")).unwrap();
+    let length = u32::from_le_bytes(*whole[..whole.len() - 4].last_chunk().unwrap()) as usize;
+    assert_eq!(
+        refused(&[b"PAR1", &whole[whole.len() - 8 - length..]].concat()),
+        format!("a.parquet: no Parquet file: column `id` lies beyond the file's 3782 bytes\n{help}")
+    );
+    for (names, expected) in [
+        (vec!["a\0".to_string()], "a column is called \"a\\0\"; expected a name without a NUL"),
+        ((0..10_001).map(|n| format!("c{n}")).collect(), "10001 columns; expected at most 10000"),
+    ] {
+        assert_eq!(refused(&of_columns(&names)), format!("a.parquet: no Parquet file: {expected}\n{help}"));
     }
     for name in ["encrypted.parquet", "encrypted-columns.parquet"] {
         let error = open(&fixture(name)).unwrap_err().to_string();

@@ -354,6 +354,23 @@ mod tests {
         let read = |shard: &Shard| std::fs::read_to_string(shard.stored()).unwrap();
         assert_eq!(shards.iter().map(read).collect::<Vec<_>>(), ["4321", "5678"]);
         assert_eq!(cached.size().unwrap(), (2, 8));
+        for (error, help) in [
+            (
+                Error::Unauthenticated { path: "a".to_string(), source: "no token".into() },
+                "check the credentials in the environment (GOOGLE_APPLICATION_CREDENTIALS, AWS_ACCESS_KEY_ID and \
+                 AWS_SECRET_ACCESS_KEY); GOOGLE_SKIP_SIGNATURE=true or AWS_SKIP_SIGNATURE=true read what is public",
+            ),
+            (
+                Error::Generic { store: "S3", source: "no route".into() },
+                "is the store reachable from this machine, and are there credentials in the environment? \
+                 GOOGLE_SKIP_SIGNATURE=true or AWS_SKIP_SIGNATURE=true read what is public; or copy the file here and name \
+                 that",
+            ),
+        ] {
+            let error = failed("s3://bucket/a", &error).to_string();
+            assert!(error.starts_with("s3://bucket/a: cannot be fetched: "), "{error}");
+            assert!(error.ends_with(&format!("\nhelp: {help}")), "{error}");
+        }
         let names = too_many("gs://bucket/a*", 3);
         let message =
             "gs://bucket/a*: more than 3 names in its folder\nhelp: name a folder with fewer, or the files in a list";

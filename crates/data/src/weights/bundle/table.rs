@@ -275,3 +275,100 @@ impl BlockBuilder {
         handle
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of one block: its bytes, and where that block, the filters and the index are. `name` changes what the
+    /// index says of the block.
+    fn table(
+        block: BlockBuilder,
+        filters: BlockBuilder,
+        name: &dyn Fn(Handle) -> Option<Handle>,
+    ) -> (Vec<u8>, [Handle; 3]) {
+        let (mut out, mut index, mut value) = (Vec::new(), BlockBuilder::default(), Vec::new());
+        let block = block.put(&mut out);
+        if let Some(named) = name(block) {
+            named.encode(&mut value);
+            index.add(b"z", &value, 1);
+        }
+        let filters = filters.put(&mut out);
+        let index = index.put(&mut out);
+        let mut footer = Vec::new();
+        filters.encode(&mut footer);
+        index.encode(&mut footer);
+        footer.resize(40, 0);
+        out.extend(footer);
+        out.extend(MAGIC);
+        (out, [block, filters, index])
+    }
+
+    fn block_of(keys: &[&[u8]]) -> BlockBuilder {
+        let mut block = BlockBuilder::default();
+        keys.iter().for_each(|key| block.add(key, b"value", 1));
+        block
+    }
+
+    fn refused(bytes: &[u8]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.index");
+        std::fs::write(&path, bytes).unwrap();
+        let error = read(&Region::open(&path).unwrap(), &mut |_, _, _| Ok(())).unwrap_err();
+        error.to_string().replace(&format!("{}/", folder.path().display()), "")
+    }
+
+    #[test]
+    fn a_table_is_told_where_it_is_damaged() {
+        let right = || block_of(&[b"a", b"b"]);
+        let none = BlockBuilder::default;
+        let damaged = |at: u64, message: &str| {
+            format!("m.index: at byte {at}: {message}\nhelp: the file is damaged: copy it again")
+        };
+        assert_eq!(
+            refused(&[0; 10]),
+            "m.index: the file is cut off: it has 10 bytes, and the shortest index ends at byte 48\nhelp: copy it again"
+        );
+        let footer = [&[0; 40][..], &MAGIC].concat();
+        assert_eq!(refused(&footer), damaged(0, "it does not say where the blocks of the index are"));
+        let (bytes, [_, filters, _]) = table(right(), block_of(&[b"filter"]), &Some);
+        assert_eq!(
+            refused(&bytes),
+            format!("m.index: at byte {}: the index has filters, which TensorFlow does not write", filters.at)
+        );
+        let (bytes, [.., index]) = table(right(), none(), &|block| Some(Handle { at: 1, ..block }));
+        assert_eq!(refused(&bytes), damaged(index.at, "it does not say where the next block of the index is"));
+        let (bytes, _) = table(right(), none(), &|_| None);
+        assert_eq!(refused(&bytes), damaged(0, "the index has bytes that are in none of its blocks"));
+        let entries = BlockBuilder { bytes: vec![0xff; 3], ..none() };
+        let (bytes, _) = table(entries, none(), &Some);
+        assert_eq!(refused(&bytes), damaged(0, "a block of the index has entries that do not fit in it"));
+        let (bytes, _) = table(block_of(&[b"b", b"a"]), none(), &Some);
+        assert_eq!(refused(&bytes), damaged(0, "the names of its arrays are not in order"));
+    }
+
+    #[test]
+    fn a_block_that_is_flipped_or_compressed_is_told() {
+        let (whole, [block, ..]) = table(block_of(&[b"a"]), BlockBuilder::default(), &Some);
+        let end = block.n_bytes as usize + 1;
+        let mut flipped = whole.clone();
+        flipped[0] ^= 1;
+        let (measured, expected) = (masked_crc(&flipped[..end]), masked_crc(&whole[..end]));
+        assert_eq!(
+            refused(&flipped),
+            format!(
+                "m.index: at byte 0: the checksum of a block is {measured:08x}; expected {expected:08x}\n\
+                 help: the file is damaged: copy it again"
+            )
+        );
+        let mut packed = whole;
+        packed[end - 1] = 1;
+        let crc = masked_crc(&packed[..end]);
+        packed[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(
+            refused(&packed),
+            "m.index: at byte 0: a block of the index is compressed (kind 1); expected none\n\
+             help: TensorFlow writes none: save it again with tf.train.Checkpoint or tf.compat.v1.train.Saver"
+        );
+    }
+}

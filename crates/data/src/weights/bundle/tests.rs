@@ -32,12 +32,19 @@ fn opened_of(
     entries: BTreeMap<Vec<u8>, TensorEntry>,
     fill: &dyn Fn(fs::File) -> std::io::Result<()>,
 ) -> Result<Opened, String> {
-    let folder = tempfile::tempdir().unwrap();
-    let prefix = folder.path().join("m");
     let header = Header { num_shards: 1, endianness: 0, version: None }.encode_to_vec();
     let pairs = entries.iter().map(|(key, entry)| (key.as_slice(), entry.encode_to_vec()));
-    let index = table::write(std::iter::once((&b""[..], header)).chain(pairs));
-    fs::write(index_of(&prefix), index).unwrap();
+    opened_by(std::iter::once((&b""[..], header)).chain(pairs), fill)
+}
+
+/// The same by the pairs of its index.
+fn opened_by<'a>(
+    pairs: impl Iterator<Item = (&'a [u8], Vec<u8>)>,
+    fill: &dyn Fn(fs::File) -> std::io::Result<()>,
+) -> Result<Opened, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("m");
+    fs::write(index_of(&prefix), table::write(pairs)).unwrap();
     fill(fs::File::create(shard_name(&prefix, 0, 1)).unwrap()).unwrap();
     let opened = open(&Region::open(&index_of(&prefix)).unwrap(), Format::TensorFlow);
     opened.map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
@@ -70,6 +77,18 @@ fn graph_of(keys: &[(&str, &str)]) -> Vec<u8> {
     ObjectGraph { nodes: keys.iter().map(node).collect() }.encode_to_vec()
 }
 
+/// A tensor of one string: the length, the checksum of the lengths, and the bytes; and its entry.
+fn text(bytes: &[u8]) -> (Vec<u8>, TensorEntry) {
+    let mut data = Vec::new();
+    prost::encoding::encode_varint(bytes.len() as u64, &mut data);
+    let lengths = mask(crc32c::crc32c(&(bytes.len() as u32).to_le_bytes())).to_le_bytes();
+    let crc = crc32c::crc32c(&[&(bytes.len() as u32).to_le_bytes()[..], &lengths, bytes].concat());
+    data.extend([&lengths[..], bytes].concat());
+    let size = data.len() as i64;
+    let entry = TensorEntry { dtype: 7, shape: shape(&[]), size, crc32c: mask(crc), ..at(0, &[]) };
+    (data, entry)
+}
+
 #[test]
 fn variables_of_keras_are_called_as_their_layers_call_them() {
     let key = |path: &str| format!("{path}/.ATTRIBUTES/VARIABLE_VALUE");
@@ -84,15 +103,8 @@ fn variables_of_keras_are_called_as_their_layers_call_them() {
     ];
     let keys: Vec<(String, &str)> = called.iter().map(|(path, name)| (key(path), *name)).collect();
     let keys: Vec<(&str, &str)> = keys.iter().map(|(key, name)| (key.as_str(), *name)).collect();
-    let graph = graph_of(&keys);
-    // Strings: the length, the checksum of the lengths, the bytes.
-    let mut data = Vec::new();
-    prost::encoding::encode_varint(graph.len() as u64, &mut data);
-    let lengths = mask(crc32c::crc32c(&(graph.len() as u32).to_le_bytes())).to_le_bytes();
-    let crc = crc32c::crc32c(&[&(graph.len() as u32).to_le_bytes()[..], &lengths, &graph].concat());
-    data.extend([&lengths[..], &graph].concat());
+    let (mut data, entry) = text(&graph_of(&keys));
     let size = data.len() as i64;
-    let entry = TensorEntry { dtype: 7, shape: shape(&[]), size, crc32c: mask(crc), ..at(0, &[]) };
     let mut entries = BTreeMap::from([(objects::KEY.as_bytes().to_vec(), entry)]);
     for (nth, (key, _)) in keys.iter().enumerate() {
         entries.insert(key.as_bytes().to_vec(), at(size + nth as i64, &[1]));
@@ -131,7 +143,129 @@ fn slices_that_share_bytes_are_refused_and_pairs_of_them_are_bounded() {
     let many: BTreeMap<Vec<u8>, TensorEntry> =
         (0..10).flat_map(|nth| columns(&format!("{nth:02}"), 4096, 0, |_| 0)).collect();
     let message = opened(many, 0).err().unwrap();
-    assert!(message.contains("`08`, with those before it, is in more slices than are compared"), "{message}");
+    assert_eq!(
+        message,
+        "m.index: `08`, with those before it, is in more slices than are compared with one another\n\
+         help: save it in fewer slices"
+    );
+}
+
+const DAMAGED: &str = "help: the file is damaged: copy it again";
+
+#[test]
+fn the_header_and_the_entries_of_an_index_are_told() {
+    let header = |header: Header| header.encode_to_vec();
+    let right = || header(Header { num_shards: 1, endianness: 0, version: None });
+    let version = Some(proto::Version { producer: 1, min_consumer: 3 });
+    for (pairs, expected) in [
+        (vec![], format!("at byte 0: the index has no header\n{DAMAGED}")),
+        (vec![("", vec![0xff])], format!("at byte 0: the index's header cannot be read\n{DAMAGED}")),
+        (vec![("", right()), ("a", vec![0xff])], format!("at byte 0: the entry of `a` cannot be read\n{DAMAGED}")),
+        (
+            vec![("", header(Header { num_shards: 1, endianness: 0, version }))],
+            "the bundle is for readers of version 3 or newer; this one is of version 1\n\
+             help: save it with TensorFlow 2"
+                .to_string(),
+        ),
+        (
+            vec![("", header(Header { num_shards: 1, endianness: 1, version: None }))],
+            "the bundle was written on a big-endian machine, which is not read\n\
+             help: restore and save it again on another machine"
+                .to_string(),
+        ),
+        (
+            vec![("", header(Header { num_shards: 0, endianness: 0, version: None }))],
+            format!("at byte 0: the index says that there are 0 data files\n{DAMAGED}"),
+        ),
+    ] {
+        let pairs = pairs.iter().map(|(key, value)| (key.as_bytes(), value.clone()));
+        let message = opened_by(pairs, &|_| Ok(())).err().unwrap();
+        assert_eq!(message, format!("m.index: {expected}"));
+    }
+}
+
+#[test]
+fn an_entry_that_does_not_fit_is_told_by_its_name() {
+    let refused = |entry: TensorEntry| opened(BTreeMap::from([(b"a".to_vec(), entry)]), 4).err().unwrap();
+    for (entry, expected) in [
+        (TensorEntry { shard_id: 3, ..at(0, &[4]) }, "`a` is in data file 3; expected 0 to 0"),
+        (TensorEntry { shape: shape(&[-1]), ..at(0, &[4]) }, "`a` has no dims"),
+        (TensorEntry { size: 3, ..at(0, &[4]) }, "`a` has 3 bytes; expected 4 as its dims say"),
+        (TensorEntry { offset: -1, ..at(0, &[4]) }, "`a` is at no place of a file"),
+    ] {
+        assert_eq!(refused(entry), format!("m.index: at byte 0: {expected}\n{DAMAGED}"));
+    }
+    let slices = vec![TensorSlice { extent: vec![Extent { start: 0, length: None }] }];
+    assert_eq!(
+        refused(TensorEntry { dtype: 7, slices, ..at(0, &[4]) }),
+        "m.index: `a` is string in 1 slices, which is not read"
+    );
+    // The checksum of the elements, when they are read.
+    let opened = opened(BTreeMap::from([(b"a".to_vec(), at(0, &[4]))]), 4).unwrap();
+    let error = opened.reader.pass(0, &opened.entries[0], &mut |_| Ok(())).unwrap_err().to_string();
+    let measured = mask(crc32c::crc32c(&[0; 4]));
+    let expected = format!(
+        "m.data-00000-of-00001: at byte 0: the checksum of `a` (4 bytes) is {measured:08x}; expected 00000000\n{DAMAGED}"
+    );
+    assert!(error.ends_with(&expected), "{error}");
+}
+
+#[test]
+fn slices_that_do_not_fit_are_told_by_the_name_of_the_whole() {
+    type Entries = BTreeMap<Vec<u8>, TensorEntry>;
+    let whole = |entries: &mut Entries, dims: &[i64]| entries.get_mut(&b"x"[..]).unwrap().shape = shape(dims);
+    // Keys of slices are before those of names.
+    let first = |entries: &mut Entries, change: &dyn Fn(&mut TensorEntry)| {
+        let mut entry = entries.first_entry().unwrap();
+        change(entry.get_mut());
+    };
+    let changes: [(&dyn Fn(&mut Entries), &str); 5] = [
+        (&|entries| drop(entries.pop_first()), "`x` lacks one of its 2 slices"),
+        (&|entries| whole(entries, &[1, 1]), "`x` has a slice that is not within it"),
+        (&|entries| first(entries, &|slice| slice.dtype = 6), "`x` has a slice of another dtype or size"),
+        (&|entries| whole(entries, &[1, 3]), "`x` has slices that are not the whole of it, each element once"),
+        (
+            &|entries| {
+                first(entries, &|slice| {
+                    slice.shard_id = 5;
+                    slice.slices = vec![TensorSlice { extent: Vec::new() }];
+                });
+            },
+            "a tensor is in data file 5",
+        ),
+    ];
+    for (change, expected) in changes {
+        let mut entries = columns("x", 2, 1, |nth| nth);
+        change(&mut entries);
+        assert_eq!(opened(entries, 2).err().unwrap(), format!("m.index: at byte 0: {expected}\n{DAMAGED}"));
+    }
+}
+
+#[test]
+fn a_graph_of_objects_that_cannot_be_read_is_told() {
+    let refused = |entry: &TensorEntry, data: &[u8]| {
+        opened_with(BTreeMap::from([(objects::KEY.as_bytes().to_vec(), entry.clone())]), data).err().unwrap()
+    };
+    let (data, entry) = text(b"\xff");
+    let in_data = "m.data-00000-of-00001: at byte 0:";
+    assert_eq!(refused(&entry, &data), format!("{in_data} the graph of objects cannot be read\n{DAMAGED}"));
+    assert_eq!(
+        refused(&TensorEntry { size: 0, ..entry.clone() }, &data),
+        format!("{in_data} the strings of `{}` do not fit in it\n{DAMAGED}", objects::KEY)
+    );
+    let (measured, mut flipped) = (mask(crc32c::crc32c(&1u32.to_le_bytes())), data);
+    flipped[1] ^= 1;
+    assert_eq!(
+        refused(&entry, &flipped),
+        format!(
+            "{in_data} the checksum of the lengths of `{}` is {measured:08x}; expected {:08x}\n{DAMAGED}",
+            objects::KEY,
+            measured ^ 1
+        )
+    );
+    let large = TensorEntry { size: (64 << 20) + 1, ..entry };
+    let message = opened(BTreeMap::from([(objects::KEY.as_bytes().to_vec(), large)]), (64 << 20) + 1).err().unwrap();
+    assert_eq!(message, "m.index: the graph of objects has 67108865 bytes; expected at most 67108864");
 }
 
 fn save(prefix: &Path, value: f32) -> Result<(), WeightsError> {

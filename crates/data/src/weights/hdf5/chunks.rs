@@ -302,7 +302,11 @@ mod tests {
         let error = unpack(&region, "kernel", &dataset, &chunk, n_bytes as usize).unwrap_err();
         let message = error.to_string();
         assert!(
-            message.contains("6000000 packed bytes that are to become 6000000000; expected at most 200 times"),
+            message.ends_with(
+                "weights.h5: at byte 0: a block of dataset `kernel` is 6000000 packed bytes that are to become 6000000000; \
+                 expected at most 200 times as many: it may be a decompression bomb\n\
+                 help: if it is not, save it without compression"
+            ),
             "{message}"
         );
         // Without that filter the same bytes are only too few.
@@ -310,5 +314,37 @@ mod tests {
         let error = unpack(&region, "kernel", &plain, &chunk, n_bytes as usize).unwrap_err();
         let message = error.to_string();
         assert!(message.contains("a block of dataset `kernel` has 6000000 bytes; expected 6000000000"), "{message}");
+    }
+
+    #[test]
+    fn a_block_that_is_damaged_is_told_by_its_filter() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.h5");
+        std::fs::write(&path, [1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        let region = Region::open(&path).unwrap();
+        for (filter, n_bytes, expected) in [
+            (Filter::Deflate, 8, "cannot be unpacked"),
+            (Filter::Fletcher32, 2, "has no checksum"),
+            (Filter::Fletcher32, 8, "has the checksum 02000100; expected 00000000"),
+        ] {
+            let dataset = Dataset {
+                dtype: WeightsDType::Array(DType::F32),
+                width: 4,
+                is_big_endian: false,
+                dims: vec![1],
+                layout: Layout::Chunked { dims: vec![1], index: ChunkIndex::Single(0, Some(n_bytes)) },
+                filters: vec![filter],
+                fill: None,
+            };
+            let chunk = Chunk { at: 0, n_bytes, without: 0, start: vec![0] };
+            let error = unpack(&region, "kernel", &dataset, &chunk, 4).unwrap_err();
+            assert_eq!(
+                error.to_string().replace(&format!("{}/", folder.path().display()), ""),
+                format!(
+                    "weights.h5: at byte 0: a block of dataset `kernel` {expected}\n\
+                     help: the file is damaged: copy it again"
+                )
+            );
+        }
     }
 }

@@ -13,7 +13,7 @@ fn text(folder: &Path, error: &WeightsError) -> String {
     format!("{error}{cause}").replace(&format!("{}/", folder.display()), "")
 }
 
-fn refused(folder: &Path, name: &str) -> String {
+pub(super) fn refused(folder: &Path, name: &str) -> String {
     text(folder, &open(folder.join(name)).unwrap_err())
 }
 
@@ -106,7 +106,7 @@ fn a_key_that_comes_twice_is_refused() {
 }
 
 /// A zip archive of these members, stored.
-fn archive(path: &Path, members: &[(&str, &[u8])]) {
+pub(super) fn archive(path: &Path, members: &[(&str, &[u8])]) {
     let mut zip = zip::ZipWriter::new(fs::File::create(path).unwrap());
     let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
     for (name, bytes) in members {
@@ -126,13 +126,13 @@ fn rename(path: &Path, from: &str, to: &str) {
 }
 
 /// A text in a pickle.
-fn word(text: &str) -> Vec<u8> {
+pub(super) fn word(text: &str) -> Vec<u8> {
     [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
 /// A pickled tensor of four floats in storage 0, with sizes and strides from the operations `dims`, and `rest` after
 /// the fifth and sixth value.
-fn tensor(dims: &[u8], rest: &[u8]) -> Vec<u8> {
+pub(super) fn tensor(dims: &[u8], rest: &[u8]) -> Vec<u8> {
     let storage =
         [b"((", &word("storage")[..], b"ctorch\nFloatStorage\n", &word("0"), &word("cpu"), b"K\x04tQ"].concat();
     [
@@ -147,10 +147,10 @@ fn tensor(dims: &[u8], rest: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-const FOUR: &[u8] = b"K\x04\x85K\x01\x85";
+pub(super) const FOUR: &[u8] = b"K\x04\x85K\x01\x85";
 
 /// A state dict filled by these operations, and a storage of four floats.
-fn torch(path: &Path, fill: &[u8]) {
+pub(super) fn torch(path: &Path, fill: &[u8]) {
     let pickle = [b"\x80\x02}", fill, b"."].concat();
     let storage: Vec<u8> = [1f32, 2.0, 3.0, 4.0].into_iter().flat_map(f32::to_le_bytes).collect();
     archive(path, &[("archive/data.pkl", &pickle), ("archive/data/0", &storage), ("archive/data/1", &storage)]);
@@ -201,7 +201,9 @@ fn a_tensor_that_is_still_to_be_negated_or_conjugated_is_refused() {
     for key in ["neg", "conj"] {
         let message = text(folder.path(), &marked(&dict(key, 0x88)).unwrap_err());
         assert!(
-            message.contains(&format!("stored before an operation (`{key}`) that is still to be done")),
+            message.contains(&format!(
+                "a tensor's elements are stored before an operation (`{key}`) that is still to be done"
+            )),
             "{message}"
         );
         assert!(message.ends_with("help: save it as `tensor.resolve_conj().resolve_neg()`"), "{message}");
@@ -210,7 +212,13 @@ fn a_tensor_that_is_still_to_be_negated_or_conjugated_is_refused() {
         text(folder.path(), &marked(&dict("other", 0x88)).unwrap_err())
             .contains("a tensor has `other`, which is not known")
     );
-    assert!(text(folder.path(), &marked(b"K\x01").unwrap_err()).contains("of other values than PyTorch writes"));
+    assert!(
+        text(folder.path(), &marked(b"K\x01").unwrap_err())
+            .contains("a tensor is made of other values than PyTorch writes")
+    );
+    assert!(
+        text(folder.path(), &marked(b"}K\x01\x89s").unwrap_err()).contains("a tensor has what PyTorch does not write")
+    );
 }
 
 #[test]
@@ -238,7 +246,11 @@ fn names_and_sizes_of_a_pickle_that_many_tensors_share_take_little_memory() {
     zip.start_file("archive/data.pkl", packed).unwrap();
     zip.write_all(&vec![b'N'; 1 << 20]).unwrap();
     zip.finish().unwrap();
-    assert!(refused(folder.path(), "a.pt").contains("its `archive/data.pkl` is compressed"));
+    assert_eq!(
+        refused(folder.path(), "a.pt"),
+        "a.pt: its `archive/data.pkl` is compressed (Deflated), as PyTorch writes none\n\
+         help: save it again with torch.save"
+    );
 }
 
 /// Twenty thousand views of one storage used to be read that often, and its elements written that often.
@@ -260,6 +272,9 @@ fn a_storage_that_tensors_share_is_read_once_and_not_made_without_end() {
     views(300);
     let message = refused(folder.path(), "a.pt");
     assert!(message.starts_with("a.pt: its tensors have 1258291200 bytes, in a file of 41"), "{message}");
+    let end = "; expected at most 200 times as many beyond 1073741824 bytes\n\
+               help: save each tensor once, or as `tensor.clone()`";
+    assert!(message.ends_with(end), "{message}");
     // The checksum of a storage with several views is verified once, and then parts of it are read.
     views(3);
     let file = open(&path).unwrap();
@@ -271,7 +286,9 @@ fn a_storage_that_tensors_share_is_read_once_and_not_made_without_end() {
     let last = memchr::memmem::find(&bytes, &((N - 1) as f32).to_le_bytes()).unwrap();
     bytes[last] ^= 1;
     fs::write(&path, bytes).unwrap();
-    assert!(open(&path).unwrap().read("1").is_err());
+    let error = open(&path).unwrap().read("1").unwrap_err().to_string();
+    let end = ": the storage of `1` cannot be read\nhelp: the file is damaged: copy it again";
+    assert!(error.ends_with(end), "{error}");
 }
 
 #[test]
@@ -304,27 +321,27 @@ fn an_archive_without_an_end_is_told_at_once() {
 }
 
 /// An HDF5 file under construction.
-struct Hdf5(Vec<u8>);
+pub(super) struct Hdf5(Vec<u8>);
 
 impl Hdf5 {
-    fn new() -> Hdf5 {
+    pub(super) fn new() -> Hdf5 {
         Hdf5(vec![0; 48])
     }
 
     /// Appends bytes, and returns their address.
-    fn put(&mut self, bytes: &[u8]) -> u64 {
+    pub(super) fn put(&mut self, bytes: &[u8]) -> u64 {
         self.0.extend_from_slice(bytes);
         (self.0.len() - bytes.len()) as u64
     }
 
     /// Appends an object header of the newer form.
-    fn object(&mut self, messages: &[Vec<u8>]) -> u64 {
+    pub(super) fn object(&mut self, messages: &[Vec<u8>]) -> u64 {
         let messages = messages.concat();
         self.put(&[b"OHDR\x02\x02", &(messages.len() as u32).to_le_bytes()[..], &messages, &[0; 4]].concat())
     }
 
     /// Ends the file, whose root group is at `root`.
-    fn finish(mut self, root: u64, path: &Path) {
+    pub(super) fn finish(mut self, root: u64, path: &Path) {
         let mut start = b"\x89HDF\r\n\x1a\n\x02\x08\x08\0".to_vec();
         [0, u64::MAX, self.0.len() as u64, root].iter().for_each(|number| start.extend(number.to_le_bytes()));
         self.0[..44].copy_from_slice(&start);
@@ -338,7 +355,7 @@ impl Hdf5 {
     }
 }
 
-fn message(kind: u8, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn message(kind: u8, bytes: &[u8]) -> Vec<u8> {
     [&[kind], &(bytes.len() as u16).to_le_bytes()[..], &[0], bytes].concat()
 }
 
@@ -498,6 +515,15 @@ fn a_dataset_of_hdf5_that_was_never_written_is_its_fill_value() {
     }
     let error = opened(1 << 40, &[nowhere]).look("x").unwrap_err();
     assert_eq!(error.kind(), WeightsErrorKind::TooLarge, "{error}");
+    assert_eq!(
+        text(folder.path(), &error),
+        format!(
+            "x.h5: dataset `x` was never written, and is to become 4398046511104 bytes from a file of {}; expected at \
+             most 200 times as many beyond 1073741824 bytes\n\
+             help: write its elements, or leave it out of the file",
+            fs::metadata(&path).unwrap().len()
+        )
+    );
 }
 
 /// Elements in other files used to be read as ones that were never written: as zeros.
@@ -550,8 +576,15 @@ fn every_name_of_a_dataset_of_hdf5_is_an_array() {
     let root = file.object(&links);
     file.finish(root, &path);
     let message = refused(folder.path(), "x.h5");
-    assert!(message.starts_with("x.h5: further names of its datasets stand for 1090519040 bytes"), "{message}");
-    assert!(message.ends_with("help: write each dataset under one name"), "{message}");
+    assert_eq!(
+        message,
+        format!(
+            "x.h5: further names of its datasets stand for 1090519040 bytes, in a file of {}; expected at most 200 times as \
+             many beyond 1073741824 bytes\n\
+             help: write each dataset under one name",
+            fs::metadata(&path).unwrap().len()
+        )
+    );
 }
 
 #[test]
@@ -629,7 +662,12 @@ fn blocks_that_are_bombs_together_are_refused() {
     file.finish_with(dataset, &path);
     let error = open(&path).unwrap().look("x").unwrap_err();
     assert_eq!(error.kind(), WeightsErrorKind::TooLarge, "{error}");
-    assert!(error.to_string().contains("12582912 packed bytes are to become 12884901888"), "{error}");
+    assert_eq!(
+        text(folder.path(), &error),
+        "x.h5: dataset `x`: 12582912 packed bytes are to become 12884901888; expected at most 200 times as many beyond \
+         1073741824 bytes: it may be a decompression bomb\n\
+         help: if it is not, save it without compression"
+    );
 }
 
 #[test]

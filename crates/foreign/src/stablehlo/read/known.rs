@@ -2,7 +2,8 @@
 
 use super::Operation;
 use super::attributes::Attributes;
-use bf16scope_hlo::{ArrayShape, DType, DTypeClass, Literal, Shape};
+use bf16scope_hlo::element::integers;
+use bf16scope_hlo::{ArrayShape, DType, Literal, Shape};
 
 /// Arrays of more elements are no shapes.
 pub(super) const MAX_ELEMENTS: usize = 64;
@@ -17,22 +18,10 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn from_literal(literal: &Literal) -> Option<Known> {
         let Literal::Array { shape, bytes } = literal else { return None };
-        let is_signed = match shape.dtype.class() {
-            DTypeClass::Signed => true,
-            DTypeClass::Unsigned | DTypeClass::Pred => false,
-            DTypeClass::Float | DTypeClass::Complex => return None,
-        };
-        let n = shape.dtype.n_bytes();
-        if n == 0 || bytes.len() > MAX_ELEMENTS * n {
+        if bytes.len() > MAX_ELEMENTS * shape.dtype.n_bytes() {
             return None;
         }
-        let value = |chunk: &[u8]| {
-            let fill = if is_signed && chunk[n - 1] >= 0x80 { 0xff } else { 0 };
-            let mut wide = [fill; 16];
-            wide[..n].copy_from_slice(chunk);
-            i128::from_le_bytes(wide)
-        };
-        let values = bytes.chunks_exact(n).map(value).collect();
+        let values = integers(shape.dtype, bytes)?.collect();
         Some(Known { dtype: shape.dtype, dims: shape.dims.clone(), values })
     }
 

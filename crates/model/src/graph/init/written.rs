@@ -215,7 +215,14 @@ mod tests {
         for (text, expected) in [
             ("constant", "expected `constant` with its arguments"),
             ("constant: much", "found string \"much\", expected a number that f32 can hold"),
+            (
+                "random_norml: 1",
+                "unknown initializer `random_norml` with arguments, expected one of constant, random_normal, \
+                 truncated_normal, random_uniform, variance_scaling, orthogonal, identity\n",
+            ),
             ("random_norml: 1", "did you mean `random_normal`?"),
+            ("zzz: 1", "help: initializers without arguments are names alone: `zzz`"),
+            ("constant: {}", "found keys and values, expected a number, such as `{constant: -2}`"),
             ("random_normal: {std: 1}", "unknown key `std` of `random_normal`, expected one of stddev, mean"),
             ("truncated_normal: 0", "expected a number above 0"),
             ("random_uniform: {minval: 1, maxval: 0}", "expected a `minval` (1) below `maxval` (0)"),

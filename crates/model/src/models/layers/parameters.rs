@@ -166,3 +166,25 @@ pub(super) fn numeric(number: f64, mark: Mark) -> Node {
     };
     Node::scalar(value, &number.to_string(), mark)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::MAX_BYTES;
+
+    #[test]
+    fn what_parameters_repeat_is_bounded() {
+        let mark = Mark { line: 1, column: 1 };
+        let text = |text: &str| Node::scalar(Value::Text(text.to_string()), text, mark);
+        let mut full = Replacer { n_values: MAX_VALUES };
+        assert_eq!(
+            full.count(&text("a"), mark).unwrap_err().to_string(),
+            "line 1 column 1: blocks and their parameters repeat more than 1048576 values"
+        );
+        let values = Values(vec![("a".to_string(), text(&"a".repeat(MAX_BYTES)))]);
+        assert_eq!(
+            Replacer::default().replaced(&text("b$a"), &values).unwrap_err().to_string(),
+            "line 1 column 1: a text with its parameters is longer than a document"
+        );
+    }
+}

@@ -512,6 +512,18 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
             "{csv: t.csv, n_test: 1, columns: {x: {name: a, normalize: true, words: 5}}}",
             "column `a` has several of `normalize`, `categories` and `words`",
         ),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: {name: a, normalize: true, words: 5}}}",
+            "help: a column is one thing; it may stand in the list twice",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: {name: a, categories: 3}}}",
+            "expected `true`, to learn them from the examples that are trained on, or a list of names",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: {name: a, other: true}}}",
+            "help: write `categories: true` beside it, or leave it out",
+        ),
         ("{csv: t.csv, n_test: 1, columns: {x: {name: a, other: true}}}", "column `a` has `other` and no `categories`"),
         ("{csv: t.csv, n_test: 1, columns: {x: {name: a, categories: [b, b]}}}", "the category `b` is there twice"),
         (
