@@ -131,14 +131,29 @@ class Report:
 _MAX_BYTES = 512 << 20
 
 
-def _bytes_of(path: str | bytes) -> bytes:
-    """The contents of a file of bounded size; a device, which may have no end, is refused."""
-    with open(path, "rb") as file:
-        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
-            raise Error(f"{os.fsdecode(path)} is not a regular file but a character device\nhelp: name a file")
-        contents = file.read(_MAX_BYTES + 1)
+def _bytes_of(path: str | bytes | os.PathLike) -> bytes:
+    """The contents of a file of bounded size. As in the program, a device and a FIFO with a name in the file system, which may have
+    no end or no writer, are refused; an open pipe (`/dev/stdin`, `/dev/fd/63`) is read."""
+    name = os.fsdecode(path)
+    # Some files in /proc, such as /proc/kmsg, claim to be regular, and wait for more data.
+    with open(path, "rb", opener=lambda opened, flags: os.open(opened, flags | os.O_NONBLOCK)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISCHR(mode):
+            raise Error(f"{name} is not a regular file but a character device", "name a file")
+        if stat.S_ISFIFO(mode):
+            if name != "/dev/stdin" and os.path.dirname(name) not in ("/dev/fd", "/proc/self/fd"):
+                raise Error(f"{name} is not a regular file but a FIFO", "save to a file what comes through it, or use /dev/stdin")
+            os.set_blocking(file.fileno(), True)
+        contents = file.read(_MAX_BYTES + 1) or b""
+        try:
+            # The buffered read above just ends where it would wait; this one raises an error.
+            os.read(file.fileno(), 1)
+        except BlockingIOError:
+            raise Error(
+                f"{name}: a read of it would wait for data that may never come", "save to a file what it gives, and name that file"
+            ) from None
     if len(contents) > _MAX_BYTES:
-        raise Error(f"{os.fsdecode(path)} has more than {_MAX_BYTES} bytes, the most that is read of a module")
+        raise Error(f"{name} has more than {_MAX_BYTES} bytes, the most that is read of it")
     return contents
 
 
@@ -295,8 +310,7 @@ def policy_text(policy: Policy) -> str:
         if not is_path:
             return policy
     try:
-        with open(policy, encoding="utf-8") as file:
-            return file.read()
+        return _bytes_of(policy).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise Error(f"the policy {os.fspath(policy)} cannot be read: {error}", "write a preset's name, or a file's path") from error
 

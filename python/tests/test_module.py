@@ -1,7 +1,10 @@
 """`bf16scope.Module`."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -45,6 +48,47 @@ def test_what_is_read_and_run_is_told_apart():
     ]:
         with pytest.raises(bf16scope.Error, match=said):
             wrong()
+
+
+def test_a_file_that_would_wait_is_refused_at_once(tmp_path):
+    def is_late(*_):
+        raise TimeoutError
+
+    fifo = tmp_path / "m.txt"
+    os.mkfifo(fifo)
+    terminal, its_end = os.openpty()
+    refused = {
+        str(fifo): ("is not a regular file but a FIFO", "save to a file what comes through it, or use /dev/stdin"),
+        os.ttyname(its_end): ("is not a regular file but a character device", "name a file"),
+        # Only root may open it, and not every system has one.
+        "/proc/kmsg": ("a read of it would wait for data that may never come", "save to a file what it gives, and name that file"),
+    }
+    before = signal.signal(signal.SIGALRM, is_late)
+    signal.alarm(60)
+    try:
+        for path, (message, help) in refused.items():
+            try:
+                bf16scope.Module.read(path)
+            except bf16scope.Error as error:
+                assert error.message.endswith(message) and error.help == help, path
+            except (PermissionError, FileNotFoundError):
+                assert path == "/proc/kmsg"
+            else:
+                pytest.fail(f"{path} is read")
+        with pytest.raises(bf16scope.Error, match="is not a regular file but a FIFO"):
+            bf16scope.Module.read(DOT.encode()).lower(policy=fifo)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(terminal)
+        os.close(its_end)
+    # An open pipe is read to its end, however late it comes.
+    reader, writer = os.pipe()
+    timer = threading.Timer(0.3, lambda: (os.write(writer, DOT.encode()), os.close(writer)))
+    timer.start()
+    assert bf16scope.Module.read(f"/dev/fd/{reader}").n_instructions == 3
+    timer.join()
+    os.close(reader)
 
 
 def test_symbolic_dimensions_get_sizes():

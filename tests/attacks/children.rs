@@ -1,7 +1,7 @@
 //! Modules that make XLA abort, hang, or exhaust the memory: bf16scope survives, and reports the cause.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -437,6 +437,50 @@ fn children_leave_no_descriptors_and_no_processes() {
     assert_eq!(negate(&first).unwrap().len(), 12);
 }
 
+/// Runs the real binary in a folder, under `ulimit -v`.
+fn limited(folder: &Path, kib: Option<u64>, args: &[&str]) -> Output {
+    let command = bf16scope(args);
+    let limit = kib.map_or(String::new(), |kib| format!("ulimit -v {kib} && "));
+    let mut shell = Command::new("sh");
+    // Another allocator takes less of the address space than the C library's, for which the limits below are chosen.
+    shell.env_remove("LD_PRELOAD");
+    shell.args(["-c", &format!("{limit}exec \"$0\" \"$@\"")]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.current_dir(folder).output().unwrap()
+}
+
+/// `doctor` names the limit where it ends XLA, and asks no question whose answer is known. The time: each of both devices may take
+/// `PATIENCE` of `cli/src/doctor.rs` for all its answers, and a busy machine as much again.
+#[test]
+fn doctor_says_the_limit_of_address_space_in_time() {
+    let patience = Duration::from_secs(120);
+    let folder = tempfile::tempdir().unwrap();
+    // This installs the plugin if it is missing.
+    assert!(limited(folder.path(), None, &["plugins", "where", "cpu"]).status.success());
+    let began = Instant::now();
+    let output = limited(folder.path(), Some(300 << 10), &["doctor", "--json"]);
+    let elapsed = began.elapsed();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let words = |text: &serde_json::Value| text.as_str().unwrap().to_string();
+    for device in ["cpu", "tpu"] {
+        for answer in report[device].as_array().unwrap() {
+            let detail = words(&answer["detail"]);
+            assert!(!detail.is_empty() && !detail.ends_with(':'), "{device}: {answer}");
+        }
+    }
+    let limit = "; processes may have 0.29 GiB of address space here (`ulimit -v`)";
+    let reason = words(&report["failing"][0]);
+    assert!(reason.starts_with("cpu ") && reason.ends_with(limit), "{reason}");
+    assert_eq!(report["cpu"][2]["detail"], "not asked, because `devices` failed");
+    assert!(elapsed < 4 * patience, "{elapsed:?}");
+}
+
 /// Under `ulimit -v` XLA aborts its process if it gets no more address space. This happens in a child, and the parent reports the
 /// limit; with a sufficient limit the same weights are learned.
 #[test]
@@ -447,21 +491,7 @@ fn a_limit_of_address_space_is_an_error_that_says_so() {
     let experiment = "model: {kind: mlp, input: [4], n_classes: 3, hidden: [4]}\ndata: {csv: d.csv, n_test: 6}\ntrain: {batch: \
                       2, epochs: 1}\n";
     std::fs::write(folder.path().join("e.yaml"), experiment).unwrap();
-    let limited = |kib: Option<u64>, args: &[&str]| {
-        let command = bf16scope(args);
-        let limit = kib.map_or(String::new(), |kib| format!("ulimit -v {kib} && "));
-        let mut shell = Command::new("sh");
-        // Another allocator takes less of the address space than the C library's, for which the limits below are chosen.
-        shell.env_remove("LD_PRELOAD");
-        shell.args(["-c", &format!("{limit}exec \"$0\" \"$@\"")]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        shell.current_dir(folder.path()).output().unwrap()
-    };
+    let limited = |kib, args: &[&str]| limited(folder.path(), kib, args);
     let train = |kib, checkpoint| limited(kib, &["train", "e.yaml", "--no-run", "--checkpoint", checkpoint]);
     for output in [train(None, "free.safetensors"), train(Some(16 << 20), "limited.safetensors")] {
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

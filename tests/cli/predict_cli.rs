@@ -94,6 +94,27 @@ fn predictions_are_what_eval_counts_and_the_same_in_every_file() {
     assert_eq!((begin, rows.len()), (titles.len(), 360));
 }
 
+/// `--json` has a key `precision` of its own, which the metric of that name leaves alone.
+#[test]
+fn a_metric_called_precision_stands_among_the_metrics() {
+    let folder = Folder::new();
+    let floats = |values: Vec<f32>| values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+    let mut npz = NpzWriter::create(folder.path("halves.npz")).unwrap();
+    let x = (0..40 * 2).map(|i| if i % 2 == i / 2 % 2 { 1.0 } else { -1.0 }).collect();
+    npz.add("x", &Header::for_dtype(DType::F32, vec![40, 2]), &floats(x)).unwrap();
+    let labels = (0..40u8).map(|i| f32::from(i % 2)).collect();
+    npz.add("labels", &Header::for_dtype(DType::F32, vec![40, 1]), &floats(labels)).unwrap();
+    npz.finish().unwrap();
+    let yaml = "model:\n  kind: layers\n  inputs: {x: [2]}\n  layers: [{dense: 1, name: a}]\n  loss: sigmoid_cross_entropy\n  \
+                metrics: [precision, recall]\ndata: {npz: halves.npz, n_test: 8}\ntrain: {batch: 8, epochs: 40, \
+                learning_rate: 0.1}\n";
+    std::fs::write(folder.path("halves.yaml"), yaml).unwrap();
+    folder.stdout(&["train", "halves.yaml"]);
+    let eval = folder.json(&["eval", "halves.yaml", "--json"]);
+    assert_eq!((&eval["precision"], &eval["recall"]), (&"bf16".into(), &1.0.into()));
+    assert_eq!((&eval["metrics"]["precision"], &eval["metrics"]["recall"]), (&1.0.into(), &1.0.into()));
+}
+
 #[test]
 fn other_examples_have_no_labels() {
     let folder = trained();

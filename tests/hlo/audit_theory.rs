@@ -207,10 +207,10 @@ fn what_is_zero_in_theory_is_not_judged() {
 mod long {
     use super::*;
 
-    /// Four seeds of both steps of each network.
+    /// Eight seeds of both steps of each network.
     #[cfg_attr(feature = "long-tests", test)]
     fn what_is_zero_in_theory_is_not_judged_whatever_the_seed() {
-        none_is_judged(4, |_| &[0, 3]);
+        none_is_judged(8, |_| &[0, 3]);
     }
 
     /// Three seeds of each network.

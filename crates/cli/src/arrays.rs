@@ -371,7 +371,7 @@ fn missing_message(missing: &[String], n_parameters: usize, npz: Option<&NpzRead
 }
 
 /// Bytes in a readable unit; small ones exactly.
-fn gib(n_bytes: u64) -> String {
+pub(super) fn gib(n_bytes: u64) -> String {
     match n_bytes {
         n if n < 1 << 24 => format!("{n} bytes"),
         n => format!("{:.2} GiB", n as f64 / f64::from(1u32 << 30)),

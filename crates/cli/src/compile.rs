@@ -528,7 +528,10 @@ mod tests {
             with_accuracy(verdict.clone(), &labels, &args.choice, runs_alone).sentences.join(" ")
         };
         assert!(
-            accuracy(true).contains("`bf16scope audit step.hlo.pb --random 1 --policy default`"),
+            accuracy(true).ends_with(
+                "`bf16scope audit step.hlo.pb --random 1 --policy default` compares the results with f32's; of an \
+                 experiment, `bf16scope audit EXPERIMENT --at STEP`."
+            ),
             "{}",
             accuracy(true)
         );

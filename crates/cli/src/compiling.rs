@@ -179,3 +179,76 @@ pub(super) fn no_room(Need { needed, available, .. }: &Need) -> String {
         _ => "does not fit".to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::{ProgressDrawTarget, TermLike};
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    /// A terminal of one line.
+    #[derive(Clone, Debug, Default)]
+    struct Terminal(Arc<Mutex<String>>);
+
+    impl TermLike for Terminal {
+        fn width(&self) -> u16 {
+            80
+        }
+
+        fn move_cursor_up(&self, _n: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _n: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _n: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _n: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, line: &str) -> io::Result<()> {
+            self.write_str(line)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            self.0.lock().unwrap().clear();
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bar_of_compiles_is_not_left_on_the_terminal() {
+        let terminal = Terminal::default();
+        let mut progress = CompileProgress::at_most(true, 3);
+        progress.bar.disable_steady_tick();
+        progress.bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+        let shown = || terminal.0.lock().unwrap().trim().to_string();
+        let target = "tpu-v2".parse().unwrap();
+        let compiling = Compiling { target, what: "bf16".to_string(), batch: Some(8), n_more: 2 };
+        progress.on(&Event::Begins(&compiling));
+        let expected = format!("0/3 compiling {}", of_a_core(&compiling));
+        assert!(shown().contains(&expected), "{}", shown());
+        let outcome = CompileOutcome::Failed("refused".to_string());
+        progress.on(&Event::Ends { compiling: &compiling, is_cached: false, outcome: &outcome });
+        progress.finish();
+        assert_eq!(shown(), "");
+        // What comes later draws nothing.
+        progress.on(&Event::SeriesEnds);
+        assert_eq!(shown(), "");
+    }
+}

@@ -6,17 +6,17 @@
 //! continues with the next.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::probe::{Answer, Question, answer, questions};
+use super::probe::{Answer, Question, answer, questions, with_limit};
 use super::{Context, Status, plugins, progress};
 use crate::report::{Column, Screen, Table};
-use bf16scope_pjrt::{HAS_XLA_RS, Platform, PluginSpec, Purpose, Setup, locate};
+use bf16scope_pjrt::{HAS_XLA_RS, Platform, PluginSpec, Purpose, Setup, address_space, locate};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,7 +119,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         };
         devices.push(Asked { platform, answers });
     }
-    let works = |asked: &Asked| asked.answers.iter().any(|a| a.question == Question::Plugin && a.works);
+    let yes = |asked: &Asked, question: &Question| asked.answers.iter().any(|a| a.question == *question && a.works);
+    let works = |asked: &Asked| REQUIRED.iter().all(|question| yes(asked, question));
     // xla-rs exists in some builds only; the pinned plugins always have an entry.
     let all_work = match &args.device {
         Some(device) => devices.iter().any(|asked| asked.platform == *device && works(asked)),
@@ -135,6 +136,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if all_work { Status::Ok } else { Status::Failing })
 }
 
+/// The questions whose answers decide whether a device works.
+const REQUIRED: [Question; 2] = [Question::Plugin, Question::Devices];
+
 /// Why the exit status is 1: for each required plugin that failed, its message, or that it is missing.
 fn reasons(asked: Option<&Platform>, devices: &[Asked]) -> Vec<String> {
     let counts = |platform: &Platform| match asked {
@@ -142,11 +146,16 @@ fn reasons(asked: Option<&Platform>, devices: &[Asked]) -> Vec<String> {
         None => platform.spec().is_some(),
     };
     let reason = |Asked { platform, answers }: &Asked| {
-        let answer = answers.iter().find(|answer| answer.question == Question::Plugin);
-        match answer {
-            Some(answer) if answer.works => None,
-            Some(answer) => Some(format!("{platform} does not load: {}", answer.detail)),
-            None => Some(format!("{platform} is not installed: `bf16scope doctor --install` installs what is missing")),
+        let failed = answers.iter().find(|answer| REQUIRED.contains(&answer.question) && !answer.works);
+        match failed {
+            Some(Answer { question: Question::Plugin, detail, .. }) => {
+                Some(format!("{platform} does not load: {detail}"))
+            }
+            Some(Answer { detail, .. }) => Some(format!("{platform} has no devices: {detail}")),
+            None if answers.is_empty() => {
+                Some(format!("{platform} is not installed: `bf16scope doctor --install` installs what is missing"))
+            }
+            None => None,
         }
     };
     devices.iter().filter(|asked| counts(&asked.platform)).filter_map(reason).collect()
@@ -176,11 +185,15 @@ fn is_there(platform: &Platform, rows: &[plugins::PluginRow]) -> bool {
     platform.spec().is_none_or(|spec| rows.iter().any(|row| row.plugin == spec.name && row.is_there()))
 }
 
-/// The child's side: one answer per line, as JSON.
+/// The child's side: one answer per line, as JSON. It ends where the parent knows the answers that follow.
 fn serve(probe: &Platform, skip: usize, context: &Context) -> anyhow::Result<Status> {
-    for question in questions(probe).iter().skip(skip) {
-        let line = serde_json::to_string(&answer(probe, &context.setup(), question))?;
-        context.print_data(&format!("{line}\n"))?;
+    let questions = questions(probe);
+    for question in questions.iter().skip(skip) {
+        let answer = answer(probe, &context.setup(), question);
+        context.print_data(&format!("{}\n", serde_json::to_string(&answer)?))?;
+        if !answer.works && questions.iter().any(|other| other.needs().as_ref() == Some(question)) {
+            break;
+        }
     }
     Ok(Status::Ok)
 }
@@ -188,61 +201,129 @@ fn serve(probe: &Platform, skip: usize, context: &Context) -> anyhow::Result<Sta
 /// The timeout for an answer: plugins load and compile in seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MIN_PATIENCE: Duration = Duration::from_secs(10);
+/// The same under a limit of address space, where all answers of a device together have [`PATIENCE`]: an XLA that gets
+/// no more memory from its heap goes on page by page, for minutes.
+const LIMITED_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a probe may take.
+struct Waits {
+    /// For an answer.
+    patience: Duration,
+    /// For all of them.
+    until: Option<Instant>,
+}
+
+impl Waits {
+    fn new(limit: Option<u64>) -> Waits {
+        match limit {
+            Some(_) => Waits { patience: LIMITED_PATIENCE, until: Some(Instant::now() + PATIENCE) },
+            None => Waits { patience: PATIENCE, until: None },
+        }
+    }
+
+    fn next(&self) -> Duration {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(self.patience, |left| left.min(self.patience))
+    }
+}
 
 /// The parent's side: asks until every question has an answer, with a new child after each that dies.
 fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
-    let questions = questions(platform);
+    let (questions, limit) = (questions(platform), address_space());
     let bar = progress::bar(questions.len() as u64, context.quiet);
     bar.set_prefix(platform.name().to_string());
     let mut answers: Vec<Answer> = Vec::new();
-    let mut patience = PATIENCE;
+    let mut waits = Waits::new(limit);
     while answers.len() < questions.len() {
-        let n_before = answers.len();
-        let program = std::env::current_exe().context("cannot find this program to run it again")?;
-        let mut child = Command::new(program)
-            .args(["doctor", "--offline", "--probe", platform.name(), "--skip", &n_before.to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start a probe of this program")?;
-        let stdout = child.stdout.take().context("a probe has no output")?;
-        // A probe that neither answers nor exits is killed and treated as one that died.
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-        let is_silent = loop {
-            let line = match lines.recv_timeout(patience) {
-                Ok(line) => line,
-                Err(error) => break error == RecvTimeoutError::Timeout,
-            };
-            // Skips output of the plugin itself.
-            let Ok(answer) = serde_json::from_str::<Answer>(&line) else { continue };
+        let (status, silence) = listen(platform, answers.len(), &waits, |answer| {
             bar.set_message(answer.question.to_string());
             bar.inc(1);
             answers.push(answer);
-        };
-        if is_silent {
-            // It fails only if the child has already exited.
-            drop(child.kill());
-        }
-        let status = child.wait().context("cannot wait for a probe")?;
-        if let Some(question) = questions.get(answers.len()) {
-            let detail = match is_silent {
-                true => format!("no answer within {} s", patience.as_secs()),
-                false => format!("ends the process ({status})"),
+        })?;
+        // A probe ends by itself after an answer that others need.
+        if !pass_over(&questions, &mut answers)
+            && let Some(question) = questions.get(answers.len())
+        {
+            let reason = match silence {
+                Some(silence) if silence < waits.patience => {
+                    format!("no answer within the {} s that all answers have", PATIENCE.as_secs())
+                }
+                Some(silence) => format!("no answer within {} s", silence.as_secs()),
+                None => format!("ends the process ({status})"),
             };
-            answers.push(Answer { question: question.clone(), works: false, detail });
-            bar.inc(1);
+            answers.push(Answer { question: question.clone(), works: false, detail: with_limit(reason, limit) });
+            pass_over(&questions, &mut answers);
+            if silence.is_some() && limit.is_some() {
+                let rest = questions[answers.len()..].iter();
+                answers.extend(rest.map(|other| not_asked(other, question)));
+            }
             // Only the first answer may be slow; a shorter timeout afterwards avoids waiting for hours.
-            if is_silent {
-                patience = (patience / 2).max(MIN_PATIENCE);
+            if silence.is_some() {
+                waits.patience = (waits.patience / 2).max(MIN_PATIENCE);
             }
         }
+        bar.set_position(answers.len() as u64);
     }
     bar.finish_and_clear();
     Ok(answers)
+}
+
+/// Answers the next questions as long as the one that they need was answered with no; whether there were any.
+fn pass_over(questions: &[Question], answers: &mut Vec<Answer>) -> bool {
+    let n_before = answers.len();
+    while let Some(question) = questions.get(answers.len())
+        && let Some(needed) = question.needs()
+        && answers.iter().any(|answer| answer.question == needed && !answer.works)
+    {
+        answers.push(not_asked(question, &needed));
+    }
+    answers.len() > n_before
+}
+
+fn not_asked(question: &Question, because_of: &Question) -> Answer {
+    let detail = format!("not asked, because `{because_of}` failed");
+    Answer { question: question.clone(), works: false, detail }
+}
+
+/// Starts a probe after the first `n_before` questions and passes its answers on, until it ends or is silent for too
+/// long; its exit status, and the silence after which it was killed.
+fn listen(
+    platform: &Platform,
+    n_before: usize,
+    waits: &Waits,
+    mut on_answer: impl FnMut(Answer),
+) -> anyhow::Result<(ExitStatus, Option<Duration>)> {
+    let program = std::env::current_exe().context("cannot find this program to run it again")?;
+    let mut child = Command::new(program)
+        .args(["doctor", "--offline", "--probe", platform.name(), "--skip", &n_before.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot start a probe of this program")?;
+    let stdout = child.stdout.take().context("a probe has no output")?;
+    // A probe that neither answers nor exits is killed and treated as one that died.
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    let silence = loop {
+        let patience = waits.next();
+        match lines.recv_timeout(patience) {
+            Ok(line) => {
+                // Skips output of the plugin itself.
+                if let Ok(answer) = serde_json::from_str::<Answer>(&line) {
+                    on_answer(answer);
+                }
+            }
+            Err(error) => break (error == RecvTimeoutError::Timeout).then_some(patience),
+        }
+    };
+    if silence.is_some() {
+        // It fails only if the child has already exited.
+        drop(child.kill());
+    }
+    Ok((child.wait().context("cannot wait for a probe")?, silence))
 }
 
 /// The instruction set extensions that are relevant to bf16 and f16.
@@ -366,6 +447,43 @@ mod tests {
     }
 
     #[test]
+    fn a_question_whose_answer_is_known_is_not_asked() {
+        let answers = |platform: &Platform, failed: Question| {
+            let questions = questions(platform);
+            let n_asked = questions.iter().position(|question| *question == failed).unwrap();
+            let mut answers: Vec<Answer> = questions[..=n_asked]
+                .iter()
+                .map(|question| Answer {
+                    question: question.clone(),
+                    works: *question != failed,
+                    detail: "found".to_string(),
+                })
+                .collect();
+            let is_passed = pass_over(&questions, &mut answers);
+            (is_passed, questions.len() - answers.len(), answers.pop().unwrap().detail)
+        };
+        let (cpu, tpu) = (Platform::cpu(), Platform::tpu());
+        let because = |question: &str| format!("not asked, because `{question}` failed");
+        assert_eq!(answers(&cpu, Question::Devices), (true, 0, because("devices")));
+        assert_eq!(answers(&cpu, Question::Plugin), (true, 0, because("devices")));
+        assert_eq!(answers(&tpu, Question::Plugin), (true, 0, because("plugin")));
+        // Targets are still asked about.
+        assert_eq!(answers(&tpu, Question::Devices), (true, bf16scope_tpu::Spec::ALL.len(), because("devices")));
+        let dtype = Question::Dtype(DType::ALL[0].name().to_string());
+        assert_eq!(answers(&cpu, dtype), (false, DType::ALL.len() - 1, "found".to_string()));
+    }
+
+    #[test]
+    fn under_a_limit_a_device_has_the_time_of_one_answer() {
+        let free = Waits::new(None);
+        assert_eq!((free.next(), free.until), (PATIENCE, None));
+        let limited = Waits::new(Some(1 << 29));
+        assert_eq!(limited.next(), LIMITED_PATIENCE);
+        let over = Waits { until: Some(Instant::now()), ..limited };
+        assert_eq!(over.next(), Duration::ZERO);
+    }
+
+    #[test]
     fn an_exit_status_of_1_has_its_reasons() {
         let answer =
             |works: bool, detail: &str| Answer { question: Question::Plugin, works, detail: detail.to_string() };
@@ -382,6 +500,9 @@ mod tests {
         assert_eq!(reasons(Some(&Platform::tpu()), &devices), expected[1..]);
         let works = vec![asked(Platform::cpu(), vec![answer(true, "cpu")])];
         assert_eq!(reasons(None, &works), Vec::<String>::new());
+        let dies = Answer { question: Question::Devices, works: false, detail: "ends the process".to_string() };
+        let without_devices = vec![asked(Platform::cpu(), vec![answer(true, "cpu"), dies])];
+        assert_eq!(reasons(None, &without_devices), ["cpu has no devices: ends the process"]);
         let findings = Findings {
             plugins: Vec::new(),
             devices,

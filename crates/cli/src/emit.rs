@@ -187,15 +187,20 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
         Format::Proto => {
             warn_of_attributes(module);
             let bytes = encode::to_bytes(module).context("the module cannot be encoded")?;
-            // XLA can read larger ones, but files written here must be readable here, too.
-            if let Err(error) = decode::check_size(&bytes) {
-                bail!(
-                    "as a proto it would not be read again: {error}\nhelp: write text: -o with a name that ends in .hlo or .txt"
-                );
-            }
+            check_read_again(&bytes)?;
             bytes
         }
     })
+}
+
+/// Checks that a proto is read here, too; XLA can read larger ones.
+fn check_read_again(bytes: &[u8]) -> anyhow::Result<()> {
+    if let Err(error) = decode::check_size(bytes) {
+        bail!(
+            "as a proto it would not be read again: {error}\nhelp: write text: -o with a name that ends in .hlo or .txt"
+        );
+    }
+    Ok(())
 }
 
 /// Warns of attributes of a module's text that `HloModuleProto` has no field for. XLA takes them from the compile
@@ -294,4 +299,47 @@ pub(super) fn check_kind(path: &Path, start: &[u8], kind: &str) -> anyhow::Resul
         bail!("{} is there, and is not a {kind}\nhelp: remove it, or name another file", path.display());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proto of a computation with so many instructions, each without a field.
+    fn proto(n_instructions: usize) -> Vec<u8> {
+        let mut bytes = vec![(3 << 3) | 2];
+        let mut length = 2 * n_instructions;
+        while length >= 1 << 7 {
+            bytes.push((length % (1 << 7)) as u8 | (1 << 7));
+            length >>= 7;
+        }
+        bytes.push(length as u8);
+        bytes.extend([(2 << 3) | 2, 0].repeat(n_instructions));
+        bytes
+    }
+
+    #[test]
+    fn more_instructions_than_a_proto_reads_are_refused_at_the_bound() {
+        let is_read = |n_instructions: usize| check_read_again(&proto(n_instructions)).is_ok();
+        let (mut most, mut too_many) = (1, 1 << 20);
+        assert!(is_read(most) && !is_read(too_many));
+        while too_many - most > 1 {
+            let middle = most + (too_many - most) / 2;
+            match is_read(middle) {
+                true => most = middle,
+                false => too_many = middle,
+            }
+        }
+        let refused = check_read_again(&proto(too_many)).unwrap_err().to_string();
+        let limit = bf16scope_hlo::proto::MAX_BYTES >> 20;
+        assert_eq!(
+            refused,
+            format!(
+                "as a proto it would not be read again: the module takes about {limit} MiB of memory, at most {limit} may be \
+                 taken for one\nhelp: write text: -o with a name that ends in .hlo or .txt"
+            )
+        );
+        // The decoder has the same bound.
+        assert!(refused.contains(&decode::from_bytes(&proto(too_many)).unwrap_err().to_string()));
+    }
 }

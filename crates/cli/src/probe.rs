@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::child;
+use super::{arrays, child};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::proto::encode;
 use bf16scope_hlo::verify::verify;
 use bf16scope_hlo::{DType, Emitter, Module, Shape};
-use bf16scope_pjrt::{Arg, CompileOptions, Platform, Plugin, PluginSpec, Purpose, Setup, Topology};
+use bf16scope_pjrt::{Arg, CompileOptions, Platform, Plugin, PluginSpec, Purpose, Setup, Topology, address_space};
 use bf16scope_tpu::{Spec, Target, compile_with};
 
 /// A question.
@@ -24,6 +24,17 @@ pub(super) enum Question {
     Dtype(String),
     /// Does a program compile for this target?
     Target(String),
+}
+
+impl Question {
+    /// The question without whose yes this one is not asked: its answer could only be the same error.
+    pub(super) fn needs(&self) -> Option<Question> {
+        match self {
+            Question::Plugin => None,
+            Question::Devices | Question::Target(_) => Some(Question::Plugin),
+            Question::Dtype(_) => Some(Question::Devices),
+        }
+    }
 }
 
 /// The answer to a question.
@@ -67,10 +78,33 @@ pub(super) fn questions(platform: &Platform) -> Vec<Question> {
 pub(super) fn answer(platform: &Platform, setup: &Setup, question: &Question) -> Answer {
     let (works, detail) = match ask(platform, setup, question) {
         Ok(detail) => (true, detail),
-        // A compiler's message can be long; its first line names the problem.
-        Err(error) => (false, error.to_string().lines().next().unwrap_or_default().to_string()),
+        Err(error) => (false, in_a_row(&error.to_string(), address_space())),
     };
     Answer { question: question.clone(), works, detail }
+}
+
+/// An error in a row: a compiler's message can be long, and its first line names the problem, with the next one where
+/// it only announces it. The limit of address space follows if the error's help names it.
+fn in_a_row(error: &str, limit: Option<u64>) -> String {
+    let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("help: "));
+    let mut row = lines.next().unwrap_or("it failed without a word").to_string();
+    while row.ends_with(':')
+        && let Some(line) = lines.next()
+    {
+        row = format!("{row} {line}");
+    }
+    let row = row.trim_end_matches([':', '.']).to_string();
+    if error.contains("`ulimit -v`") { with_limit(row, limit) } else { row }
+}
+
+/// A reason for a failure, with the limit of address space if there is one.
+pub(super) fn with_limit(reason: String, limit: Option<u64>) -> String {
+    match limit {
+        Some(limit) => {
+            format!("{reason}; processes may have {} of address space here (`ulimit -v`)", arrays::gib(limit))
+        }
+        None => reason,
+    }
 }
 
 fn ask(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Result<String> {
@@ -168,5 +202,26 @@ fn dtype_works(platform: &Platform, setup: &Setup, dtype: DType) -> anyhow::Resu
             anyhow::ensure!(measured[..] == expected[..], "wrong numbers: {input:?} squared is {measured:?} in bytes");
             Ok("runs".to_string())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_in_a_row_has_its_reason_and_the_limit() {
+        let ended = "opening device `cpu`: the child process ended with signal 6, SIGABRT";
+        let help = "help: processes may have 0.50 GiB of address space here (`ulimit -v`): raise that limit";
+        let limit = "; processes may have 0.50 GiB of address space here (`ulimit -v`)";
+        let row = |error: &str| in_a_row(error, Some(1 << 29));
+        let wrote = format!("{ended}. It wrote:\n  F0000 env.cc:84] Check failed: ret == 0\n  more\n{help}");
+        assert_eq!(row(&wrote), format!("{ended}. It wrote: F0000 env.cc:84] Check failed: ret == 0{limit}"));
+        assert_eq!(row(&format!("{ended}\n{help}")), format!("{ended}{limit}"));
+        // Other errors are not the limit's.
+        assert_eq!(row("UNIMPLEMENTED: no f64:\nhelp: use f32"), "UNIMPLEMENTED: no f64");
+        assert_eq!(row("\nwrong numbers\nmore"), "wrong numbers");
+        assert_eq!(row(""), "it failed without a word");
+        assert_eq!(with_limit(ended.to_string(), None), ended);
     }
 }

@@ -101,7 +101,10 @@ pub(super) fn with_accuracy(judged: Judged, labels: &[&str], choice: &Choice, ru
                 .to_string()
         } else if choice.is_module() {
             let policy = again::word(Path::new(if is_first { *second } else { chosen.as_str() }));
-            format!("`bf16scope audit {file} --random 1 --policy {policy}` compares the results with f32's")
+            format!(
+                "`bf16scope audit {file} --random 1 --policy {policy}` compares the results with f32's; of an experiment, \
+                 `bf16scope audit EXPERIMENT --at STEP`"
+            )
         } else {
             format!("train in both, or compare a step of a run with f32's: `bf16scope audit {file} --at STEP`")
         };

@@ -91,6 +91,11 @@ pub enum FileError {
     /// The file is read-only.
     #[error("the file is read-only\nhelp: `chmod u+w` it, or name another one")]
     ReadOnly,
+    /// A file that claims to be regular and has no end: a read of it waits for more.
+    #[error(
+        "a read of it would wait for data that may never come\nhelp: save to a file what it gives, and name that file"
+    )]
+    Waits,
     /// A name that other programs use for standard input or output.
     #[error("`-` is not a file name here\nhelp: name /dev/stdin or /dev/stdout, or ./- for a file called so")]
     Dash,
@@ -108,6 +113,7 @@ impl From<FileError> for io::Error {
             FileError::NotRegular { .. }
             | FileError::Taken { .. }
             | FileError::Directory
+            | FileError::Waits
             | FileError::Dash
             | FileError::Link => io::ErrorKind::InvalidInput,
             FileError::TooLarge { .. } => io::ErrorKind::FileTooLarge,

@@ -15,14 +15,19 @@ pub fn open(path: &Path) -> io::Result<File> {
     check(path, false)?;
     let file = opened(path)?;
     // Checked again, because it may have been replaced meanwhile.
-    match not_regular(file.metadata()?.file_type()) {
-        Some(kind) => Err(FileError::NotRegular { kind }.into()),
-        None => Ok(file),
+    let metadata = file.metadata()?;
+    if let Some(kind) = not_regular(metadata.file_type()) {
+        return Err(FileError::NotRegular { kind }.into());
     }
+    // Files in /proc report no size, those that wait among them.
+    if metadata.len() == 0 {
+        opened(path)?.take(1).read_to_end(&mut Vec::new()).map_err(explained)?;
+    }
+    Ok(file)
 }
 
 /// Opens a file so that reads do not block: some files in /proc, such as /proc/kmsg, claim to be regular, and wait for
-/// more data. A read that would block is an error.
+/// more data. A read that would block is an error, which [`explained`] puts into words.
 fn opened(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true);
@@ -33,6 +38,14 @@ fn opened(path: &Path) -> io::Result<File> {
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, O_NONBLOCK);
     }
     options.open(path)
+}
+
+/// The error of a read, in words where the system's say nothing about the file.
+fn explained(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => FileError::Waits.into(),
+        _ => error,
+    }
 }
 
 /// Reads a whole file of at most `limit` bytes. A pipe is read like a file if the path names an open descriptor:
@@ -52,7 +65,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
     // A file may grow, and files in /proc report no size.
-    opened(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    opened(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(explained)?;
     if bytes.len() as u64 > limit {
         return Err(FileError::TooLarge { limit }.into());
     }
@@ -129,6 +142,24 @@ mod tests {
         assert_eq!(text(read(zero, 10)), "not a regular file but a character device\nhelp: name a file");
         assert_eq!(text(read(Path::new("/"), 10)), "not a regular file but a directory\nhelp: name a file");
         assert_eq!(text(open(Path::new("/nowhere"))), "No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn a_file_that_would_wait_is_refused_with_what_to_do() {
+        let expected =
+            "a read of it would wait for data that may never come\nhelp: save to a file what it gives, and name that \
+             file";
+        assert_eq!(explained(io::ErrorKind::WouldBlock.into()).to_string(), expected);
+        assert_eq!(explained(io::ErrorKind::NotFound.into()).kind(), io::ErrorKind::NotFound);
+        // Only root may open it, and not every system has one.
+        let kmsg = Path::new("/proc/kmsg");
+        if File::open(kmsg).is_ok() {
+            assert_eq!(text(read(kmsg, 1 << 28)), expected);
+            // The kernel may have written a line meanwhile.
+            if let Err(error) = open(kmsg) {
+                assert_eq!(error.to_string(), expected);
+            }
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use super::{PassError, hash_debug, is_tied};
 use bf16scope_hlo::ops::decisions::{is_effective, side_effects};
 use bf16scope_hlo::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Which steps run.
@@ -160,7 +160,7 @@ fn is_plain_convert(instr: &Instruction) -> bool {
 /// Merges each instruction with the first that has the same op, operands and shape.
 fn merge_common(computation: &mut Computation, has_effects: &[bool], report: &mut TidyReport) {
     let mut replacement: Vec<InstrId> = computation.ids().collect();
-    let mut seen: BTreeMap<u64, Vec<InstrId>> = BTreeMap::new();
+    let mut seen: HashMap<u64, Vec<InstrId>> = HashMap::with_capacity(replacement.len());
     for id in computation.ids() {
         let instr = &mut computation.instructions[id.idx()];
         instr.operands.iter_mut().for_each(|operand| *operand = replacement[operand.idx()]);

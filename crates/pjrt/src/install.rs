@@ -306,7 +306,8 @@ impl Pip {
         command
     }
 
-    fn answers(&self, setup: &Setup) -> bool {
+    /// Whether it prints its version within a time.
+    fn answers(&self, setup: &Setup, patience: Duration) -> bool {
         let mut command = self.command(setup);
         command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
         let Ok(mut child) = command.spawn() else { return false };
@@ -314,7 +315,7 @@ impl Pip {
         loop {
             match child.try_wait() {
                 Ok(Some(status)) => return status.success(),
-                Ok(None) if began.elapsed() < ANSWER => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) if began.elapsed() < patience => std::thread::sleep(Duration::from_millis(5)),
                 // A program that does not exit is not pip.
                 _ => {
                     drop(child.kill());
@@ -333,7 +334,7 @@ const STALLED: Duration = Duration::from_secs(300);
 
 /// Downloads the wheel with the first available pip.
 fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
-    let pip = PIPS.iter().find(|pip| pip.answers(setup)).ok_or_else(|| InstallError::NoPip {
+    let pip = PIPS.iter().find(|pip| pip.answers(setup, ANSWER)).ok_or_else(|| InstallError::NoPip {
         package: artifact.package,
         tried: PIPS.iter().map(|pip| format!("`{}`", pip.name)).collect(),
         variable,
@@ -363,8 +364,8 @@ fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &S
     // A pipe, not a file, which would stay empty on a full disk.
     let stderr = child.stderr.take();
     let log = std::thread::spawn(move || stderr.map(end_of).unwrap_or_default());
-    let status =
-        watch(&mut child, artifact, staging, setup).map_err(|error| failed("lost".to_string(), error.to_string()))?;
+    let status = watch(&mut child, artifact, staging, setup, STALLED)
+        .map_err(|error| failed("lost".to_string(), error.to_string()))?;
     if !status.success() {
         let log = log.join().unwrap_or_default();
         // pip fails in the usual way if the disk is full, but the remedy is a different one.
@@ -405,8 +406,14 @@ fn full(log: &str) -> Option<io::ErrorKind> {
     }
 }
 
-/// Waits for pip, and reports the downloaded bytes.
-fn watch(child: &mut Child, artifact: &Pinned, staging: &Path, setup: &Setup) -> io::Result<std::process::ExitStatus> {
+/// Waits for pip, and reports the downloaded bytes. A pip without a new byte for so long is ended.
+fn watch(
+    child: &mut Child,
+    artifact: &Pinned,
+    staging: &Path,
+    setup: &Setup,
+    stalled: Duration,
+) -> io::Result<std::process::ExitStatus> {
     let (mut n_before, mut since) = (0, Instant::now());
     loop {
         if let Some(status) = child.try_wait()? {
@@ -417,10 +424,10 @@ fn watch(child: &mut Child, artifact: &Pinned, staging: &Path, setup: &Setup) ->
         if n_bytes != n_before {
             (n_before, since) = (n_bytes, Instant::now());
         }
-        if since.elapsed() > STALLED {
+        if since.elapsed() > stalled {
             child.kill()?;
             child.wait()?;
-            let text = format!("no byte came for {} s, and it was ended", STALLED.as_secs());
+            let text = format!("no byte came for {} s, and it was ended", stalled.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -505,6 +512,23 @@ mod tests {
         assert_eq!(message("OSError: [Errno 122] Disk quota exceeded: 'x'"), Some("quota exceeded".to_string()));
         assert_eq!(message("ERROR: no route"), None);
         assert_eq!(end_of([b'x'; 1 << 20].as_slice()).len(), 64 << 10);
+    }
+
+    #[test]
+    fn a_python_or_a_pip_that_never_ends_is_ended() {
+        let (setup, began) = (Setup::default(), Instant::now());
+        let python = |script: &'static [&'static str], patience: Duration| {
+            Pip { name: "a shell", program: "sh", args: script }.answers(&setup, patience)
+        };
+        let short = Duration::from_millis(100);
+        assert!(!python(&["-c", "exec sleep 3600"], short) && began.elapsed() >= short);
+        assert!(!python(&["-c", "exit 1"], ANSWER) && python(&["-c", "exit 0"], ANSWER));
+        let folder = tempfile::tempdir().unwrap();
+        let mut pip = Command::new("sleep").arg("3600").spawn().unwrap();
+        let lost = watch(&mut pip, &Pinned::CPU, folder.path(), &setup, Duration::from_secs(1)).unwrap_err();
+        assert_eq!(lost.to_string(), "no byte came for 1 s, and it was ended");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&pip.wait().unwrap()), Some(9));
+        assert!(began.elapsed() < STALLED, "{:?}", began.elapsed());
     }
 
     /// An unsupported machine, and a wheel with a wrong library.

@@ -15,7 +15,7 @@
 //!
 //! The decisions become part of the policy, which then gives the same module without a compiler.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -255,10 +255,10 @@ type Asked<'r> = (bool, bool, String, &'r str, StoredAs);
 /// the peak of memory.
 fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -> Vec<Region> {
     let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
-    let by_name: BTreeMap<&str, _> = instructions.map(|instr| (&instr.name[..], instr)).collect();
+    let by_name: HashMap<&str, _> = instructions.map(|instr| (&instr.name[..], instr)).collect();
     let largest = report.decisions.iter().map(|decision| decision.n_bytes_before).max().unwrap_or(0);
     let mut by_key: BTreeMap<Asked<'_>, (i64, Region)> = BTreeMap::new();
-    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    let mut seen: HashSet<&str> = HashSet::with_capacity(report.decisions.len());
     for decision in report.decisions.iter().filter(|decision| decision.n_bytes_before >= largest / SMALL) {
         // A decision on a computation that was copied applies to all copies.
         let Some(&instr) = by_name.get(&decision.instruction[..]) else { continue };

@@ -161,10 +161,16 @@ fn compression(head: &[u8]) -> Option<Compression> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example::encode;
     use super::super::shards::MAX_OPEN;
     use super::*;
+    use crate::pipeline::Options;
+    use crate::records::Value;
+    use crate::{Feature, FeatureSpec, Pipeline, Source as _};
     use bf16scope_files::framing::framed;
+    use bf16scope_hlo::DType;
     use std::fs;
+    use std::sync::Arc;
 
     /// Files with these numbers of records; each record contains its number.
     fn files(folder: &Path, counts: &[usize]) -> Vec<PathBuf> {
@@ -177,6 +183,26 @@ mod tests {
             path
         };
         counts.iter().enumerate().map(file).collect()
+    }
+
+    /// A label of bytes is a word, and `classes: [cat, dog]` gives its number.
+    #[test]
+    fn a_label_in_words_is_the_number_of_its_class() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pets");
+        let record = |label: &[u8]| {
+            framed(&encode(&[("label".to_string(), Value::Bytes(vec![label.to_vec()]))].into_iter().collect()))
+        };
+        fs::write(&path, [record(b"dog"), record(b"cat"), record(b"horse")].concat()).unwrap();
+        let records = TfRecords::open(std::slice::from_ref(&path), None).unwrap();
+        let label = Feature::exact("label", DType::S32, []).label();
+        let spec = FeatureSpec { classes: vec!["cat".to_string(), "dog".to_string()], ..FeatureSpec::default() };
+        let specs = [("label".to_string(), spec)].into();
+        let pipeline = Pipeline::new(Arc::new(records), &[label], &specs, Options::default()).unwrap();
+        let read = |index| pipeline.read(index).map(|arrays| arrays[0].to_vec()).map_err(|error| error.to_string());
+        assert_eq!((read(0), read(1)), (Ok(1i64.to_le_bytes().to_vec()), Ok(0i64.to_le_bytes().to_vec())));
+        let expected = "record 2: feature `label` is `horse`; expected one of `classes`: `cat`, `dog`";
+        assert_eq!(read(2), Err(format!("{}, {expected}", path.display())));
     }
 
     #[test]
