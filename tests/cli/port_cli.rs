@@ -3,7 +3,9 @@
 use crate::train_cli::{Folder, text};
 
 use bf16scope::experiment::Experiment;
+use bf16scope::hlo::Literal;
 use bf16scope::tensorflow;
+use bf16scope::weights::{self, WrittenFormat};
 
 use std::io::Read as _;
 use std::path::Path;
@@ -62,6 +64,67 @@ fn blocks_are_the_network_that_a_line_for_each_layer_is() {
     assert!(!without.contains("blocks:"), "{without}");
     assert!(steps.iter().any(|line| line.contains("convolution(")), "{steps:?}");
     assert_eq!(steps, same);
+}
+
+/// A node of a graph as text, of f32 and with these further attributes.
+fn node(name: &str, op: &str, inputs: &[&str], attributes: &str) -> String {
+    let inputs: String = inputs.iter().map(|input| format!("input: {input:?} ")).collect();
+    let dtype = ["dtype", "T"].map(|key| format!("attr {{ key: {key:?} value {{ type: DT_FLOAT }} }} ")).concat();
+    format!("node {{ name: {name:?} op: {op:?} {inputs}{dtype}{attributes} }}\n")
+}
+
+fn shape(dims: &[i64]) -> String {
+    let dims: String = dims.iter().map(|dim| format!("dim {{ size: {dim} }} ")).collect();
+    format!("attr {{ key: \"shape\" value {{ shape {{ {dims} }} }} }}")
+}
+
+/// `tf.layers.separable_conv2d` makes two layers, whose variables have one prefix: both start from the checkpoint.
+#[test]
+fn both_layers_of_a_separable_convolution_start_from_the_checkpoint() {
+    let folder = Folder::new();
+    let variables: [(&str, &[i64]); 4] = [
+        ("sc/depthwise_kernel", &[3, 3, 3, 1]),
+        ("sc/pointwise_kernel", &[1, 1, 3, 5]),
+        ("sc/bias", &[5]),
+        ("dense/kernel", &[5, 2]),
+    ];
+    let convolution = "attr { key: \"padding\" value { s: \"SAME\" } } \
+                       attr { key: \"strides\" value { list { i: 1 i: 1 i: 1 i: 1 } } }";
+    let axes = "node { name: \"axes\" op: \"Const\" attr { key: \"dtype\" value { type: DT_INT32 } } \
+                attr { key: \"value\" value { tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: 1 int_val: 2 \
+                } } } }\n";
+    let labels = "node { name: \"labels\" op: \"Placeholder\" attr { key: \"dtype\" value { type: DT_INT32 } } \
+                  attr { key: \"shape\" value { shape { dim { size: 2 } } } } }\n";
+    let graph = variables.map(|(name, dims)| node(name, "VariableV2", &[], &shape(dims))).concat()
+        + &node("x", "Placeholder", &[], &shape(&[2, 4, 4, 3]))
+        + labels
+        + axes
+        + &node("sc/depthwise", "DepthwiseConv2dNative", &["x", "sc/depthwise_kernel"], convolution)
+        + &node("sc/pointwise", "Conv2D", &["sc/depthwise", "sc/pointwise_kernel"], convolution)
+        + &node("sc/BiasAdd", "BiasAdd", &["sc/pointwise", "sc/bias"], "")
+        + &node("mean", "Mean", &["sc/BiasAdd", "axes"], "")
+        + &node("dense/MatMul", "MatMul", &["mean", "dense/kernel"], "")
+        + &node("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["dense/MatMul", "labels"], "");
+    let collection = "collection_def { key: \"losses\" value { node_list { value: \"entropy:0\" } } }";
+    std::fs::write(folder.path("g.pbtxt"), format!("graph_def {{ {graph} }} {collection}")).unwrap();
+    let array = |(at, (name, dims)): (usize, (&str, &[i64]))| {
+        let n = dims.iter().product::<i64>() as usize;
+        (name.to_string(), Literal::from_elements(dims.to_vec(), &vec![at as f32; n]))
+    };
+    let arrays: Vec<(String, Literal)> = variables.into_iter().enumerate().map(array).collect();
+    weights::write(&folder.path("ckpt-1"), WrittenFormat::TensorFlow, arrays).unwrap();
+    let output = folder.run(&["port", "g.pbtxt", "--checkpoint", "ckpt-1", "-o", "out"]);
+    let screen = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{screen}{}", text(&output.stderr));
+    assert!(screen.contains("(4 of 4 variables, "), "{screen}");
+    let rules = std::fs::read_to_string(folder.path("out/rules.yaml")).unwrap();
+    for rule in [
+        "{ours: \"sc/kernel\", theirs: \"sc/depthwise_kernel\"}",
+        "{ours: \"sc_1/kernel\", theirs: \"sc/pointwise_kernel\"}",
+        "{ours: \"sc_1/bias\", theirs: \"sc/bias\"}",
+    ] {
+        assert!(rules.contains(rule), "{rule}\n{rules}");
+    }
 }
 
 /// The rates of the ported experiments, compared with TensorFlow's: `schedules.txt`.
@@ -125,6 +188,56 @@ fn a_script_is_read_and_not_run() {
     let output = folder.run(&["port", "train.py"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("train.py:2: a cast whose result is not used"), "{}", text(&output.stdout));
+    std::fs::write(folder.path("odd.py"), "f = getattr(tf, name)\n\ng = getattr(tf, name)\n").unwrap();
+    let screen = text(&folder.run(&["port", "odd.py"]).stdout);
+    assert!(screen.contains("Not read: `getattr` (lines 1, 3).\n"), "{screen}");
+}
+
+/// Keras' first examples, with the numbers of parameters that `model.summary()` shows.
+#[test]
+fn a_sequential_has_the_parameters_that_keras_counts() {
+    let folder = Folder::new();
+    let dense = "model = Sequential()\nmodel.add(Flatten(input_shape=(28, 28)))\nmodel.add(Dense(128, activation='relu'))\n\
+                 model.add(Dropout(0.2))\nmodel.add(Dense(10, activation='softmax'))\n\
+                 model.compile(loss='sparse_categorical_crossentropy')\n";
+    let convolutions = "model = Sequential([\n  Conv2D(32, (3, 3), activation='relu', input_shape=(28, 28, 1)),\n  \
+                        Conv2D(64, (3, 3), activation='relu'), MaxPooling2D(pool_size=(2, 2)), Dropout(0.25), Flatten(),\n  \
+                        Dense(128, activation='relu'), Dropout(0.5), Dense(10)])\n\
+                        model.compile('adam', SparseCategoricalCrossentropy(from_logits=True))\n";
+    for (name, script, counts) in [
+        ("dense", dense, &["100,480", "1,290", "101,770 parameters"][..]),
+        ("cnn", convolutions, &["320", "18,496", "1,179,776", "1,199,882 parameters"]),
+    ] {
+        let file = format!("{name}.py");
+        std::fs::write(folder.path(&file), script).unwrap();
+        let output = folder.run(&["port", &file, "-o", name]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let output = folder.run(&["summary", &format!("{name}/experiment.yaml")]);
+        let screen = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        counts.iter().for_each(|count| assert!(screen.contains(count), "{count}\n{screen}"));
+    }
+    // Without a word for each layer there is no network to write.
+    std::fs::write(folder.path("odd.py"), "model = Sequential([Lambda(f)])\n").unwrap();
+    let refused = folder.run(&["port", "odd.py", "-o", "odd"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("of its Sequential, line 1 is not followed"), "{}", text(&refused.stderr));
+}
+
+/// Each section of an experiment has its place in the graph.
+#[test]
+fn sections_have_the_node_that_they_come_from() {
+    let folder = Folder::new();
+    let graph = unpack(&folder, "slip_sum_over_cores.meta");
+    let output = folder.run(&["port", &graph, "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let section =
+        |name: &str| report["becomes"].as_array().unwrap().iter().find(|line| line["section"] == name).unwrap();
+    for (name, part) in [("loss", "SparseSoftmaxCrossEntropyWithLogits"), ("optimizer", "GradientDescent/update_")] {
+        let node = section(name)["node"].as_str().unwrap();
+        assert!(node.contains(part), "{name}: {node}");
+    }
+    assert_eq!(section("mesh")["text"], "mesh: {data: 8}");
 }
 
 /// The help names the step as HLO only where it becomes HLO.

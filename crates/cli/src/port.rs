@@ -1,5 +1,7 @@
 //! `bf16scope port`: ports a TensorFlow graph to an experiment, and reports differences, missing parts and mistakes.
 
+mod lint;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::mem::ManuallyDrop;
@@ -18,7 +20,9 @@ use bf16scope_hlo::{Literal, verify};
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_study::ModelSubject;
-use bf16scope_tensorflow::{self as tensorflow, Choice, Graph, InputInfo, Lowered, Note, Ported};
+use bf16scope_tensorflow::{
+    self as tensorflow, Choice, Graph, InputInfo, Lowered, NetworkPort, Note, Ported, TrainingPort, VariableCount,
+};
 use bf16scope_tpu::Target;
 use bf16scope_train::experiment::Experiment;
 use bf16scope_train::wanted_of;
@@ -88,6 +92,15 @@ struct PortReport {
 struct Becomes {
     section: &'static str,
     text: String,
+    node: String,
+    place: String,
+}
+
+impl Becomes {
+    /// The script's line, or the node if the graph records no lines.
+    fn shown_place(&self) -> &str {
+        if self.place.is_empty() { &self.node } else { &self.place }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -112,7 +125,7 @@ struct SlipRow {
 /// Runs `port`.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.graph.extension().is_some_and(|ending| ending == "py") {
-        return lint(args, context);
+        return lint::lint(args, context);
     }
     // Graph and module are not freed: for 200,000 nodes that would take half a second, and the process ends anyway.
     let graph = ManuallyDrop::new(Graph::open(&args.graph)?);
@@ -145,73 +158,6 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if report.slips.is_empty() { Status::Ok } else { Status::Failing })
 }
 
-/// The largest size of a script, in bytes.
-const MAX_SCRIPT: u64 = 16 << 20;
-
-/// Lints a script. Its findings are not certain, so the exit status is 0.
-fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let (path, shown) = (&args.graph, args.graph.display());
-    if let Some(flag) =
-        [("-o", args.output.is_some()), ("--checkpoint", args.checkpoint.is_some()), ("--html", args.html.is_some())]
-            .iter()
-            .find_map(|(flag, is_there)| is_there.then_some(*flag))
-    {
-        bail!(
-            "{flag} is for a graph, and {shown} is a script\nhelp: make its graph, `python -m bf16scope.tf {shown}:model_fn …`, \
-             or take the .meta of a run"
-        );
-    }
-    let bytes = files::read(path, MAX_SCRIPT).with_context(|| format!("cannot read {shown}"))?;
-    // Bytes of another encoding occur only in comments and strings, which do not matter.
-    let reading = tensorflow::read_script(&String::from_utf8_lossy(&bytes));
-    if args.json {
-        let finding = |finding: &tensorflow::Finding| LintRow {
-            line: finding.line,
-            what: finding.what,
-            why: finding.why,
-            mend: finding.mend,
-            is_slip: finding.is_slip,
-            certainty: "read from the source",
-        };
-        let findings = reading.findings.iter().map(finding).collect();
-        context.print_json(&LintReport { script: shown.to_string(), findings, not_followed: reading.not_followed })?;
-        return Ok(Status::Ok);
-    }
-    let mut text = String::new();
-    for finding in &reading.findings {
-        let _ = writeln!(text, "{shown}:{}: {}: {}\n  help: {}", finding.line, finding.what, finding.why, finding.mend);
-    }
-    if reading.findings.is_empty() {
-        let _ = writeln!(text, "{shown}: its words show no slip.");
-    }
-    if !reading.not_followed.is_empty() {
-        let _ = writeln!(text, "Not followed: {}.", reading.not_followed.join(", "));
-    }
-    let _ = writeln!(
-        text,
-        "Read from the source, and not run. Dtypes are in its graph: a run's .meta, or `python -m bf16scope.tf {shown}:model_fn`."
-    );
-    context.print(&text)?;
-    Ok(Status::Ok)
-}
-
-#[derive(Debug, Serialize)]
-struct LintReport {
-    script: String,
-    findings: Vec<LintRow>,
-    not_followed: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct LintRow {
-    line: u32,
-    what: &'static str,
-    why: &'static str,
-    mend: &'static str,
-    is_slip: bool,
-    certainty: &'static str,
-}
-
 fn step_in_words(lowered: &Lowered) -> String {
     let roles = &lowered.roles;
     let n: usize = lowered.module.computations.iter().map(|computation| computation.instructions.len()).sum();
@@ -237,30 +183,20 @@ fn row(note: Note, has_step: bool) -> NoteRow {
     NoteRow { node, place, text, help }
 }
 
-fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortReport {
-    let Ported { network, training, differs, missing, slips, experiment, variables, .. } = ported;
-    let mut becomes = Vec::new();
-    let names = network.names.clone();
-    let mut add = |section, text: String| {
-        if !text.is_empty() {
-            becomes.push(Becomes { section, text });
-        }
+/// The sections of the experiment, each with where the graph has it.
+fn becomes(network: &NetworkPort, training: &TrainingPort, variables: &VariableCount) -> Vec<Becomes> {
+    let unmapped = match variables.unmapped.len() {
+        0 => String::new(),
+        n => format!(", {n} not"),
     };
-    if !network.layers.is_empty() {
-        let unmapped = match variables.unmapped.len() {
-            0 => String::new(),
-            n => format!(", {n} not"),
-        };
-        add(
-            "network",
-            format!(
-                "kind: layers, {} layers; {} variables of {} elements under their names{unmapped}",
-                network.layers.len(),
-                variables.n_mapped,
-                crate::report::grouped(variables.n_elements)
-            ),
-        );
-    }
+    let layers = match network.layers.len() {
+        0 => String::new(),
+        n => format!(
+            "kind: layers, {n} layers; {} variables of {} elements under their names{unmapped}",
+            variables.n_mapped,
+            crate::report::grouped(variables.n_elements)
+        ),
+    };
     let weighed = |head: &tensorflow::HeadLine| {
         let options: String = head.options.iter().map(|(option, value)| format!(" ({option}: {value})")).collect();
         match head.weight {
@@ -269,18 +205,43 @@ fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortRe
         }
     };
     let losses: Vec<String> = network.heads.iter().map(weighed).collect();
-    add("loss", if losses.is_empty() { network.loss } else { losses.join(" + ") });
-    if network.label_smoothing > 0.0 {
-        add("smoothing", format!("label_smoothing: {:?}", network.label_smoothing));
-    }
-    add("optimizer", training.optimizer);
-    add("rate", training.learning_rate);
-    add("floor", training.learning_rate_floor);
-    add("warm-up", training.warm_up);
-    add("decay", training.weight_decay);
-    add("clipping", training.clip);
-    add("averages", training.average);
-    add("mesh", training.n_cores.filter(|n| *n > 1).map(|n| format!("mesh: {{data: {n}}}")).unwrap_or_default());
+    let loss = if losses.is_empty() { network.loss.clone() } else { losses.join(" + ") };
+    let smoothing = match network.label_smoothing > 0.0 {
+        true => format!("label_smoothing: {:?}", network.label_smoothing),
+        false => String::new(),
+    };
+    let metrics = match (network.metrics.is_empty(), network.layers.is_empty()) {
+        (true, false) => "none in the graph; `[accuracy]` where the loss is of classes".to_string(),
+        _ => network.metrics.join(", "),
+    };
+    let mesh = training.n_cores.filter(|n| *n > 1).map(|n| format!("mesh: {{data: {n}}}")).unwrap_or_default();
+    let at_loss = network.heads.first().map(|head| (head.node.clone(), head.place.clone())).unwrap_or_default();
+    let at = |key: &str| {
+        let place = training.places.get(key).cloned().unwrap_or_default();
+        (place.node, place.line)
+    };
+    let nowhere = || (String::new(), String::new());
+    let sections = [
+        ("network", layers, nowhere()),
+        ("loss", loss, at_loss),
+        ("smoothing", smoothing, nowhere()),
+        ("metrics", metrics, nowhere()),
+        ("optimizer", training.optimizer.clone(), at("optimizer")),
+        ("rate", training.learning_rate.clone(), at("learning_rate")),
+        ("floor", training.learning_rate_floor.clone(), at("learning_rate")),
+        ("warm-up", training.warm_up.clone(), at("learning_rate")),
+        ("decay", training.weight_decay.clone(), at("weight_decay")),
+        ("clipping", training.clip.clone(), at("clip")),
+        ("averages", training.average.clone(), at("average")),
+        ("mesh", mesh, nowhere()),
+    ];
+    let sections = sections.into_iter().filter(|(_, text, _)| !text.is_empty());
+    sections.map(|(section, text, (node, place))| Becomes { section, text, node, place }).collect()
+}
+
+fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortReport {
+    let Ported { network, training, differs, missing, slips, experiment, variables, .. } = ported;
+    let (becomes, names) = (becomes(&network, &training, &variables), network.names);
     let rows = |notes: Vec<Note>| notes.into_iter().map(|note| row(note, has_step)).collect();
     let slips = slips.into_iter().map(|slip| SlipRow {
         what: slip.kind.what(),
@@ -377,6 +338,10 @@ slots:
   rms_mean: [{theirs: "{theirs}/RMSProp_1", with: "{theirs}/RMSProp_2"}]
   adadelta_square: ["{theirs}/Adadelta"]
   adadelta_change: ["{theirs}/Adadelta_1"]
+  adamax_m: ["{theirs}/AdaMax"]
+  adamax_u: ["{theirs}/AdaMax_1"]
+  nadam_m: ["{theirs}/Nadam"]
+  nadam_v: ["{theirs}/Nadam_1"]
   ftrl_square: ["{theirs}/Ftrl"]
   ftrl_linear: ["{theirs}/Ftrl_1"]
 averages: ["{theirs}/ExponentialMovingAverage"]
@@ -423,9 +388,9 @@ fn screen(report: &PortReport, screen: Screen) -> String {
     let version =
         if report.tensorflow.is_empty() { String::new() } else { format!(", TensorFlow {}", report.tensorflow) };
     let mut text = format!("{}: {} nodes{version}\n\nBecomes\n", report.graph, report.n_nodes);
-    let mut table = Table::new([Column::text("of the graph"), Column::text("here")]);
+    let mut table = Table::new([Column::text("of the graph"), Column::text("here"), Column::text("where")]);
     for line in &report.becomes {
-        table.row([line.section.to_string(), line.text.clone()]);
+        table.row([line.section.to_string(), line.text.clone(), line.shown_place().to_string()]);
     }
     table.row(["step".to_string(), report.step.clone()]);
     let _ = writeln!(text, "{}", table.render(screen));
@@ -479,7 +444,10 @@ fn page(report: &PortReport) -> Page {
         ],
         rows,
     };
-    let becomes = report.becomes.iter().map(|line| vec![text(line.section), text(&line.text), text("")]);
+    let becomes = report.becomes.iter().map(|line| {
+        let section = format!("{}{}", place(&line.place, &line.node), line.section);
+        vec![text(&section), text(&line.text), text("")]
+    });
     let rows = |notes: &[NoteRow]| -> Vec<Vec<html::Cell>> {
         notes
             .iter()

@@ -48,6 +48,6 @@ pub use kind::GraphKind;
 pub use lower::{InputInfo, Lowered, ResultInfo, Roles, known_ops, lower};
 pub use node::{Edge, Node};
 pub use ported::{
-    HeadLine, LayerLine, NetworkPort, Note, Ported, Slip, SlipKind, TrainingPort, VariableCount, port, slips,
+    HeadLine, LayerLine, NetworkPort, Note, Place, Ported, Slip, SlipKind, TrainingPort, VariableCount, port, slips,
 };
-pub use script::{Finding, ScriptReading, read_script};
+pub use script::{Finding, ScriptReading, SequentialModel, read_script};

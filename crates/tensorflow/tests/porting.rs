@@ -1,10 +1,12 @@
 //! Graphs ported to experiments, and the mistakes that graphs show.
 
 mod fixtures;
+mod graphs;
 mod run;
 
 use bf16scope_tensorflow::{Graph, Ported, SlipKind, port};
 use fixtures::{arrays, unpacked};
+use graphs::{classes, dense, gradients, node, number, plain, read};
 use std::collections::BTreeSet;
 
 fn ported(name: &str) -> Ported {
@@ -262,17 +264,6 @@ fn a_function_of_a_saved_model_becomes_its_network() {
     );
 }
 
-/// A node of a graph as text.
-fn node(name: &str, op: &str, inputs: &[&str], types: &[(&str, &str)], dims: Option<&[i64]>) -> String {
-    let inputs: String = inputs.iter().map(|input| format!("input: {input:?} ")).collect();
-    let types: String =
-        types.iter().map(|(key, dtype)| format!("attr {{ key: {key:?} value {{ type: {dtype} }} }} ")).collect();
-    let dims = dims.map(|dims| dims.iter().map(|dim| format!("dim {{ size: {dim} }} ")).collect::<String>());
-    let shape =
-        dims.map(|dims| format!("attr {{ key: \"shape\" value {{ shape {{ {dims} }} }} }}")).unwrap_or_default();
-    format!("node {{ name: {name:?} op: {op:?} {inputs}{types}{shape} }}\n")
-}
-
 /// Every kind of mistake in a graph of a few nodes, and a similar graph without it.
 #[test]
 fn each_kind_of_slip_is_shown_by_a_few_nodes() {
@@ -339,46 +330,6 @@ fn each_kind_of_slip_is_shown_by_a_few_nodes() {
         assert_eq!(kinds(&with), [slip], "{with}");
         assert_eq!(kinds(&without), [], "{without}");
     }
-}
-
-/// A node of f32 as text.
-fn plain(name: &str, op: &str, inputs: &[&str]) -> String {
-    node(name, op, inputs, &[("T", "DT_FLOAT")], None)
-}
-
-/// A number of f32 as text.
-fn number(name: &str, value: f32) -> String {
-    format!(
-        "node {{ name: {name:?} op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_FLOAT tensor_shape {{}} \
-         float_val: {value} }} }} }} }}\n"
-    )
-}
-
-/// A dense layer of four features as text: `NAME/kernel`, read by `NAME/read` and multiplied by `NAME/MatMul`.
-fn dense(name: &str, n_units: i64) -> String {
-    let (kernel, read) = (format!("{name}/kernel"), format!("{name}/read"));
-    node(&kernel, "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, n_units]))
-        + &node(&read, "ReadVariableOp", &[kernel.as_str()], &[("dtype", "DT_FLOAT")], None)
-        + &plain(&format!("{name}/MatMul"), "MatMul", &["features", read.as_str()])
-}
-
-/// Features and labels of eight examples as text, and a cross-entropy `mean` of the layer `classes`.
-fn classes() -> String {
-    node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
-        + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
-        + &dense("classes", 3)
-        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
-        + &plain("mean", "Mean", &["entropy"])
-}
-
-/// The nodes by which `tf.gradients` begins at a loss, as text.
-fn gradients(loss: &str) -> String {
-    number("gradients/grad_ys_0", 1.0)
-        + &node(&format!("gradients/{loss}_grad/tuple"), "NoOp", &["^gradients/grad_ys_0"], &[], None)
-}
-
-fn read(text: &str) -> Ported {
-    port(&Graph::read(text.as_bytes(), "g.pbtxt").unwrap_or_else(|error| panic!("{error}\n{text}")))
 }
 
 /// The texts of the notes on parts of the loss that are left out, by node.
@@ -602,7 +553,8 @@ fn a_cross_entropy_of_plain_ops_is_known_and_its_weights_are_missing() {
         + &plain("loss", "RealDiv", &["numerator", "denominator"]);
     let weighted = graph(-1, &weighted);
     assert_eq!(weighted.network.loss, "sparse_softmax_cross_entropy");
-    assert_eq!(weighs(&weighted), ["weighted", "loss"]);
+    // One remark for all nodes.
+    assert_eq!(weighs(&weighted), ["weighted"]);
 }
 
 /// `tf.losses.sigmoid_cross_entropy`, whose nodes have other names than those of `tf.nn`.

@@ -9,7 +9,7 @@ fn findings(text: &str) -> Vec<(u32, &'static str)> {
     read_script(text).findings.into_iter().map(|finding| (finding.line, finding.what)).collect()
 }
 
-const CLEAN: [&str; 6] = [
+const CLEAN: [&str; 8] = [
     // A TPUEstimator's model_fn as TensorFlow's own models write it.
     "import tensorflow as tf
 def model_fn(features, labels, mode, params):
@@ -35,6 +35,23 @@ def input_fn(params):
     "probabilities = tf.nn.softmax(logits)\nloss = tf.losses.softmax_cross_entropy(labels, logits)\n",
     // f16 in a script that is not for a TPU.
     "policy = tf.keras.mixed_precision.Policy('mixed_float16')\nopt = LossScaleOptimizer(opt)\n",
+    // An evaluation whose network opens the scope itself, and one with a scope of its own.
+    "def build(x):
+  with tf.tpu.bfloat16_scope():
+    return network(x)
+def model_fn(features, mode):
+  if mode == tf.estimator.ModeKeys.EVAL:
+    return build(features)
+",
+    "def model_fn(features, mode):
+  if mode == tf.estimator.ModeKeys.TRAIN:
+    with tf.tpu.bfloat16_scope():
+      logits = network(features)
+  else:
+    with tf.tpu.bfloat16_scope():
+      logits = network(features)
+  return logits
+",
 ];
 
 #[test]
@@ -103,6 +120,28 @@ fn slips_are_found_at_their_line() {
             1,
             "a regulariser whose loss is never added",
         ),
+        (
+            "def model_fn(features, mode):
+  if mode == tf.estimator.ModeKeys.TRAIN:
+    with tf.tpu.bfloat16_scope():
+      logits = network(features)
+  elif mode == tf.estimator.ModeKeys.EVAL:
+    logits = network(features)
+  return logits
+",
+            6,
+            "an evaluation outside of the bfloat16_scope",
+        ),
+        (
+            "def model_fn(features, mode):
+  if mode == 'train':
+    features = tf.cast(features, tf.bfloat16)
+  with tf.tpu.bfloat16_scope():
+    return network(features)
+",
+            3,
+            "inputs are cast for training alone",
+        ),
         ("model, opt = amp.initialize(model, opt, opt_level='O2')\n", 1, "mixed precision of another framework"),
         ("os.environ['TF_ENABLE_AUTO_MIXED_PRECISION'] = '1'\n", 1, "mixed precision of another framework"),
     ] {
@@ -139,6 +178,67 @@ fn imported_modules_are_listed() {
     let reading =
         read_script("import os\nimport resnet_model\nfrom official.utils import flags\nimport tensorflow as tf\n");
     assert_eq!(reading.not_followed, ["official", "resnet_model"]);
+}
+
+/// Keras' `Sequential` of literals, as a list and by `add`, and what is not followed.
+#[test]
+fn a_sequential_of_literals_becomes_layers() {
+    let listed = read_script(
+        "model = keras.Sequential([\n  keras.Input(shape=(28, 28, 1)),\n  layers.Conv2D(32, (3, 3), activation='relu'),\n  \
+         layers.MaxPooling2D(),\n  layers.BatchNormalization(momentum=0.9, epsilon=1e-5),\n  layers.Flatten(),\n  \
+         layers.Dense(10, use_bias=False),\n  layers.Activation('softmax'),\n])\n\
+         model.compile('adam', loss='sparse_categorical_crossentropy')\n",
+    )
+    .sequential
+    .unwrap();
+    let expected = "model:
+  kind: layers
+  inputs:
+    x: [28, 28, 1]
+  layers:
+    - {conv: 32, kernel_size: [3, 3], activation: relu}
+    - {max_pool: 2}
+    - {batch_norm: , momentum: 0.9, epsilon: 1e-5}
+    - {flatten: }
+    - {dense: 10, use_bias: false}
+  loss: sparse_softmax_cross_entropy
+  metrics: [accuracy]
+train:
+  batch: 32
+";
+    assert_eq!(listed.experiment.as_deref(), Some(expected), "{:?}", listed.not_followed);
+    assert_eq!(listed.not_followed, [(10, "`compile` but for its loss".to_string())]);
+    let added = "model = Sequential()\nmodel.add(Dense(4, input_dim=8))\nfor n in sizes:\n  model.add(Dense(n))\n\
+                 model.add(Lambda(f))\nmodel.add(Dense(units))\nmodel.compile('sgd', 'mse')\n";
+    let added = read_script(added).sequential.unwrap();
+    assert_eq!(added.experiment, None);
+    let left: Vec<(u32, &str)> = added.not_followed.iter().map(|(line, text)| (*line, text.as_str())).collect();
+    let expected = [
+        (4, "`add` in a branch or a loop, or of a layer before"),
+        (5, "`Lambda`"),
+        (6, "`units` of `Dense`, which is no literal"),
+        (6, "`Dense` without `units`"),
+        (7, "`compile` but for its loss"),
+    ];
+    assert_eq!(left, expected);
+}
+
+#[test]
+fn constructs_that_no_rule_reads_are_listed() {
+    let reading =
+        read_script("from layers import *\nmodel.eval()\nf = getattr(tf, name)\neval(text)\ng = getattr(f, 'g')\n");
+    assert_eq!(reading.not_read, [("eval", vec![4]), ("getattr", vec![3, 5]), ("import *", vec![1])]);
+}
+
+/// MXNet's and Apex's `amp` have a function of the same name.
+#[test]
+fn amp_is_of_the_framework_that_is_imported() {
+    for (import, framework) in [("from mxnet.contrib import amp", "MXNet: "), ("from apex import amp", "Apex: ")] {
+        let reading =
+            read_script(&format!("{import}\nwith amp.scale_loss(loss, trainer) as scaled:\n  scaled.backward()\n"));
+        let mends: Vec<&str> = reading.findings.iter().map(|finding| finding.mend).collect();
+        assert!(mends.len() == 1 && mends[0].starts_with(framework), "{import}: {mends:?}");
+    }
 }
 
 /// Scripts with changed, inserted and removed characters are linted without a panic.

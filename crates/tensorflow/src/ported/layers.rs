@@ -1,17 +1,18 @@
 //! Ports the forward part of a graph to lines of `kind: layers`, one for each op or group of ops that belong together.
 
+mod ends;
 mod pools;
 mod products;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::gelus::{self, Gelu};
-use super::heads::{self, Head};
+use super::heads;
 use super::initial::{initial, preferred};
-use super::network::{HeadLine, LayerLine, NetworkPort};
+use super::network::{LayerLine, NetworkPort};
 use super::norms::{self, Norm, NormKind};
 use super::symbols::{Symbol, Symbols, shortest};
-use super::{Note, Notes, network, region, shapes, terms};
+use super::{Note, Notes, nearest, network, region, shapes, terms};
 use crate::graph::Graph;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
@@ -38,10 +39,14 @@ struct Porting<'g, 'n> {
     shapes: HashMap<String, Vec<i64>>,
     /// Initializers of the variables that the next layer claims.
     initials: Vec<(&'static str, String)>,
+    /// These variables: their name, what the layer calls them, and their dims.
+    claims: Vec<(String, &'static str, Vec<i64>)>,
     /// Initializers, by decreasing number of variables.
     preferred: Vec<&'static str>,
     /// Variables that are renamed here: their number and an example, by the old and the new last part of the name.
     renamed: BTreeMap<(String, &'static str), (usize, String)>,
+    /// Variables that several layers read: here each layer has its own.
+    shared: BTreeSet<String>,
 }
 
 /// The network of a loss; without a loss the network of the graph's outputs.
@@ -70,13 +75,6 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         let help = "write it under `loss` (docs/EXPERIMENTS.md has the losses); without it other gradients are taken";
         notes.missing.push(Note::new(graph, Some(term), text, help).in_step());
     }
-    for weighed in loss.map(|loss| terms::weighted_by_input(graph, loss, &heads)).unwrap_or_default() {
-        let op = &graph.body.nodes[weighed].op;
-        let text = format!("`{op}` weighs losses by numbers of the input, and is left out");
-        let help =
-            "add `example_weights: NAME` to the loss, a feature with a number for each; without it all count alike";
-        notes.missing.push(Note::new(graph, Some(weighed), text, help).in_step());
-    }
     let symbols = Symbols::new(graph);
     let order = in_order(graph, heads.iter().map(|head| head.logits.node));
     let (norms, mut inside) = norms::norms(&symbols, &order);
@@ -100,8 +98,10 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         momenta: network::momenta(graph),
         shapes: HashMap::new(),
         initials: Vec::new(),
+        claims: Vec::new(),
         preferred: Vec::new(),
         renamed: BTreeMap::new(),
+        shared: BTreeSet::new(),
     };
     porting.variable_dims("");
     porting.preferred = preferred(&porting.symbols, &porting.shapes);
@@ -109,7 +109,9 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         porting.node(idx);
     }
     porting.add_heads(&heads);
+    porting.weigh_heads(&heads, loss);
     porting.without_softmax();
+    porting.note_smoothing();
     porting.note_renamed();
     porting.prune();
     porting.port.output = porting.port.heads.first().map(|head| head.output.clone()).unwrap_or_default();
@@ -144,34 +146,6 @@ impl Porting<'_, '_> {
             plain => plain,
         };
         self.symbols.of_edge.insert(Edge { node: idx, output: 0 }, symbol);
-    }
-
-    /// The losses, each at the layer that it judges.
-    fn add_heads(&mut self, heads: &[Head]) {
-        let graph = self.symbols.graph;
-        for head in heads {
-            let edge = self.symbols.behind_layers(head.logits);
-            match self.symbols.of_edge.get(&edge) {
-                Some(Symbol::Layer(name)) => self.port.heads.push(HeadLine {
-                    output: name.clone(),
-                    loss: head.loss.to_string(),
-                    options: head.options.clone(),
-                    labels: match head.labels {
-                        // A graph that only predicts has no labels, so each of several outputs gets a name for its labels.
-                        None if heads.len() > 1 => format!("{}_label", name.replace('/', "_")),
-                        labels => heads::labels_name(graph, labels),
-                    },
-                    weight: head.weight,
-                }),
-                _ => {
-                    let name = &graph.body.nodes[head.logits.node].name;
-                    let text = format!("the loss at `{name}` is not of layers alone");
-                    let note = Note::new(graph, Some(head.logits.node), text, "").in_step();
-                    self.notes.missing.push(note);
-                    self.port.layers.clear();
-                }
-            }
-        }
     }
 
     /// The layer that a node becomes, or belongs to.
@@ -234,7 +208,7 @@ impl Porting<'_, '_> {
                 if node.inputs.iter().any(|edge| matches!(self.symbols.of_edge.get(edge), Some(Symbol::Layer(_)))) =>
             {
                 let text = format!("`{op}` of a layer has no word in `kind: layers`");
-                let note = Note::new(self.symbols.graph, Some(idx), text, "").in_step();
+                let note = Note::new(self.symbols.graph, Some(idx), text, nearest::layer(op)).in_step();
                 self.notes.missing.push(note);
                 Symbol::Other
             }
@@ -268,6 +242,7 @@ impl Porting<'_, '_> {
         self.at.insert(name.clone(), self.port.layers.len());
         let mut options = options;
         options.append(&mut self.initials);
+        self.settle(&name);
         let line =
             LayerLine { name: name.clone(), kind, first: first.to_string(), options, reads, node: node.name.clone() };
         let reads: Vec<Option<&Vec<i64>>> = line.reads.iter().map(|read| self.dims.get(read)).collect();
@@ -327,13 +302,8 @@ impl Porting<'_, '_> {
 
     fn claim_edge(&mut self, edge: Edge, expected: &'static str) -> Option<(String, Vec<i64>)> {
         let Some(Symbol::Variable { name, dims }) = self.symbols.of_edge.get(&edge).cloned() else { return None };
-        let (layer, last) = name.rsplit_once('/').unwrap_or(("", &name));
-        if last != expected {
-            let entry = self.renamed.entry((last.to_string(), expected)).or_insert((0, name.clone()));
-            entry.0 += 1;
-        }
-        self.port.names.insert(name.clone(), format!("{layer}/{expected}"));
-        self.port.variables.insert(name.clone(), dims.clone());
+        let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
+        self.claims.push((name.clone(), expected, dims.clone()));
         let (option, default) = match expected {
             "bias" => ("bias_initializer", "zeros"),
             "gamma" => ("gamma_initializer", "ones"),
@@ -349,6 +319,24 @@ impl Porting<'_, '_> {
         Some((layer.to_string(), dims))
     }
 
+    /// Names the claimed variables after the layer that has them, whose name may differ from the one in theirs.
+    fn settle(&mut self, layer: &str) {
+        for (name, expected, dims) in std::mem::take(&mut self.claims) {
+            let last = name.rsplit_once('/').map_or(name.as_str(), |(_, last)| last);
+            let ours = format!("{layer}/{expected}");
+            self.port.variables.insert(name.clone(), dims);
+            if self.port.names.contains_key(&name) {
+                self.shared.insert(name);
+                continue;
+            }
+            if ours != name {
+                let entry = self.renamed.entry((last.to_string(), expected)).or_insert((0, name.clone()));
+                entry.0 += 1;
+            }
+            self.port.names.insert(name, ours);
+        }
+    }
+
     /// Removes layers that no loss depends on.
     fn prune(&mut self) {
         let mut needed: HashSet<String> = self.port.heads.iter().map(|head| head.output.clone()).collect();
@@ -360,37 +348,38 @@ impl Porting<'_, '_> {
         self.port.layers.retain(|line| needed.contains(&line.name));
     }
 
-    /// Moves a softmax cross-entropy that reads a softmax layer to that layer's input, since the loss computes the softmax.
-    fn without_softmax(&mut self) {
-        for head in self.port.heads.iter_mut().filter(|head| head.loss.contains("softmax")) {
-            let line = self.at.get(&head.output).map(|at| &self.port.layers[*at]);
-            if let Some(line) = line.filter(|line| line.kind == "activation" && line.first == "softmax") {
-                let text =
-                    format!("the loss reads the softmax `{}` as logits; here it reads what is before it", line.name);
-                let help =
-                    "that is what is meant: the loss takes the softmax itself; the step as HLO does as the graph does";
-                let at = self.symbols.graph.body.find(&line.node);
-                self.notes.differs.push(Note::new(self.symbols.graph, at, text, help));
-                head.output = line.reads[0].clone();
-            }
-        }
-    }
-
-    /// Notes renamed variables, with a single remark for all of the same kind.
+    /// Notes renamed variables, with a single remark for all of the same kind, and those that layers share.
     fn note_renamed(&mut self) {
         let graph = self.symbols.graph;
         for ((last, expected), (n, name)) in &self.renamed {
-            let text = format!("{n} variables such as `{name}` are called `…/{expected}` here, not `…/{last}`");
+            let ours = self.port.names.get(name).map_or("", String::as_str);
+            let text = match last == expected {
+                true => format!("{n} variables such as `{name}` are called `{ours}` here; their numbers are the same"),
+                false => format!(
+                    "{n} variables such as `{name}` are called `…/{expected}` here, not `…/{last}`; their numbers are the same"
+                ),
+            };
             let help =
                 "`start.safetensors` has their values under these names; for other files `train: {rules: rules.yaml}`";
             self.notes.differs.push(Note::new(graph, None, text, help));
         }
+        if let Some(name) = self.shared.first() {
+            let n = self.shared.len();
+            let text =
+                format!("{n} variables such as `{name}` are read by several layers, and each layer has its own here");
+            let help = "write the layers after the first as `{share: NAME, inputs: …}`, which read its variables";
+            self.notes.missing.push(Note::new(graph, None, text, help).in_step());
+        }
     }
 
+    /// No layer: what was claimed for it is free again.
     fn unclaimed(&mut self, node: &Node) -> Symbol {
+        self.claims.clear();
+        self.initials.clear();
         let at = self.symbols.graph.body.find(&node.name);
         let text = format!("`{}` is not of a variable alone, as a layer's is", node.op);
-        self.notes.missing.push(Note::new(self.symbols.graph, at, text, "").in_step());
+        let help = nearest::listed(&node.op).unwrap_or_default();
+        self.notes.missing.push(Note::new(self.symbols.graph, at, text, help).in_step());
         Symbol::Other
     }
 
@@ -442,7 +431,7 @@ impl Porting<'_, '_> {
             for variable in ["moving_mean", "moving_variance"] {
                 let full = format!("{name}/{variable}");
                 if let Some(dims) = self.variable_dims(&full) {
-                    self.port.variables.insert(full, dims);
+                    self.claims.push((full, variable, dims));
                 }
             }
             if let Some(momentum) = self.momenta.get(&format!("{name}/moving_mean")) {

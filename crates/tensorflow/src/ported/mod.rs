@@ -10,6 +10,8 @@ mod heads;
 mod initial;
 mod inline;
 mod layers;
+mod metrics;
+mod nearest;
 mod network;
 mod norms;
 mod plain_adam;
@@ -63,6 +65,22 @@ pub struct VariableCount {
     pub unmapped: Vec<String>,
 }
 
+/// A node of the graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its name.
+    pub node: String,
+    /// The script's line that made it, if the graph records it.
+    pub line: String,
+}
+
+impl Place {
+    fn new(graph: &Graph, node: usize) -> Place {
+        let node = &graph.body.nodes[node];
+        Place { node: node.name.clone(), line: node.source().unwrap_or_default().to_string() }
+    }
+}
+
 /// A remark on a node or on the whole graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -103,13 +121,18 @@ pub fn port(graph: &Graph) -> Ported {
     let served = if loss.is_none() { inline::served(graph) } else { None };
     let graph = served.as_ref().unwrap_or(graph);
     let mut notes = Notes::default();
-    let network = layers::network(graph, loss, &mut notes);
+    let mut network = layers::network(graph, loss, &mut notes);
+    network.metrics = metrics::metrics(graph, &network, &mut notes);
     let training = training::training(graph, loss, &network, &mut notes);
     let used: BTreeSet<&String> = network.variables.keys().collect();
     let unmapped: Vec<String> = network_variables(graph).into_iter().filter(|name| !used.contains(name)).collect();
     if !unmapped.is_empty() {
         let text = format!("{} variables are in no layer, such as `{}`", unmapped.len(), unmapped[0]);
-        notes.missing.push(Note::new(graph, None, text, "see what reads them above").in_step());
+        let help = match nearest::network(graph) {
+            "" => "see what reads them above",
+            help => help,
+        };
+        notes.missing.push(Note::new(graph, None, text, help).in_step());
     }
     let variables = VariableCount {
         n_mapped: network.variables.len(),

@@ -22,9 +22,13 @@ pub struct NetworkPort {
     pub loss: String,
     /// Label smoothing.
     pub label_smoothing: f64,
+    /// Metrics in YAML, as `tf.metrics` has them in the graph.
+    pub metrics: Vec<String>,
     /// The batch, if the graph fixes it.
     pub batch: Option<i64>,
-    /// The layers' names of variables, by the graph's names; batch norm statistics keep their names.
+    /// Features that weigh examples, with their dims without the batch.
+    pub weights: Vec<(String, Vec<i64>)>,
+    /// The layers' names of variables, by the graph's names.
     pub names: BTreeMap<String, String>,
     /// Dims of the variables that layers have, by the graph's names.
     pub variables: BTreeMap<String, Vec<i64>>,
@@ -44,6 +48,10 @@ pub struct HeadLine {
     pub labels: String,
     /// Its weight.
     pub weight: f64,
+    /// The graph's node.
+    pub node: String,
+    /// The script's line that made the node, if the graph records it.
+    pub place: String,
 }
 
 /// A layer: its kind and options as in YAML.

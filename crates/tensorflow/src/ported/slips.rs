@@ -312,7 +312,7 @@ fn is_rounded_statistics(symbols: &Symbols<'_>, node: &Node) -> bool {
 }
 
 /// A sum of gradients over cores, unless the loss is divided by the number of cores.
-fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> Option<usize> {
+pub(super) fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> Option<usize> {
     let nodes = &symbols.graph.body.nodes;
     let n_cores =
         nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"));

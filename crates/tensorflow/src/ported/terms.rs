@@ -1,12 +1,13 @@
-//! Finds the terms of a graph's loss that no word of an experiment stands for.
+//! Finds the terms of a graph's loss that no word of an experiment stands for, and the weights of its losses.
 
 use std::collections::{HashMap, HashSet};
 
 use super::heads::{self, Head};
 use super::region;
-use super::symbols::{Symbols, is_variable};
+use super::symbols::{Symbols, constant, is_variable};
 use crate::graph::Graph;
 use crate::host::is_input;
+use bf16scope_hlo::DType;
 
 /// How an op of the loss passes on the terms that it reads.
 enum Passed {
@@ -97,6 +98,60 @@ pub(super) fn weighted_by_input(graph: &Graph, loss: usize, heads: &[Head]) -> V
             && node.inputs.iter().any(|edge| is_weight(edge.node))
     };
     before.iter().copied().filter(is_weighted).collect()
+}
+
+/// Weights that `tf.losses` multiplies losses by, before it divides their sum by the number of those that are not 0.
+pub(super) struct Weights {
+    /// The loss's number among heads.
+    pub head: usize,
+    /// The name of the nodes of the loss, up to a slash.
+    pub scope: String,
+    /// The product of losses and weights.
+    pub product: usize,
+    /// The node that the weights come from, behind casts and reshapes.
+    pub from: usize,
+    /// The input that they are, if no op computes them.
+    pub feature: Option<String>,
+    /// Their dims without the batch, and without ones at the end.
+    pub dims: Vec<i64>,
+    /// Whether they are a vector, with no dims but the batch's.
+    pub is_vector: bool,
+    /// Whether they are 0 and 1 alone.
+    pub is_mask: bool,
+}
+
+/// The weights of `tf.losses` among nodes that weigh losses. Its names are certain: `LOSS/Mul`, `LOSS/num_present`, `LOSS/value`.
+pub(super) fn weights_of_losses(graph: &Graph, heads: &[Head], weighing: &[usize]) -> Vec<Weights> {
+    let symbols = Symbols::new(graph);
+    let weights = |product: &usize| {
+        let node = symbols.node(*product);
+        let scope = format!("{}/", node.name.rsplit_once('/')?.0);
+        let part = |name: &str| graph.body.find(&format!("{scope}{name}"));
+        let is_of_losses = node.op == "Mul" && part("num_present").is_some() && part("value").is_some();
+        let mut inside = heads.iter().enumerate().filter(|(_, head)| symbols.node(head.node).name.starts_with(&scope));
+        let (head, of_head) = inside.next().filter(|_| is_of_losses)?;
+        let is_only = inside.next().is_none();
+        let mut edges =
+            node.inputs.iter().filter(|edge| !region::ancestors(graph, [edge.node]).contains(&of_head.node));
+        let from = symbols.behind(*edges.next().filter(|_| is_only)?).node;
+        let source = symbols.node(from);
+        let is_input = matches!(source.op.as_str(), "Placeholder" | "PlaceholderV2");
+        // A shape that is known is a constant beside the check of the weights' shape.
+        let shape = part("assert_broadcastable/weights/shape").and_then(|at| constant(symbols.node(at)));
+        let shape = shape.map(|(_, sizes)| sizes.iter().map(|size| *size as i64).collect::<Vec<i64>>());
+        let shape = shape.or_else(|| source.dims("shape").filter(|_| is_input))?;
+        let (mut dims, is_vector) = (shape.get(1..)?.to_vec(), shape.len() == 1);
+        while dims.last() == Some(&1) {
+            dims.pop();
+        }
+        let is_mask = source.op.starts_with("Logical")
+            || matches!(source.op.as_str(), "Equal" | "NotEqual" | "Less" | "LessEqual" | "Greater" | "GreaterEqual")
+            || is_input && source.dtype("dtype") == Some(DType::Pred);
+        let feature = is_input.then(|| source.name.replace(':', "_"));
+        let is_known = dims.iter().all(|dim| *dim > 0);
+        is_known.then_some(Weights { head, scope, product: *product, from, feature, dims, is_vector, is_mask })
+    };
+    weighing.iter().filter_map(weights).collect()
 }
 
 /// The nodes of the loss that train variables and belong to no head and to no weight decay: terms, and factors of terms.

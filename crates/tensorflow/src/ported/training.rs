@@ -6,7 +6,7 @@ use super::network::NetworkPort;
 use super::plain_adam::{PlainAdam, plain_adam};
 use super::rate::{Rate, RateInWords};
 use super::symbols::{Symbols, constant, shortest, yaml_number};
-use super::{Note, Notes, region};
+use super::{Note, Notes, Place, nearest, region, slips};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
@@ -30,6 +30,8 @@ pub struct TrainingPort {
     pub average: String,
     /// The number of cores that the graph is made for.
     pub n_cores: Option<i64>,
+    /// Where the graph has each, by key in YAML.
+    pub places: BTreeMap<&'static str, Place>,
 }
 
 /// Ports a graph's training.
@@ -42,6 +44,10 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
     match update {
         Some(update) => {
             port.optimizer = optimizer(&symbols, update, notes);
+            port.places.insert("optimizer", Place::new(graph, update));
+            if let Some(rate) = rate_of(&nodes[update]).and_then(|number| nodes[update].inputs.get(number)) {
+                port.places.insert("learning_rate", Place::new(graph, symbols.behind(*rate).node));
+            }
             let words = rate_of(&nodes[update]).map(|number| rate(&symbols, update, number, notes)).unwrap_or_default();
             (port.learning_rate, port.warm_up) = (words.learning_rate, words.warm_up);
             port.learning_rate_floor = words.floor;
@@ -54,22 +60,51 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
         }
         None => {}
     }
-    port.weight_decay = decay(&symbols, network, loss);
+    port.weight_decay = decay(&symbols, network, loss, &mut port.places);
     if let Some(adam) = adam {
         written_adam(&mut port, &symbols, adam, network, notes);
     }
-    port.clip = clip(&symbols, notes);
-    port.average = average(&symbols, notes);
-    // The clipping reads the results of `tf.gradients`, so it acts on each core, before the sum over cores.
-    if port.n_cores.is_some_and(|n| n > 1) && port.clip.contains("global_norm") {
-        port.clip = port.clip.replace('}', ", per_replica: true}");
-    } else if port.n_cores.is_some_and(|n| n > 1) && !port.clip.is_empty() {
-        let text = "TensorFlow clips on each core, before the sum over cores; here the sum is clipped";
-        let help =
-            "with one core there is no difference; `{kind: global_norm, …, per_replica: true}` clips before the sum";
-        notes.differs.push(Note::new(graph, None, text, help));
+    port.clip = clip(&symbols, notes, &mut port.places);
+    port.average = average(&symbols, notes, &mut port.places);
+    if let Some(n_cores) = port.n_cores.filter(|n| *n > 1) {
+        on_cores(&mut port, n_cores, &symbols, loss, notes);
     }
     port
+}
+
+/// Notes what sums over cores make of clipping and of the learning rate.
+fn on_cores(port: &mut TrainingPort, n_cores: i64, symbols: &Symbols<'_>, loss: Option<usize>, notes: &mut Notes) {
+    // The clipping reads the results of `tf.gradients`, so it acts on each core, before the sum over cores.
+    if port.clip.contains("global_norm") {
+        port.clip = port.clip.replace('}', ", per_replica: true}");
+    } else if let Some((_, value)) = port.clip.trim_end_matches('}').rsplit_once("value: ") {
+        let most = value.parse::<f64>().map_or(0.0, |value| shortest((value * n_cores as f64) as f32));
+        let text = format!(
+            "TensorFlow clips on each core, before the sum over cores, which is at most {n_cores} times {value}; here the \
+             sum is clipped to {value}"
+        );
+        let help = format!(
+            "`value: {}` has the same bound; with one core there is no difference, and `{{kind: global_norm, …, \
+             per_replica: true}}` clips before the sum",
+            yaml_number(most)
+        );
+        notes.differs.push(Note::new(symbols.graph, None, text, help));
+    }
+    let Some(sum) = slips::summed_over_cores(symbols, loss) else { return };
+    let text =
+        format!("gradients are sums over {n_cores} cores, {n_cores} times larger than the means that are taken here");
+    let is_linear = ["{kind: sgd", "{kind: momentum"].iter().any(|kind| port.optimizer.starts_with(kind));
+    let help = match (is_linear && port.clip.is_empty(), port.learning_rate.parse::<f64>()) {
+        (true, Ok(rate)) => {
+            let rate = yaml_number(shortest((rate * n_cores as f64) as f32));
+            format!("`learning_rate: {rate}`, {n_cores} times that of the script, takes the same steps")
+        }
+        (true, Err(_)) => format!("a `learning_rate` {n_cores} times that of the script takes the same steps"),
+        (false, _) => format!(
+            "`weight: {n_cores}` on each loss, and a `weight_decay` {n_cores} times as large, give the same gradients"
+        ),
+    };
+    notes.differs.push(Note::new(symbols.graph, Some(sum), text, help));
 }
 
 /// The words of an update that is written with plain ops: its optimizer, its rate and its decay.
@@ -80,7 +115,9 @@ fn written_adam(
     network: &NetworkPort,
     notes: &mut Notes,
 ) {
+    let graph = symbols.graph;
     port.optimizer = adam.optimizer;
+    port.places.insert("learning_rate", Place::new(graph, symbols.behind(adam.rate).node));
     let words = match symbols.value(adam.rate) {
         Some(value) => RateInWords { learning_rate: yaml_number(value), ..RateInWords::default() },
         None => rate_at(symbols, adam.rate, notes),
@@ -110,6 +147,7 @@ fn rate_of(update: &Node) -> Option<usize> {
         "ApplyRMSProp" | "ApplyAdadelta" => 3,
         "ApplyCenteredRMSProp" => 4,
         "ApplyAdam" => 5,
+        "ApplyFtrl" | "ApplyFtrlV2" | "ApplyAdaMax" => 4,
         _ => return None,
     })
 }
@@ -131,6 +169,16 @@ fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String 
                 options.push(("nesterov", "true".to_string()));
             }
             "momentum"
+        }
+        "ApplyAdam" if node.flag("use_nesterov") => {
+            number("beta1", 6, &mut options);
+            number("beta2", 7, &mut options);
+            number("epsilon", 8, &mut options);
+            let text = "`nadam` is Keras': the share of the mean that it looks ahead by grows from half of beta1 to beta1; in \
+                        TensorFlow's it is beta1 from the first step on";
+            let help = "no key takes the growth away; the step as HLO has none";
+            notes.differs.push(Note::new(symbols.graph, Some(update), text, help));
+            "nadam"
         }
         "ApplyAdam" => {
             number("beta1", 6, &mut options);
@@ -163,9 +211,25 @@ fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String 
             number("epsilon", 5, &mut options);
             "adadelta"
         }
+        "ApplyAdaMax" => {
+            number("beta1", 5, &mut options);
+            number("beta2", 6, &mut options);
+            number("epsilon", 7, &mut options);
+            "adamax"
+        }
+        op @ ("ApplyFtrl" | "ApplyFtrlV2") if !node.flag("multiply_linear_by_lr") => {
+            let is_v2 = op == "ApplyFtrlV2";
+            number("learning_rate_power", if is_v2 { 8 } else { 7 }, &mut options);
+            number("l1_regularization_strength", 5, &mut options);
+            number("l2_regularization_strength", 6, &mut options);
+            if is_v2 {
+                number("l2_shrinkage_regularization_strength", 7, &mut options);
+            }
+            "ftrl"
+        }
         other => {
             let text = format!("the optimizer's `{other}` has no word");
-            notes.missing.push(Note::new(symbols.graph, Some(update), text, "").in_step());
+            notes.missing.push(Note::new(symbols.graph, Some(update), text, nearest::optimizer(other)).in_step());
             return String::new();
         }
     };
@@ -216,13 +280,22 @@ fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords 
 }
 
 /// Weight decay: `L2Loss` of variables, times a number, in the loss. A term that no loss has decays nothing.
-fn decay(symbols: &Symbols<'_>, network: &NetworkPort, loss: Option<usize>) -> String {
+fn decay(
+    symbols: &Symbols<'_>,
+    network: &NetworkPort,
+    loss: Option<usize>,
+    places: &mut BTreeMap<&'static str, Place>,
+) -> String {
     let nodes = &symbols.graph.body.nodes;
     let in_loss = region::in_loss(symbols.graph, loss);
     let terms = || (0..nodes.len()).filter(|idx| in_loss.contains(idx)).map(|idx| &nodes[idx]);
     let decayed: BTreeSet<String> = terms().filter_map(|node| symbols.decayed_variable(node)).collect();
     if decayed.is_empty() {
         return String::new();
+    }
+    let is_term = |idx: &usize| in_loss.contains(idx) && symbols.decayed_variable(&nodes[*idx]).is_some();
+    if let Some(first) = (0..nodes.len()).find(is_term) {
+        places.insert("weight_decay", Place::new(symbols.graph, first));
     }
     // The sums are multiplied by the number.
     let value = terms().find_map(|node| {
@@ -285,7 +358,7 @@ fn excepted(spared: &[&str], decayed: &BTreeSet<String>) -> Vec<String> {
 }
 
 /// `tf.clip_by_global_norm` and `tf.clip_by_norm`, by the names of their nodes.
-fn clip(symbols: &Symbols<'_>, notes: &mut Notes) -> String {
+fn clip(symbols: &Symbols<'_>, notes: &mut Notes, places: &mut BTreeMap<&'static str, Place>) -> String {
     let nodes = &symbols.graph.body.nodes;
     for (part, kind) in [("clip_by_global_norm", "global_norm"), ("clip_by_norm", "norm"), ("clip_by_value", "value")] {
         let Some(at) = nodes.iter().position(|node| {
@@ -293,6 +366,7 @@ fn clip(symbols: &Symbols<'_>, notes: &mut Notes) -> String {
         }) else {
             continue;
         };
+        places.insert("clip", Place::new(symbols.graph, at));
         let prefix = nodes[at].name.split(part).next().unwrap_or_default().to_string() + part;
         let numbers = nodes
             .iter()
@@ -323,7 +397,7 @@ fn clip(symbols: &Symbols<'_>, notes: &mut Notes) -> String {
 }
 
 /// `tf.train.ExponentialMovingAverage`, by the names of its variables.
-fn average(symbols: &Symbols<'_>, notes: &mut Notes) -> String {
+fn average(symbols: &Symbols<'_>, notes: &mut Notes, places: &mut BTreeMap<&'static str, Place>) -> String {
     let nodes = &symbols.graph.body.nodes;
     let is_average = |node: &Node| node.variable_name().ends_with("/ExponentialMovingAverage");
     let update = nodes.iter().position(|node| {
@@ -331,6 +405,7 @@ fn average(symbols: &Symbols<'_>, notes: &mut Notes) -> String {
             && node.inputs.first().is_some_and(|edge| is_average(symbols.node(symbols.behind(*edge).node)))
     });
     let Some(update) = update else { return String::new() };
+    places.insert("average", Place::new(symbols.graph, update));
     let product = nodes[update].inputs.get(1).map(|edge| symbols.node(symbols.behind(*edge).node));
     let rate = product.and_then(|product| (0..product.inputs.len()).find_map(|number| symbols.scalar(product, number)));
     match rate {

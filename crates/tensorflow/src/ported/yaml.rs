@@ -124,8 +124,17 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
         [_] | [] => one_loss(network, &mut text),
         heads => losses(heads, &mut text),
     }
+    let rows = network.weights.iter().filter(|(_, dims)| !dims.is_empty());
+    let rows: Vec<String> = rows.map(|(name, dims)| format!("{}: {dims:?}", quoted(name))).collect();
+    if !rows.is_empty() {
+        let _ = writeln!(text, "  labels: {{{}}}", rows.join(", "));
+    }
+    metrics(network, &mut text);
     text.push_str("train:\n");
-    let _ = writeln!(text, "  batch: {}", network.batch.unwrap_or(32));
+    // The graph's batch is one core's part.
+    let n_cores = training.n_cores.unwrap_or(1).max(1);
+    let batch = network.batch.map_or((31 + n_cores) / n_cores * n_cores, |batch| batch.saturating_mul(n_cores));
+    let _ = writeln!(text, "  batch: {batch}");
     let pairs = [
         ("optimizer", &training.optimizer),
         ("learning_rate", &training.learning_rate),
@@ -141,6 +150,9 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
     if network.label_smoothing > 0.0 {
         let _ = writeln!(text, "  label_smoothing: {:?}", network.label_smoothing);
     }
+    if n_cores > 1 {
+        let _ = writeln!(text, "mesh: {{data: {n_cores}}}");
+    }
     text
 }
 
@@ -154,8 +166,17 @@ fn one_loss(network: &NetworkPort, text: &mut String) {
         true => writeln!(text, "  loss: {loss}"),
         false => writeln!(text, "  loss: {{{loss}: {options}}}"),
     };
-    if loss == "sparse_softmax_cross_entropy" {
-        text.push_str("  metrics: [accuracy]\n");
+}
+
+/// The metrics that the graph has, or the usual one of classes.
+fn metrics(network: &NetworkPort, text: &mut String) {
+    let is_of_classes = matches!(network.loss.as_str(), "" | "sparse_softmax_cross_entropy") && network.heads.len() < 2;
+    let metrics = match &network.metrics[..] {
+        [] if is_of_classes => "accuracy".to_string(),
+        metrics => metrics.join(", "),
+    };
+    if !metrics.is_empty() {
+        let _ = writeln!(text, "  metrics: [{metrics}]");
     }
 }
 

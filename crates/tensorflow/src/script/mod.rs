@@ -6,4 +6,4 @@
 mod rules;
 mod tokens;
 
-pub use rules::{Finding, ScriptReading, read_script};
+pub use rules::{Finding, ScriptReading, SequentialModel, read_script};

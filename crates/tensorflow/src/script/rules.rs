@@ -1,5 +1,12 @@
 //! The rules of the script lint: each is a function from a script's lines to findings.
 
+mod evaluation;
+mod frameworks;
+mod keras;
+mod unread;
+
+pub use keras::SequentialModel;
+
 use super::tokens::{self, Line, Lines, Token};
 use crate::ported::SlipKind;
 
@@ -27,6 +34,10 @@ pub struct ScriptReading {
     pub findings: Vec<Finding>,
     /// Imported modules, which were not read.
     pub not_followed: Vec<String>,
+    /// Constructs that no rule reads, by name, each with its lines.
+    pub not_read: Vec<(&'static str, Vec<u32>)>,
+    /// The first `Sequential` of Keras, as an experiment.
+    pub sequential: Option<SequentialModel>,
 }
 
 /// Lints a script.
@@ -38,12 +49,17 @@ pub fn read_script(text: &str) -> ScriptReading {
     }
     findings.sort_by_key(|finding| finding.line);
     findings.dedup();
-    ScriptReading { findings, not_followed: script.not_followed() }
+    ScriptReading {
+        findings,
+        not_followed: script.not_followed(),
+        not_read: unread::unread(&script),
+        sequential: keras::sequential(&script),
+    }
 }
 
 type RuleOfScript = fn(&Script) -> Vec<Finding>;
 
-const RULES: [RuleOfScript; 16] = [
+const RULES: [RuleOfScript; 17] = [
     scope_around_compile,
     scope_in_a_comment,
     cast_without_use,
@@ -59,7 +75,8 @@ const RULES: [RuleOfScript; 16] = [
     long_labels,
     probabilities_as_logits,
     regulariser_without_use,
-    other_forms,
+    evaluation::evaluation_without_scope,
+    frameworks::other_forms,
 ];
 
 struct Script {
@@ -276,6 +293,10 @@ fn is_probability(script: &Script, value: &[Token], at: usize) -> bool {
         }
     }
     false
+}
+
+fn is_import(line: &Line) -> bool {
+    matches!(line.tokens.first().and_then(Token::name), Some("import" | "from"))
 }
 
 fn says_bf16(line: &Line) -> bool {
@@ -754,34 +775,4 @@ fn regulariser_without_use(script: &Script) -> Vec<Finding> {
     let kind = SlipKind::UnaddedRegulariser;
     let hits = script.lines().iter().filter(asks).take(1);
     hits.map(|line| slip(line.number, kind.what(), kind.why(), kind.mend())).collect()
-}
-
-/// Mixed-precision calls of other frameworks, with bf16scope's counterpart.
-fn other_forms(script: &Script) -> Vec<Finding> {
-    const FORMS: [(&str, &str, &str); 7] = [
-        (
-            "initialize",
-            "amp",
-            "Apex: `bf16scope.jax.lower(step, policy=…)`, or in YAML the bf16 network that is the default; O0 is `--precision f32`",
-        ),
-        ("scale_loss", "amp", "Apex: `train: {loss_scale: dynamic}` in f16; bf16 needs none"),
-        ("init", "amp", "MXNet: `bf16scope lower step.hlo.pb`, or the bf16 network that is the default in YAML"),
-        ("init_trainer", "amp", "MXNet: `train: {loss_scale: dynamic}` in f16; bf16 needs none"),
-        ("enable_mixed_precision_graph_rewrite", "mixed_precision", "TensorFlow AMP: `bf16scope lower GRAPH`"),
-        ("enable_mixed_precision_graph_rewrite", "train", "TensorFlow AMP: `bf16scope lower GRAPH`"),
-        (
-            "set_global_policy",
-            "mixed_precision",
-            "Keras: `--precision bf16`, the default of `train`; `dtype: float32` on a layer is the same key",
-        ),
-    ];
-    let form = |line: &Line| {
-        let called = FORMS.iter().find(|(name, owner, _)| calls_of(line, owner, name));
-        let by_variable = has_text(line, "TF_ENABLE_AUTO_MIXED_PRECISION");
-        let becomes =
-            called.map(|(.., becomes)| *becomes).or(by_variable.then_some("TensorFlow AMP: `bf16scope lower GRAPH`"))?;
-        let (what, why) = ("mixed precision of another framework", "it has another form here");
-        Some(Finding { line: line.number, what, why, mend: becomes, is_slip: false })
-    };
-    script.lines().iter().filter_map(form).collect()
 }

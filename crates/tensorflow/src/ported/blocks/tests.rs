@@ -44,6 +44,8 @@ fn network(lines: &[&str]) -> NetworkPort {
         options: Vec::new(),
         labels: String::new(),
         weight: 1.0,
+        node: String::new(),
+        place: String::new(),
     });
     network
 }

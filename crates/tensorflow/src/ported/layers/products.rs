@@ -179,9 +179,9 @@ impl Porting<'_, '_> {
     }
 
     pub(super) fn bias(&mut self, layer: String, node: &Node) -> Symbol {
-        if self.claim(node, 1, "bias").is_some()
-            && let Some(at) = self.at.get(&layer)
-        {
+        let is_claimed = self.claim(node, 1, "bias").is_some();
+        self.settle(&layer);
+        if is_claimed && let Some(at) = self.at.get(&layer) {
             let options = &mut self.port.layers[*at].options;
             options.retain(|(option, _)| *option != "use_bias");
             options.append(&mut self.initials);

@@ -1,0 +1,163 @@
+//! Remarks on ported graphs: differences with their numbers, the nearest words, and where each section is in the graph.
+
+mod fixtures;
+mod graphs;
+mod run;
+
+use bf16scope_tensorflow::{Graph, Note, Ported, port};
+use fixtures::unpacked;
+use graphs::{classes, dense, gradients, node, number, plain, read};
+
+fn ported(name: &str) -> Ported {
+    port(&Graph::read(&unpacked(&format!("{name}.meta")), &format!("{name}.meta")).unwrap())
+}
+
+/// The remark that has a text.
+fn noted<'n>(notes: &'n [Note], text: &str) -> &'n Note {
+    notes.iter().find(|note| note.text.contains(text)).unwrap_or_else(|| panic!("{text}: {notes:?}"))
+}
+
+/// Sums over cores are means here, and an experiment has the graph's cores and the batch of all.
+#[test]
+fn sums_over_cores_differ_by_their_number() {
+    let sums = ported("slip_sum_over_cores");
+    let note = noted(&sums.differs, "gradients are sums over 8 cores, 8 times larger than the means");
+    assert_eq!(note.help, "`learning_rate: 0.8`, 8 times that of the script, takes the same steps");
+    let text = sums.experiment.unwrap();
+    assert!(text.contains("train:\n  batch: 64\n") && text.ends_with("\nmesh: {data: 8}\n"), "{text}");
+    let means = ported("clean_cores");
+    assert!(means.differs.iter().all(|note| !note.text.contains("sums over")), "{:?}", means.differs);
+}
+
+/// Smoothed labels leave -0.92 ln 0.92 - 4 · 0.02 ln 0.02 of five classes.
+#[test]
+fn smoothing_in_evaluations_differs_by_its_least_loss() {
+    let resnet = ported("resnet");
+    let note = noted(&resnet.differs, "a `model_fn` that smooths labels by 0.1 does so in evaluations too");
+    assert!(note.text.ends_with("its least value is 0.390, and here 0"), "{}", note.text);
+}
+
+/// `tf.losses` with weights: the features and `example_weights` that they are, and how their divisors differ.
+#[test]
+fn weights_of_losses_are_example_weights() {
+    let zero = number("zero", 0.0) + &number("one", 1.0);
+    let vector = "node { name: \"loss/assert_broadcastable/weights/shape\" op: \"Const\" attr { key: \"value\" value { tensor { \
+                  dtype: DT_INT32 tensor_shape { dim { size: 1 } } int_val: 8 } } } }\n";
+    let graph = |weights: &str, nodes: &str| {
+        read(
+            &(node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+                + &node("class", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8]))
+                + &dense("classes", 3)
+                + &zero
+                + nodes
+                + &plain("loss/xentropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+                + &plain("loss/Mul", "Mul", &["loss/xentropy", weights])
+                + &plain("loss/Sum", "Sum", &["loss/Mul"])
+                + &plain("loss/num_present/Equal", "Equal", &[weights, "zero"])
+                + &plain("loss/num_present/Select", "Select", &["loss/num_present/Equal", "zero", "one"])
+                + &plain("loss/num_present", "Sum", &["loss/num_present/Select"])
+                + &plain("loss/value", "DivNoNan", &["loss/Sum", "loss/num_present"])
+                + &gradients("loss/value")),
+        )
+    };
+    let weighs = |ported: &Ported| ported.missing.iter().any(|note| note.text.contains("weighs losses"));
+    let numbers = graph("share", &node("share", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8])));
+    noted(&numbers.differs, "where a tenth of `share` is 0, it is 0.9 times as large here");
+    let text = numbers.experiment.clone().unwrap();
+    assert!(text.contains("  loss: {sparse_softmax_cross_entropy: , example_weights: share}\n"), "{text}");
+    let mask = plain("is_real", "NotEqual", &["class", "zero"]) + &plain("mask", "Cast", &["is_real"]) + vector;
+    let mask = graph("mask", &mask);
+    assert!(noted(&mask.differs, "here by that and 1e-5").help.contains("what `is_real` has"), "{:?}", mask.differs);
+    let text = mask.experiment.clone().unwrap();
+    let loss = "{sparse_softmax_cross_entropy: , example_weights: weights, reduction: weighted_mean}";
+    assert!(text.contains(loss), "{text}");
+    assert_eq!((weighs(&numbers), weighs(&mask)), (false, false));
+    // Weights whose dims are not known stay out, with one remark for all of their nodes.
+    let open =
+        graph("mask", &(plain("is_real", "NotEqual", &["class", "zero"]) + &plain("mask", "Cast", &["is_real"])));
+    assert!(noted(&open.missing, "`Mul` weighs losses").text.ends_with("left out (with one more node)"));
+}
+
+/// A variable that two layers read is one there and two here.
+#[test]
+fn a_shared_variable_is_missing() {
+    let again = plain("again/MatMul", "MatMul", &["features", "classes/read"])
+        + &plain("sum", "AddV2", &["classes/MatMul", "again/MatMul"])
+        + &plain("other", "SparseSoftmaxCrossEntropyWithLogits", &["sum", "class"])
+        + &plain("loss", "Mean", &["other"]);
+    let shared = read(&(classes() + &again + &gradients("loss")));
+    let note = noted(&shared.missing, "1 variables such as `classes/kernel` are read by several layers");
+    assert!(note.help.contains("{share: NAME"), "{}", note.help);
+}
+
+/// What has no word is told the nearest, and BERT the file that has it in words.
+#[test]
+fn a_network_without_words_is_told_where_there_are_some() {
+    let graph = |op: &str| {
+        let nodes = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+            + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+            + &dense("bert/attention/self/query", 3)
+            + &plain("odd", op, &["bert/attention/self/query/MatMul"])
+            + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["odd", "class"])
+            + &plain("loss", "Mean", &["entropy"]);
+        read(&(nodes + &gradients("loss")))
+    };
+    for (op, help) in [
+        ("Transpose", "the nearest word is `permute`"),
+        ("Cumsum", "docs/EXPERIMENTS.md has the layers; no word is near"),
+    ] {
+        let ported = graph(op);
+        assert_eq!(noted(&ported.missing, "of a layer has no word").help, help);
+        let bert = &noted(&ported.missing, "the loss at `odd` is not of layers alone").help;
+        assert!(bert.contains("examples/models/bert_pretraining.yaml") && bert.contains("`bert_tensorflow`"), "{bert}");
+    }
+}
+
+/// Updates by Ftrl and Adamax have words, and another one is told the nearest.
+#[test]
+fn optimizers_have_words_or_the_nearest_one() {
+    let numbers = [("rate", 0.05), ("zero", 0.0), ("half", -0.5), ("b1", 0.9), ("b2", 0.999), ("small", 1e-7)]
+        .map(|(n, v)| number(n, v));
+    let update = |op: &str, inputs: &[&str]| {
+        let slots = ["s1", "s2"].map(|name| node(name, "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 3])));
+        let all = [&["classes/kernel", "s1", "s2"][..], inputs].concat();
+        read(&(classes() + &gradients("mean") + &numbers.concat() + &slots.concat() + &plain("update", op, &all)))
+    };
+    let gradient = "classes/read";
+    let ftrl = update("ResourceApplyFtrl", &[gradient, "rate", "zero", "zero", "half"]).training;
+    let strengths = "l1_regularization_strength: 0.0, l2_regularization_strength: 0.0";
+    assert_eq!(ftrl.optimizer, format!("{{kind: ftrl, learning_rate_power: -0.5, {strengths}}}"));
+    assert_eq!((ftrl.learning_rate.as_str(), ftrl.places["optimizer"].node.as_str()), ("0.05", "update"));
+    let adamax = update("ResourceApplyAdaMax", &["b1", "rate", "b1", "b2", "small", gradient]).training;
+    assert_eq!(adamax.optimizer, "{kind: adamax, beta1: 0.9, beta2: 0.999, epsilon: 1.0e-7}");
+    assert_eq!((adamax.learning_rate.as_str(), adamax.places["learning_rate"].node.as_str()), ("0.05", "rate"));
+    let other = update("ResourceApplyAdamWithAmsgrad", &[gradient]);
+    let note = noted(&other.missing, "the optimizer's `ApplyAdamWithAmsgrad` has no word");
+    assert_eq!(note.help, "the nearest word is `optimizer: adam`, whose updates differ");
+}
+
+/// `tf.metrics` of an evaluation.
+#[test]
+fn metrics_are_read_from_an_evaluation() {
+    let mean = |name: &str, values: &str| {
+        plain(&format!("{name}/Sum"), "Sum", &[values])
+            + &plain(&format!("{name}/update_op"), "DivNoNan", &[values, values])
+    };
+    let k = "node { name: \"k\" op: \"Const\" attr { key: \"value\" value { tensor { dtype: DT_INT32 tensor_shape {} \
+             int_val: 2 } } } }\n";
+    let metrics = plain("choice", "ArgMax", &["classes/MatMul"])
+        + &plain("is_right", "Equal", &["choice", "class"])
+        + &plain("right", "Cast", &["is_right"])
+        + k
+        + &plain("is_near", "InTopKV2", &["classes/MatMul", "class", "k"])
+        + &plain("near", "Cast", &["is_near"])
+        + &mean("accuracy", "right")
+        + &mean("top", "near")
+        + &mean("auc", "class");
+    let nodes = classes() + &metrics;
+    let losses = "collection_def { key: \"losses\" value { node_list { value: \"mean:0\" } } }";
+    let ported = read(&format!("graph_def {{ {nodes} }} {losses}"));
+    assert_eq!(ported.network.metrics, ["accuracy", "{top_k: 2}"]);
+    noted(&ported.missing, "the metric `auc` is not known by its nodes");
+    assert!(ported.experiment.unwrap().contains("  metrics: [accuracy, {top_k: 2}]\n"));
+}
