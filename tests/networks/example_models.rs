@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// A file, the parameters that train, and the others, which are running statistics. Those of Keras' applications are what
 /// `model.count_params()` and its trainable part say (TensorFlow 2.15.1: `ResNet50`, `EfficientNetB0`, which has 7 more for the
-/// normalisation of its inputs, `MobileNetV2`, `MobileNetV3Large`, `DenseNet121`, `ConvNeXtTiny`, `InceptionV3`); MnasNet-A1's and BERT's are
+/// normalisation of its inputs, `MobileNetV2`, `MobileNetV3Large`, `MobileNetV3Small`, `DenseNet121`, `ConvNeXtTiny`, `InceptionV3`); MnasNet-A1's and BERT's are
 /// those of their authors' code, GPT-2's and ViT's those of their published weights, TinyLlama's those of its, `dcgan.yaml`'s those of TensorFlow's
 /// tutorial (a generator of 2,330,944 and a discriminator of 212,865); a U-Net's follow from
 /// its paper with padding.
@@ -28,6 +28,7 @@ const MODELS: &[(&str, i64, i64)] = &[
     ("mnasnet_a1.yaml", 3_887_038, 33_488),
     ("mobilenet_v2.yaml", 3_504_872, 34_112),
     ("mobilenet_v3_large.yaml", 5_483_032, 24_400),
+    ("mobilenet_v3_small.yaml", 2_542_856, 12_112),
     ("resnet50.yaml", 25_583_592, 53_120),
     ("siamese.yaml", 121_345, 0),
     ("unet.yaml", 31_031_745, 0),

@@ -82,58 +82,93 @@ const ACTIVATIONS: [(&str, f64, Activation); 16] = [
     ("log_softmax", SOFTMAX, Activation::LogSoftmax),
 ];
 
-fn layers_and_losses() -> Vec<Case> {
+/// A layer of images, whose axes are in the order of `format`: with channels first, the recorded images are transposed, and the result
+/// is transposed back.
+fn image_case(
+    format: DataFormat,
+    name: &'static str,
+    roundings: f64,
+    build: fn(&Scope, &Tensor, DataFormat) -> Tensor,
+) -> Case {
+    let build = move |s: &Scope, x: &[Tensor]| match format {
+        DataFormat::ChannelsLast => build(s, &x[0], format),
+        DataFormat::ChannelsFirst => {
+            let y = build(s, &x[0].transpose(&[0, 3, 1, 2]), format);
+            if y.rank() == 4 { y.transpose(&[0, 2, 3, 1]) } else { y }
+        }
+    };
+    Case { name: name.to_string(), inputs: &["x"], roundings, build: Box::new(build) }
+}
+
+const POOL: Pool =
+    Pool { pool_size: [3, 2], strides: Some([2, 1]), padding: Padding::Same, data_format: DataFormat::ChannelsLast };
+
+fn image_layers(format: DataFormat) -> Vec<Case> {
     vec![
-        case("depthwise_same", &["x"], PLACES, |s, x| {
-            let config = DepthwiseConv2d { kernel_size: [3, 2], padding: Padding::Same, ..DepthwiseConv2d::default() };
-            depthwise_conv2d(s, &x[0], "layer", &config)
+        image_case(format, "depthwise_same", PLACES, |s, x, data_format| {
+            let (kernel_size, padding) = ([3, 2], Padding::Same);
+            let config = DepthwiseConv2d { kernel_size, padding, data_format, ..DepthwiseConv2d::default() };
+            depthwise_conv2d(s, x, "layer", &config)
         }),
-        case("depthwise_strided", &["x"], PLACES, |s, x| {
+        image_case(format, "depthwise_strided", PLACES, |s, x, data_format| {
             let (strides, padding) = ([2, 2], Padding::Same);
             let config = DepthwiseConv2d {
                 kernel_size: [3, 3],
                 strides,
                 padding,
                 depth_multiplier: 2,
+                data_format,
                 ..DepthwiseConv2d::default()
             };
-            depthwise_conv2d(s, &x[0], "layer", &config)
+            depthwise_conv2d(s, x, "layer", &config)
         }),
-        case("depthwise_dilated", &["x"], PLACES, |s, x| {
+        image_case(format, "depthwise_dilated", PLACES, |s, x, data_format| {
             let config = DepthwiseConv2d {
                 kernel_size: [3, 2],
                 dilation_rate: [2, 2],
                 depth_multiplier: 3,
+                data_format,
                 ..DepthwiseConv2d::default()
             };
-            depthwise_conv2d(s, &x[0], "layer", &config)
+            depthwise_conv2d(s, x, "layer", &config)
         }),
-        case("conv_grouped", &["x"], PLACES, |s, x| {
-            let (strides, padding) = ([2, 2], Padding::Same);
+        image_case(format, "conv_grouped", PLACES, |s, x, data_format| {
             let config = Conv2d {
                 filters: 6,
                 kernel_size: [3, 3],
-                strides,
-                padding,
+                strides: [2, 2],
+                padding: Padding::Same,
                 groups: 2,
                 use_bias: true,
+                data_format,
                 ..Conv2d::default()
             };
-            conv2d(s, &x[0], "layer", &config)
+            conv2d(s, x, "layer", &config)
         }),
-        case("conv_dilated", &["x"], PLACES, |s, x| {
-            let (padding, dilation_rate) = (Padding::Valid, [2, 2]);
-            let config =
-                Conv2d { filters: 4, kernel_size: [3, 2], dilation_rate, padding, use_bias: true, ..Conv2d::default() };
-            conv2d(s, &x[0], "layer", &config)
+        image_case(format, "conv_dilated", PLACES, |s, x, data_format| {
+            let config = Conv2d {
+                filters: 4,
+                kernel_size: [3, 2],
+                dilation_rate: [2, 2],
+                padding: Padding::Valid,
+                use_bias: true,
+                data_format,
+                ..Conv2d::default()
+            };
+            conv2d(s, x, "layer", &config)
         }),
         // The windows overlap: an element's gradient is a sum of at most 6.
-        case("max_pool", &["x"], 6.0 * 6.0, |_, x| max_pool(&x[0], &POOL)),
-        case("avg_pool", &["x"], 6.0 * 6.0 + 2.0, |_, x| avg_pool(&x[0], &POOL)),
-        case("global_max_pool", &["x"], 0.0, |_, x| global_max_pool(&x[0], DataFormat::ChannelsLast)),
-        case("global_avg_pool", &["x"], 42.0 * 42.0 + 2.0, |_, x| global_avg_pool(&x[0], DataFormat::ChannelsLast)),
-        case("zero_padding", &["x"], 0.0, |_, x| zero_padding(&x[0], [[1, 2], [0, 3]], DataFormat::ChannelsLast)),
-        case("upsample", &["x"], 6.0 * 6.0, |_, x| upsample(&x[0], [2, 3], DataFormat::ChannelsLast)),
+        image_case(format, "max_pool", 6.0 * 6.0, |_, x, data_format| max_pool(x, &Pool { data_format, ..POOL })),
+        image_case(format, "avg_pool", 6.0 * 6.0 + 2.0, |_, x, data_format| avg_pool(x, &Pool { data_format, ..POOL })),
+        image_case(format, "global_max_pool", 0.0, |_, x, format| global_max_pool(x, format)),
+        image_case(format, "global_avg_pool", 42.0 * 42.0 + 2.0, |_, x, format| global_avg_pool(x, format)),
+        image_case(format, "zero_padding", 0.0, |_, x, format| zero_padding(x, [[1, 2], [0, 3]], format)),
+        image_case(format, "upsample", 6.0 * 6.0, |_, x, format| upsample(x, [2, 3], format)),
+    ]
+}
+
+fn other_layers() -> Vec<Case> {
+    vec![
         // Means of 8 forward and backward, each of terms with at most three factors x, a root; sums over 12 rows.
         case("layer_norm", &["x"], 5.0 * 8.0 * 8.0 + 12.0 * 12.0 + 2.0 * FUNCTION, |s, x| {
             layer_norm(s, &x[0], "layer", &LayerNorm::default())
@@ -152,6 +187,11 @@ fn layers_and_losses() -> Vec<Case> {
         case("maximum", &["a", "b", "c"], 0.0, |_, x| merged(x, Merge::Maximum)),
         case("minimum", &["a", "b", "c"], 0.0, |_, x| merged(x, Merge::Minimum)),
         case("concat", &["a", "b"], 0.0, |_, x| concat(&[&x[0], &x[1]], 1)),
+    ]
+}
+
+fn losses() -> Vec<Case> {
+    vec![
         case("mean_squared_error", WITH_LABELS, LOSS, |_, x| mean_squared_error_per_example(&x[0], &x[1])),
         case("mean_absolute_error", WITH_LABELS, LOSS, |_, x| mean_absolute_error_per_example(&x[0], &x[1])),
         case("sigmoid_cross_entropy", WITH_LABELS, LOSS, |_, x| sigmoid_cross_entropy_per_example(&x[0], &x[1], 0.0)),
@@ -197,8 +237,9 @@ fn layers_and_losses() -> Vec<Case> {
     ]
 }
 
-const POOL: Pool =
-    Pool { pool_size: [3, 2], strides: Some([2, 1]), padding: Padding::Same, data_format: DataFormat::ChannelsLast };
+fn layers_and_losses() -> Vec<Case> {
+    [image_layers(DataFormat::ChannelsLast), other_layers(), losses()].into_iter().flatten().collect()
+}
 
 fn merged(x: &[Tensor], how: Merge) -> Tensor {
     merge(&x.iter().collect::<Vec<_>>(), how)
@@ -367,6 +408,12 @@ fn activations_at_their_edges_are_tensorflows() {
 #[test]
 fn layers_and_losses_are_tensorflows() {
     check(&layers_and_losses());
+}
+
+/// The same recording, transposed.
+#[test]
+fn layers_of_images_with_channels_first_are_tensorflows_transposed() {
+    check(&image_layers(DataFormat::ChannelsFirst));
 }
 
 /// Everything that the script recorded is compared.

@@ -2,6 +2,7 @@
 //! that other programs wrote.
 
 use crate::run;
+use crate::wide;
 use bf16scope::graph::{Graph, Operand, Program, Tensor};
 use bf16scope::hlo::ops::{DotDims, SliceDim};
 use bf16scope::hlo::proto::encode;
@@ -10,6 +11,9 @@ use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Instruction, Literal, Op, Shape};
 use bf16scope::passes::grad;
 use bf16scope::pjrt::CompileOptions;
+use ndarray::ArrayD;
+use ndarray_npy::NpzReader;
+use std::fs::File;
 
 /// Numbers in ±1 that depend on the name.
 fn numbers(name: &str, n: usize) -> Vec<f64> {
@@ -271,6 +275,39 @@ fn loops_of_others_have_the_gradients_of_central_differences() {
             }
         }
     }
+}
+
+/// An LSTM by one `lax.scan`, as JAX exports its forward, beside what `jax.grad` gives for it (`tests/data/scan_jax/make.py`): its body
+/// calls functions, the trips go backwards through the rows, and an integer is carried. In f64: a value goes through seven trips of at
+/// most 40 roundings, as many again on the way back, and sums of at most 84 terms there and back, on both sides.
+#[test]
+fn a_scan_of_jax_has_the_gradients_that_jax_computes() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/scan_jax");
+    let text = std::fs::read_to_string(format!("{folder}/lstm.hlo.txt")).unwrap();
+    let module = wide::module(&parse(&text, "lstm.hlo.txt").unwrap());
+    let (module, _) = grad::run(&module, &grad::Config { loss: 0, wrt: (0..6).collect() }).unwrap();
+    verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
+    let mut recorded = NpzReader::new(File::open(format!("{folder}/lstm.npz")).unwrap()).unwrap();
+    let mut arguments = vec![];
+    for number in 0..6 {
+        let array: ArrayD<f32> = recorded.by_name(&format!("in{number}")).unwrap();
+        let dims: Vec<i64> = array.shape().iter().map(|&dim| dim as i64).collect();
+        arguments.push(wide::literal(&Literal::from_elements(dims, &array.iter().copied().collect::<Vec<f32>>())));
+    }
+    let results = run::run_bytes(&encode::to_bytes(&module).unwrap(), &CompileOptions::default(), &arguments);
+    let names = ["loss".to_string()].into_iter().chain((0..6).map(|number| format!("gradient{number}")));
+    for (name, result) in names.zip(&results) {
+        let expected: ArrayD<f64> = recorded.by_name(&name).unwrap();
+        let result = run::f64s(result);
+        assert_eq!(result.len(), expected.len(), "{name}");
+        let largest = expected.iter().fold(1f64, |largest, value| largest.max(value.abs()));
+        let bound = 2.0 * (2.0 * 7.0 * 40.0 + 2.0 * 84.0) * 2f64.powi(-53) * largest;
+        for (idx, (result, expected)) in result.iter().zip(&expected).enumerate() {
+            let off = (result - expected).abs();
+            assert!(off <= bound, "{name}[{idx}] is {result:e}, expected {expected:e}: off by {off:e} > {bound:e}");
+        }
+    }
+    assert_eq!(results.len(), 7);
 }
 
 fn loop_text(start: i32, step: i32, end: i32, direction: &str) -> String {

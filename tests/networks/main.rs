@@ -19,6 +19,7 @@ mod grad_oracle;
 mod keras_user;
 mod layer_errors;
 mod layer_faults;
+mod layer_modules_tf;
 mod layers;
 mod layers_more_tf;
 mod layers_tf;

@@ -12,7 +12,7 @@ use bf16scope::models::Model;
 use bf16scope::nn::{Gru, Lstm, StepRemat, gru, lstm};
 use bf16scope::passes::grad;
 use bf16scope::task::{Features, Mode};
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis};
 use ndarray_npy::NpzReader;
 use std::fs::File;
 
@@ -40,10 +40,10 @@ fn layer(case: &str, (unroll, remat): (bool, StepRemat), s: &Scope, x: &Tensor, 
 }
 
 /// The result, and the gradients by x and all variables of its product with a cotangent.
-fn program(case: &str, unroll: bool, remat: StepRemat) -> Program {
+fn program(case: &str, batch: i64, unroll: bool, remat: StepRemat) -> Program {
     let g = Graph::training(case);
-    let x = g.input("x", DType::F32, [3, 5, 4]);
-    let mask = recorded(&format!("{case}/mask")).map(|_| g.input("mask", DType::F32, [3, 5]));
+    let x = g.input("x", DType::F32, [batch, 5, 4]);
+    let mask = recorded(&format!("{case}/mask")).map(|_| g.input("mask", DType::F32, [batch, 5]));
     let y = layer(case, (unroll, remat), &g.scope(), &x, mask.as_ref());
     let cotangent = g.input("cotangent", DType::F32, y.dims());
     let axes: Vec<i64> = (0..y.rank() as i64).collect();
@@ -67,7 +67,7 @@ fn argument(case: &str, name: &str) -> Literal {
 
 /// Runs a case and compares it with what Keras computed.
 fn as_keras(case: &str, remat: StepRemat) -> Vec<Literal> {
-    let looped = program(case, false, remat);
+    let looped = program(case, 3, false, remat);
     let results = run::run(&looped, |name| argument(case, name));
     for (name, result) in looped.outputs.iter().zip(&results) {
         let expected = recorded(&format!("{case}/{name}")).unwrap_or_else(|| panic!("{case} has no {name}"));
@@ -80,6 +80,35 @@ fn as_keras(case: &str, remat: StepRemat) -> Vec<Literal> {
         }
     }
     results
+}
+
+/// A batch of one: its results, and its gradient by x.
+#[test]
+fn the_first_example_alone_has_its_row_of_keras_results() {
+    for kind in ["lstm", "gru"] {
+        for form in ["", "_sequences", "_masked", "_bidirectional", "_bidirectional_last"] {
+            let case = format!("{kind}{form}");
+            let has_rows = |name: &str| matches!(name, "x" | "mask" | "y" | "cotangent" | "gradient_x");
+            let first = |name: &str| {
+                let array = recorded(&format!("{case}/{name}")).unwrap_or_else(|| panic!("{case} has no {name}"));
+                if has_rows(name) { array.select(Axis(0), &[0]) } else { array }
+            };
+            let alone = program(&case, 1, false, StepRemat::Nothing);
+            let results = run::run(&alone, |name| {
+                let array = first(name);
+                let dims: Vec<i64> = array.shape().iter().map(|&dim| dim as i64).collect();
+                Literal::from_elements(dims, &array.iter().copied().collect::<Vec<f32>>())
+            });
+            for (name, result) in alone.outputs.iter().zip(&results).filter(|(name, _)| has_rows(name)) {
+                let (result, expected) = (run::f32s(result), first(name));
+                assert_eq!(result.len(), expected.len(), "{case}: {name}");
+                for (idx, (result, expected)) in result.iter().zip(&expected).enumerate() {
+                    let error = (result - expected).abs();
+                    assert!(error <= TOLERANCE * (1.0 + expected.abs()), "{case}: {name}[{idx}] {result}, {expected}");
+                }
+            }
+        }
+    }
 }
 
 /// The largest array of a step's program that a loop carries, in elements: what reverse mode keeps over the steps.
@@ -125,7 +154,7 @@ fn compute_what_keras_does(is_rematerialised: impl Fn(&str) -> bool, is_unrolled
             }
             // Trip by trip the same arithmetic.
             if is_unrolled(form) {
-                let unrolled = run::run(&program(&case, true, StepRemat::Nothing), |name| argument(&case, name));
+                let unrolled = run::run(&program(&case, 3, true, StepRemat::Nothing), |name| argument(&case, name));
                 run::assert_same(&plain, &unrolled, &case);
             }
         }

@@ -36,20 +36,35 @@ pub fn quick(client: Client) -> Client {
 /// That two programs of the same arithmetic give the same: to the bit as [`quick`] compiles, and where a compiler makes one rounding of
 /// a product and a sum, as it does in one program and not in the other, as near as 200 roundings to f32 are.
 pub fn assert_same(left: &[Literal], right: &[Literal], what: &str) {
-    let contracts =
-        ["BF16SCOPE_TEST_DEVICE", "BF16SCOPE_TEST_OPTIMIZED"].iter().any(|name| std::env::var_os(name).is_some());
-    if !contracts {
+    if !contracts() {
         assert_eq!(left, right, "{what}");
         return;
     }
     assert_eq!(left.len(), right.len(), "{what}");
     for (left, right) in left.iter().zip(right) {
-        let (left, right) = (f32s(left), f32s(right));
-        let scale = right.iter().fold(0f32, |most, value| most.max(value.abs()));
-        for (left, right) in left.iter().zip(&right) {
-            assert!((left - right).abs() <= 200.0 * 2f32.powi(-24) * scale, "{what}: {left}, {right} of {scale}");
+        if let Some((left, right, scale)) = first_apart(&f32s(left), &f32s(right)) {
+            panic!("{what}: {left}, {right} of {scale}");
         }
     }
+}
+
+/// Whether [`assert_same`] takes the values of two arrays for the same, whatever float dtypes they have.
+pub fn is_same(left: &Literal, right: &Literal) -> bool {
+    let (left, right) = (f32s(left), f32s(right));
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+    bits(&left) == bits(&right) || contracts() && left.len() == right.len() && first_apart(&left, &right).is_none()
+}
+
+/// Whether the compiler makes one rounding of a product and a sum in one program and not in another.
+fn contracts() -> bool {
+    ["BF16SCOPE_TEST_DEVICE", "BF16SCOPE_TEST_OPTIMIZED"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
+/// The first two values that are further apart than 200 roundings to f32, and the scale of all.
+fn first_apart(left: &[f32], right: &[f32]) -> Option<(f32, f32, f32)> {
+    let scale = right.iter().fold(0f32, |most, value| most.max(value.abs()));
+    let is_near = |left: f32, right: f32| (left - right).abs() <= 200.0 * 2f32.powi(-24) * scale;
+    left.iter().zip(right).find(|&(&left, &right)| !is_near(left, right)).map(|(&left, &right)| (left, right, scale))
 }
 
 /// Programs that a client of the tests keeps.

@@ -1,9 +1,13 @@
 """What Keras' layers, and TensorFlow's functions, compute, and their gradients, in f32: `more.npz` beside this.
 
 TensorFlow 2.15.1 on a CPU, without XLA: `python make_more.py`. The layers' YAML is in `tests/networks/layers_more_tf.rs`.
+`python make_more.py modules conv3d conv_transpose_1d conv_transpose_2d` writes `modules.txt.gz`: what TensorFlow hands to XLA for the
+cases whose names begin so, before XLA changes it.
 """
+import gzip
 import os
 import re
+import sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf
@@ -11,6 +15,8 @@ import tensorflow as tf
 rng = np.random.default_rng(17)
 L = tf.keras.layers
 out = {}
+MODULES = tuple(sys.argv[2:]) if sys.argv[1:2] == ["modules"] else ()
+modules = []
 
 
 def case(name, layer, *dims, integers={}, **kwargs):
@@ -27,12 +33,19 @@ def case(name, layer, *dims, integers={}, **kwargs):
         variables = layer.trainable_weights
     else:
         variables, weights = [], []
-    with tf.GradientTape() as tape:
-        tape.watch(floats)
-        y = layer(*tensors, **kwargs)
-        cotangent = rng.normal(size=y.shape).astype("f4")
-        loss = tf.reduce_sum(y * cotangent)
-    gradients = tape.gradient(loss, floats + variables, unconnected_gradients="zero")
+
+    def result(cotangent, *tensors):
+        floats = [t for t in tensors if t.dtype == tf.float32]
+        with tf.GradientTape() as tape:
+            tape.watch(floats)
+            y = layer(*tensors, **kwargs)
+            loss = tf.reduce_sum(y * cotangent)
+        return y, tape.gradient(loss, floats + variables, unconnected_gradients="zero")
+
+    cotangent = rng.normal(size=layer(*tensors, **kwargs).shape).astype("f4")
+    if MODULES:
+        return module(name, result, tf.constant(cotangent), names, tensors, variables)
+    y, gradients = result(cotangent, *tensors)
     out[f"{name}/result"], out[f"{name}/cotangent"] = y.numpy(), cotangent
     for n, a in zip(names, arrays):
         out[f"{name}/{n}"] = a
@@ -40,12 +53,34 @@ def case(name, layer, *dims, integers={}, **kwargs):
     for n, g in zip(names, gradients):
         out[f"{name}/gradient_{n}"] = tf.convert_to_tensor(g).numpy()
     for v, w, g in zip(variables, weights, gradients[len(floats):]):
-        short = re.sub("^multi_head_attention[^/]*/", "", v.name.split(":")[0].split("/", 1)[1])
-        short = short.replace("attention_output", "out")
-        if "_cell" in short:
-            side = re.search("forward|backward", v.name)
-            short = (side[0] + "/" if side else "") + short.rsplit("/", 1)[1]
+        short = short_name(v)
         out[f"{name}/{short}"], out[f"{name}/gradient_{short}"] = w, g.numpy()
+
+
+def module(name, result, cotangent, names, tensors, variables):
+    """The text of a case's HLO behind a line of its name, its parameters and its results."""
+    if not name.startswith(MODULES):
+        return
+    compiled = tf.function(result, jit_compile=True)
+    captured = compiled.get_concrete_function(cotangent, *tensors).captured_inputs
+    variable = {id(v.handle): v for v in variables}
+    parameters = ["cotangent", *names] + [short_name(variable[id(handle)]) for handle in captured]
+    floats = [n for n, t in zip(names, tensors) if t.dtype == tf.float32]
+    results = ["result"] + [f"gradient_{n}" for n in floats + [short_name(v) for v in variables]]
+    text = compiled.experimental_get_compiler_ir(cotangent, *tensors)(stage="hlo")
+    text = re.sub(", metadata={[^}]*}", "", text)
+    modules.append(f"// {name}: {' '.join(parameters)} -> {' '.join(results)}\n{text.strip()}\n")
+
+
+def short_name(v):
+    short = re.sub("^multi_head_attention[^/]*/", "", v.name.split(":")[0].split("/", 1)[1])
+    short = short.replace("attention_output", "out")
+    if v.name.startswith("depthwise_conv2d"):
+        short = short.replace("depthwise_", "")
+    if "_cell" in short:
+        side = re.search("forward|backward", v.name)
+        short = (side[0] + "/" if side else "") + short.rsplit("/", 1)[1]
+    return short
 
 
 case("conv3d", L.Conv3D(4, (2, 3, 2), strides=(1, 2, 1), padding="same"), (2, 4, 5, 3, 2))
@@ -134,4 +169,37 @@ case("lstm_started", started(L.LSTM(4, return_sequences=True), 2), (2, 5, 3), (2
 case("gru_started", started(L.GRU(4), 1), (2, 5, 3), (2, 4))
 case("lstm_started_both", started(L.Bidirectional(L.LSTM(4, return_sequences=True)), 4), (2, 5, 3), (2, 4))
 case("take_last", lambda x: x[:, :, -1], (2, 5, 3))
-np.savez_compressed("more.npz", **out)
+case("dense", L.Dense(4, activation="relu"), (3, 6))
+case("conv1d", L.Conv1D(6, 3, padding="causal", dilation_rate=2), (2, 9, 4))
+case("conv2d", L.Conv2D(4, 3, strides=2, padding="same"), (2, 5, 6, 3))
+case("depthwise", L.DepthwiseConv2D(3, padding="same", depth_multiplier=2), (2, 5, 4, 3))
+case("group_norm", L.GroupNormalization(groups=2), (3, 4, 5, 6))
+case("layer_norm", L.LayerNormalization(), (4, 3, 5))
+case("permute", L.Permute((2, 3, 1)), (2, 3, 4, 5))
+case("global_avg_1d", L.GlobalAveragePooling1D(), (3, 5, 4))
+case("global_avg_2d", L.GlobalAveragePooling2D(), (3, 5, 4, 2))
+case("global_max_1d", L.GlobalMaxPooling1D(), (3, 5, 4))
+case("max_pool_2d", L.MaxPooling2D(3, 2, padding="same"), (2, 5, 6, 3))
+case("avg_pool_2d", L.AveragePooling2D(2), (2, 5, 6, 3))
+case("crop_2d", L.Cropping2D(((1, 2), (0, 3))), (2, 6, 7, 3))
+case("upsample_2d", L.UpSampling2D((2, 3)), (2, 3, 4, 2))
+case("softmax", L.Softmax(), (3, 5))
+case("repeat_vector", L.RepeatVector(3), (2, 4))
+case("slice", lambda x: x[:, 1:-1], (2, 5, 3))
+case("one_hot", lambda x: tf.one_hot(x, 5), (2, 4), integers={"x": np.array([[0, 4, 2, 5], [1, 1, -1, 3]], "i4")})
+case("cast_compute", lambda x: tf.cast(x, tf.float32), (2, 3), integers={"x": np.array([[0, -7, 3], [100, 1, 5]], "i4")})
+case("cast_int32", lambda x: tf.cast(tf.cast(x * 2, tf.int32), x.dtype), (3, 8))
+padded = rng.normal(size=(2, 4, 3)).astype("f4")
+padded[0, 2:] = padded[1, 1, :2] = padded[1, 3] = 0
+case("masking", lambda x: tf.cast(L.Masking().compute_mask(x), tf.float32), (2, 4, 3), integers={"x": padded})
+
+# The share of Keras' noise below -2, -1, 0, 1 and 2 standard deviations, of 65,536 numbers.
+tf.random.set_seed(5)
+for name, layer, mean, deviation in [("gaussian_noise", L.GaussianNoise(0.5), 2, 0.5), ("gaussian_dropout", L.GaussianDropout(0.2), 2, 1)]:
+    noise = (layer(tf.fill((64, 1024), 2.0), training=True).numpy() - mean) / deviation
+    out[f"{name}/below"] = np.array([(noise < bound).mean() for bound in (-2, -1, 0, 1, 2)], "f4")
+if MODULES:
+    with gzip.GzipFile("modules.txt.gz", "wb", mtime=0) as file:
+        file.write("".join(modules).encode())
+else:
+    np.savez_compressed("more.npz", **out)
