@@ -1,9 +1,11 @@
-"""Processor time until XLA has the program of 50 layers and their gradients: in f32, lowered whole, and with the loss lowered.
+"""Processor time until XLA has the program of 50 layers and their gradients: in f32, lowered whole, and with the loss lowered. Of
+the rounds it prints the medians, and the share of f32's.
 
     python python/benches/trace.py [ROUNDS]
 """
 
 import os
+import statistics
 import sys
 import time
 
@@ -61,17 +63,27 @@ FORMS = {
     "`grad(lower(loss))`": lambda: lambda params, x: step(params, x, bf16scope.jax.lower(lambda *args: loss_of(*args))),
 }
 
+
+
+def measured(form, params):
+    """Seconds of tracing, of lowering, and of these in Rust."""
+    jax.clear_caches()
+    in_rust[0], began = 0.0, time.process_time()
+    traced = jax.jit(form()).trace(params, x)
+    between = time.process_time()
+    traced.lower()
+    return between - began, time.process_time() - between, in_rust[0]
+
+
+# JAX imports some of itself when a program is first made.
+for form in FORMS.values():
+    measured(form, params[:1])
 # In turns, as a machine may have other work beside.
 rounds = {name: [] for name in FORMS}
 for _ in range(int(sys.argv[1]) if sys.argv[1:] else 5):
     for name, form in FORMS.items():
-        jax.clear_caches()
-        in_rust[0], began = 0.0, time.process_time()
-        traced = jax.jit(form()).trace(params, x)
-        between = time.process_time()
-        traced.lower()
-        rounds[name].append((between - began, time.process_time() - between, in_rust[0]))
-# Of each part the least: what else the machine does only adds to it.
+        rounds[name].append(measured(form, params))
+totals = {name: statistics.median(tracing + lowering for tracing, lowering, _ in seconds) for name, seconds in rounds.items()}
 for name, seconds in rounds.items():
-    tracing, lowering, rust = map(min, zip(*seconds))
-    print(f"| {name} | {tracing:.2f} | {lowering:.2f} | {rust:.2f} |")
+    tracing, lowering, rust = map(statistics.median, zip(*seconds))
+    print(f"| {name} | {tracing:.2f} | {lowering:.2f} | {rust:.2f} | {totals[name] / totals['f32']:.2f} |")

@@ -1,5 +1,5 @@
 """All uses of JAX beyond its documented interface, except for the rules of one primitive (`_linear`) and MLIR's Python bindings
-(`_carried`).
+(`_carried`, and through it `_symbolic`).
 
 A lowered function is a `jax.jit` whose name carries a mark, so JAX itself differentiates, maps, rematerialises, shards and
 exports it, as any function under `jax.jit`. When XLA's program is made, a marked call becomes a separate module, is lowered by
@@ -616,7 +616,8 @@ def _lowered(program: _InHlo, options: Options, params, began: float) -> tuple[M
     # A program that checks whether gradients are finite scales its loss.
     is_scaled = program.holds("is_finite") or program.holds("is-finite") or _scale.n_scaled > 0
     notes = [note for note in report.notes if not (is_scaled and note.startswith(("f16 ends at", "this program differentiates")))]
-    if report.n_lowered and _goes_on_by_floats(params["jaxpr"].jaxpr):
+    # Most programs have no loop, and need no walk through their equations.
+    if report.n_lowered and program.holds("while") and _goes_on_by_floats(params["jaxpr"].jaxpr):
         notes.append(
             "a `while_loop` with products goes on by a comparison of floats: rounded to a narrow dtype they may never come as near as "
             "it asks, so bound its steps, or leave the loop in f32 (`with bf16scope.jax.full_precision():`)"

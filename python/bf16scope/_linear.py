@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Primitive
 
-from bf16scope._jax_internals import Options, ad, batching, call, inside, mlir, named_as, register_lowering, struct_of, trace
-from bf16scope._jax_internals import varying
+from bf16scope._jax_internals import Options, ad, batching, call, inside, mlir, named_as, partial_eval
+from bf16scope._jax_internals import register_lowering, struct_of, trace, varying
 
 _derivative_p = Primitive("bf16scope_derivative")
 _derivative_p.multiple_results = True
@@ -85,11 +86,15 @@ class Products(Linear):
     def transposed(self, cotangents, args, wanted):
         (cotangent,) = cotangents.values()
         half = len(args) // 2
-        gradient = lambda number: args[number - half]
         if any(number < half for number in wanted):
             raise NotImplementedError("a product with gradients is transposed in its tangents")
+        gradients = [args[number - half] for number in wanted]
+        if _is_one(cotangent):
+            # The cotangent of `jax.grad` itself: each product would be one more operation of the program, for every parameter.
+            return gradients
         # JAX passes a Python number on as it is.
-        return [gradient(number) * jax.lax.convert_element_type(cotangent, gradient(number).dtype) for number in wanted]
+        scale = functools.cache(functools.partial(jax.lax.convert_element_type, cotangent))
+        return [it * scale(it.dtype) for it in gradients]
 
     def types(self, args):
         # A scalar that varies over a `shard_map`'s axes as the gradients do.
@@ -126,6 +131,14 @@ class Later(Linear):
 
     def types(self, args):
         return self.results
+
+
+def _is_one(value) -> bool:
+    """Whether a number is known to be 1 while a program is traced: a constant that JAX itself writes there."""
+    if isinstance(value, partial_eval.DynamicJaxprTracer) and hasattr(value, "get_const"):
+        value = value.get_const()
+    # An array may be on a device, and would have to be waited for.
+    return value is not None and not isinstance(value, jax.Array) and np.ndim(value) == 0 and bool(np.asarray(value) == 1)
 
 
 @_derivative_p.def_impl

@@ -1,7 +1,7 @@
 """Lowering of functions with symbolic dimensions, as in `jax.export`: the narrow products are chosen for one size of each
 dimension, and narrowed in the program for all sizes. The operations between them keep their dtypes.
 
-The code uses MLIR's Python bindings, as `_carried` does.
+The code uses MLIR's Python bindings, which it has from `_carried`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import func as func_dialect
-from jax._src.lib.mlir.dialects import hlo
-
-from bf16scope._carried import _all, _attributes, cast
+from bf16scope._carried import _all, _attributes, cast, func_dialect, hlo, ir
 
 #: The size of each symbolic dimension for which products are chosen: a typical batch.
 SIZE = 128

@@ -105,6 +105,16 @@ def test_a_program_traces_a_loss_once():
         assert far(exact, ours) <= 16 * ROUNDING, name
 
 
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="this JAX tells no constant of a program that it traces")
+def test_gradients_of_a_loss_are_not_multiplied_by_one():
+    """The cotangent of `jax.grad` itself, which would be an operation for each parameter; by another they are multiplied."""
+    args = network()
+    low = bf16scope.jax.lower(loss)
+    n_products = lambda f: [it.primitive.name for it in jax.make_jaxpr(jax.grad(f))(*args).eqns].count("mul")
+    assert n_products(low) == 0
+    assert n_products(lambda *args: 3 * low(*args)) >= len(args[0])
+
+
 def test_a_loss_in_float16_is_scaled_within():
     """A gradient of 2^-26, which is none in f16, comes back where the loss is scaled outside."""
     x, w = jnp.ones((4, 4)), jnp.eye(4) * 2.0**-13

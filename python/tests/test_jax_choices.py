@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,13 @@ def test_wrong_use_is_one_clear_exception():
         bf16scope.jax.lower(lambda x: x)(np.array([object()]))
     with pytest.raises(bf16scope.Error, match="float16"):
         bf16scope.jax.lower(lambda x: x @ x, dtype="float8")(draw(0, 3, 3))
+
+
+def test_two_files_alone_import_what_jax_does_not_document():
+    """`_jax_internals` and `_carried`, as ARCHITECTURE.md has it."""
+    files = Path(bf16scope.__file__).parent.glob("*.py")
+    named = {file.name for file in files if "jax._src" in file.read_text()}
+    assert named == {"_jax_internals.py", "_carried.py"}
 
 
 def test_exports():

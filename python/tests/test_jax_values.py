@@ -141,6 +141,39 @@ def test_values_that_are_stored_outside_are_said():
         bf16scope.jax.lower(Network())(x)
 
 
+@pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="this JAX has no references")
+def test_references_are_read_and_written():
+    """Made inside, among the arguments, and closed over."""
+    x = draw(9, 4, 4) / 2
+
+    def inside(x):
+        kept = jax.new_ref(jnp.zeros_like(x))
+        kept[...] = x @ x
+        return jnp.tanh(kept[...]) @ x
+
+    def argument(kept, x):
+        kept[...] = jnp.tanh(kept[...] @ x)
+        return kept[...] @ x
+
+    def outcome(f):
+        kept = jax.new_ref(x)
+        return f(kept, x), kept[...]
+
+    assert 0 < far(inside(x), bf16scope.jax.lower(inside)(x)) <= 16 * ROUNDING
+    for ours in (bf16scope.jax.lower(argument), jax.jit(bf16scope.jax.lower(argument))):
+        assert 0 < far(outcome(argument), outcome(ours)) <= 16 * ROUNDING
+    total = jax.new_ref(jnp.zeros_like(x))
+
+    @bf16scope.jax.lower
+    def added(x):
+        total[...] = total[...] + x @ x
+        return x @ x
+
+    for _ in range(2):
+        assert 0 < far(x @ x, added(x)) <= 4 * ROUNDING
+    assert 0 < far(2 * (x @ x), total[...]) <= 4 * ROUNDING
+
+
 def test_custom_calls_pass():
     f = lambda a: jnp.linalg.cholesky(a @ a.T + 8 * jnp.eye(4)) @ a
     a = draw(9, 4, 4)

@@ -1,15 +1,22 @@
 """Every kind of operation, lowered for each platform, most of which this machine does not have: an operation that bf16scope does
-not model comes out as JAX makes it there."""
+not model comes out as JAX makes it there.
 
+BF16SCOPE_TPU_TARGET says for which TPU those that are operations of a TPU are compiled as well, `tpu-v5e`; by default for none.
+"""
+
+import os
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from beside import ROUNDING, far, for_a_tpu
+from jax.ad_checkpoint import checkpoint_name
 
 import bf16scope.jax
 
+TARGET = os.environ.get("BF16SCOPE_TPU_TARGET")
 IS_OLD = jax.__version_info__ < (0, 5)
 
 
@@ -100,3 +107,26 @@ def test_lowered_for_a_platform(name, platform):
     if platform == "cpu" and not name.startswith("a kernel") and name not in ("eigh", "svd"):
         a, b = (jax.tree.leaves(jax.jit(it)(x))[0].astype(jnp.float32) for it in (f, bf16scope.jax.lower(f)))
         assert a.shape == b.shape and bool(jnp.isfinite(a).all()) == bool(jnp.isfinite(b).all())
+
+
+@pytest.mark.skipif(not hasattr(jax, "memory"), reason="this JAX names no memories")
+def test_values_are_moved_between_memories_as_in_f32():
+    """To the host and back, inside and by `jax.checkpoint`, which keeps there what the backward pass reads."""
+    memory, low = jax.memory.Space, bf16scope.jax.lower
+    moved = network(lambda h: jax.device_put(jax.device_put(h, memory.Host), memory.Device))
+    offloading = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["hidden"], offload_src="device", offload_dst="pinned_host"
+    )
+    kept = jax.checkpoint(lambda x: jnp.tanh(checkpoint_name(x @ w, "hidden")) @ w, policy=offloading)
+    loss = lambda x: jnp.mean(kept(x) ** 2)
+    places = lambda f: sorted(re.findall(r'_xla_buffer_placement = "(\w+)"', for_a_tpu(f, x)))
+    for f, ours in ((moved, low(moved)), (jax.grad(loss), jax.grad(low(loss))), (jax.grad(loss), low(jax.grad(loss)))):
+        assert places(ours) == places(f) and len(places(f)) == 2
+    assert 0 < far(jax.jit(moved)(x), jax.jit(low(moved))(x)) <= 16 * ROUNDING
+
+
+@pytest.mark.skipif(not TARGET, reason="BF16SCOPE_TPU_TARGET names no TPU")
+@pytest.mark.parametrize("name", ["ragged_dot", "its gradient", "approx_max_k", "a kernel with a scalar", "a kernel with scalars"])
+def test_compiled_for_a_tpu(name):
+    answer = bf16scope.jax.compile_for(bf16scope.jax.lower(CASES[name]), x, target=TARGET)
+    assert answer.reports[0]["cycles"] > 0
