@@ -1,6 +1,7 @@
 """Traces a TensorFlow script's `model_fn`, or a Keras model, into a graph that `bf16scope port` reads.
 
     python -m bf16scope.tf SCRIPT.py:model_fn --features 8x224x224x3,bfloat16 --labels 8,int32 -o model.meta
+    python -m bf16scope.tf SCRIPT.py:model_fn --input input_fn --params batch_size=8 --mode both -o model.meta
 
 This RUNS the script, with the installed TensorFlow (2.15 and its `tf.compat.v1` were tried); it trains nothing. The graph is
 written as a Saver writes it, with the source line of each node. `tf.contrib`, which TensorFlow 2 does not have, is replaced by
@@ -8,12 +9,16 @@ stand-ins for the parts that TPU programs use; using any other part is an error 
 """
 
 import argparse
+import ast
+import collections
 import contextlib
+import functools
 import importlib
 import importlib.abc
 import importlib.util
 import inspect
 import json
+import linecache
 import os
 import re
 import sys
@@ -243,11 +248,21 @@ def _is_version_1(text):
     return re.search(words, text) is not None
 
 
+def is_for_tpu(text):
+    """Whether a script is for a TPU, as the lint decides it for batches."""
+    return re.search(r"\bTPU(Estimator|EstimatorSpec|Strategy)\b", text) is not None
+
+
+def read_script(path):
+    """The text of a script; bytes of another encoding occur only in comments and strings, which do not matter."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 def load(path, tf, flags=()):
     """Loads the script as a module, with TensorFlow 1's names if it uses them."""
     path = os.path.abspath(path)
-    with open(path, encoding="utf-8", errors="replace") as file:
-        text = file.read()
+    text = read_script(path)
     sys.path.insert(0, os.path.dirname(path))
     # A script that reads its command line as it is imported reads its own flags, not the tracer's.
     sys.argv = [path, *(f"--{flag}" for flag in flags)]
@@ -286,10 +301,12 @@ def parse_flags(flags, known_only=False):
 
 
 class Scopes:
-    """Records where bfloat16 scopes are opened, and which variables are requested inside of them."""
+    """Records where bfloat16 scopes are opened and closed, and the dtypes in which variables are requested inside of them."""
 
     def __init__(self, v1):
-        self.opened, self.requests, self.depth = [], [], 0
+        # All that were opened, and those that are open, innermost last.
+        self.entered, self.open = [], []
+        from tensorflow.python.ops import variable_scope
         from tensorflow.python.tpu import bfloat16
 
         real, scopes = bfloat16.bfloat16_scope, self
@@ -298,28 +315,35 @@ class Scopes:
             def __init__(self, name=None):
                 self.name = name
 
+            def _recreate_cm(self):
+                return Watched(self.name)
+
             def __enter__(self):
                 self.scope = real(self.name)
-                scopes.opened.append(place_of(inspect.stack()[1:]))
-                scopes.depth += 1
+                opened = shown_place(users_line(inspect.stack()[1:]))
+                self.record = types.SimpleNamespace(opened=opened, closed="", asked=collections.Counter())
+                scopes.entered.append(self.record)
+                scopes.open.append(self.record)
                 return self.scope.__enter__()
 
             def __exit__(self, *error):
-                scopes.depth -= 1
+                self.record.closed = shown_place(last_line(*users_line(inspect.stack()[1:])))
+                scopes.open.remove(self.record)
                 return self.scope.__exit__(*error)
 
         bfloat16.bfloat16_scope = Watched
         for module in (v1.tpu, v1.contrib.tpu):
             module.bfloat16_scope = Watched
-        get = v1.get_variable
+        # tf.get_variable, tf.layers and tf_slim all come here.
+        get = variable_scope.VariableScope.get_variable
 
-        def get_variable(name, shape=None, dtype=None, *more, **options):
-            if scopes.depth:
-                asked = "float32 (none asked for)" if dtype is None else str(getattr(dtype, "name", dtype))
-                scopes.requests.append((name, asked))
-            return get(name, shape, dtype, *more, **options)
+        def get_variable(scope, store, name, shape=None, dtype=None, *more, **options):
+            if scopes.open:
+                asked = "without a dtype" if dtype is None else f"in {v1.as_dtype(dtype).base_dtype.name}"
+                scopes.open[-1].asked[asked] += 1
+            return get(scope, store, name, shape, dtype, *more, **options)
 
-        v1.get_variable = get_variable
+        variable_scope.VariableScope.get_variable = get_variable
 
 
 OURS = os.path.abspath(__file__)
@@ -327,15 +351,38 @@ OURS = os.path.abspath(__file__)
 START = os.getcwd()
 
 
-def place_of(frames):
-    """The innermost source position in the user's code: not in an installed package, and not in this file."""
+def users_line(frames):
+    """The innermost file and line in the user's code: not in an installed package, and not in this file."""
     for frame in frames:
         name, line = (frame.filename, frame.lineno)
         path = os.path.abspath(name)
         if "site-packages" not in path and "dist-packages" not in path and path != OURS and not name.startswith("<"):
             if os.sep + "lib" + os.sep + "python" not in path:
-                return f"{os.path.relpath(path, START)}:{line}"
-    return ""
+                return path, line
+    return "", 0
+
+
+def shown_place(place):
+    """A file and line as they are printed."""
+    path, line = place
+    return f"{os.path.relpath(path, START)}:{line}" if path else ""
+
+
+def place_of(frames):
+    """The innermost source position in the user's code."""
+    return shown_place(users_line(frames))
+
+
+@functools.lru_cache(maxsize=None)
+def last_line(path, line):
+    """The place where a `with` statement ends whose head is at a line, as Python leaves it at its head; else that line."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return path, line
+    statements = [node for node in ast.walk(tree) if isinstance(node, (ast.With, ast.AsyncWith))]
+    ends = [node.end_lineno for node in statements if node.lineno <= line <= node.items[-1].context_expr.end_lineno]
+    return path, max(ends, default=line)
 
 
 def place_of_error(error):
@@ -364,17 +411,111 @@ def call(function, features, labels, mode, params, make_config=None):
     return function(*positional[: min(len(names), 4)])
 
 
-def build(tf, function, args):
-    """The graph of a model_fn, with its loss and training op in their collections; also its features, labels and spec."""
+def make_configuration(v1):
+    """The configuration that an estimator gives where a script chose none."""
+    return v1.estimator.tpu.RunConfig()
+
+
+def call_input(name, function, mode, params, make_config=None):
+    """Calls an input_fn with the arguments that it takes, as an estimator does, and with parameters by their names."""
+    parameters = inspect.signature(function).parameters
+    known = dict(params, params=params, mode=mode)
+    if "config" in parameters:
+        known["config"] = make_config and make_config()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for one in parameters.values():
+        if one.kind in kinds and one.default is one.empty and one.name not in known:
+            raise TraceError(f"--input `{name}` takes `{one.name}`, which an estimator does not give; expected --params {one.name}=VALUE")
+    result = function(**{one: known[one] for one in parameters if one in known})
+    # A function that makes the input_fn.
+    is_function = inspect.isfunction(result) or isinstance(result, functools.partial)
+    return call_input(name, result, mode, params, make_config) if is_function else result
+
+
+def features_and_labels(name, element):
+    """The features and labels of an element of a dataset, or of what an input_fn gives; None without labels."""
+    if not isinstance(element, (tuple, list)) or hasattr(element, "_fields"):
+        return element, None
+    if len(element) not in (1, 2):
+        raise TraceError(f"--input `{name}` gives {len(element)} things; expected features, or features and labels")
+    return (*element, None)[:2]
+
+
+def named_specs(flat, prefix):
+    """Names of placeholders, from the paths of a nested structure, and their specs."""
+    named = []
+    for path, spec in flat:
+        name = re.sub(r"[^A-Za-z0-9_./-]", "_", path)
+        named.append((name if re.match(r"[A-Za-z.]", name) else f"{prefix}_{name}" if name else prefix, spec))
+    return named
+
+
+def slips_of_input(arrays, place, is_tpu):
+    """Slips of an input's shapes, pairs of names and dims: a TPU's program has one shape. The lint has the first of them too."""
+    if not is_tpu:
+        return []
+    start, slips = f"{place}: " if place else "", []
+    if any(dims and dims[0] is None for _, dims in arrays):
+        slips.append(f"{start}a batch without drop_remainder: the last batch is smaller, and a TPU's program has one shape\n"
+                     "  help: .batch(batch_size, drop_remainder=True)")
+    open_ones = [name for name, dims in arrays if dims is None or None in dims[1:]]
+    if open_ones:
+        slips.append(f"{start}input without a shape ({', '.join(open_ones)}): a TPU's program has one shape\n"
+                     "  help: set_shape as the last step of the function that `map` takes")
+    return slips
+
+
+def read_input(tf, name, function, args, is_tpu):
+    """Two functions that make placeholders, of features and labels, with the shapes of what an input_fn gives; nothing is read."""
+    from tensorflow.python.util import nest
+
+    v1, graph = tf.compat.v1, tf.Graph()
+    with graph.as_default():
+        params = Params(parse_params(args.params))
+        result = call_input(name, function, MODES[args.mode], params, lambda: make_configuration(v1))
+        if result is None:
+            raise TraceError(f"--input `{name}` gives None; expected a dataset, or features and labels")
+        element = getattr(result, "element_spec", None)
+        if element is None:
+            spec_of = lambda value: tf.TensorSpec(value.shape, value.dtype) if isinstance(value, tf.Tensor) else value
+            element = nest.map_structure(spec_of, result)
+        batches = [one for one in graph.get_operations() if re.search(r"Batch\w*Dataset|BatchAndDrop", one.type)]
+        place = place_of(reversed(list(batches[-1].traceback))) if batches else ""
+    makers, arrays = [], []
+    for part, prefix in zip(features_and_labels(name, element), ("features", "labels")):
+        named = [] if part is None else named_specs(nest.flatten_with_joined_string_paths(part), prefix)
+        for one, spec in named:
+            if not isinstance(spec, tf.TensorSpec):
+                raise TraceError(f"--input `{name}` gives a {type(spec).__name__} for {one}; expected an array, as "
+                                 "tf.sparse.to_dense and .to_tensor() make")
+            arrays.append((one, None if spec.shape.rank is None else spec.shape.as_list()))
+
+        def make(part=part, named=named):
+            made = [v1.placeholder(spec.dtype, spec.shape, name=one) for one, spec in named]
+            return None if part is None else nest.pack_sequence_as(part, made)
+
+        makers.append(make)
+    print(f"`{name}` gives {', '.join(f'{one} {dims}' for one, dims in arrays)}", file=sys.stderr)
+    for slip in slips_of_input(arrays, place, is_tpu):
+        print(slip, file=sys.stderr)
+    return makers
+
+
+def build(tf, function, args, makers=None):
+    """The graph of a model_fn, with its loss and training op in their collections; also its features, labels and spec.
+
+    `makers` make the placeholders of features and of labels; without them they are those of the command line.
+    """
     v1 = tf.compat.v1
     graph = tf.Graph()
+    makers = makers or [lambda: placeholders(v1, args.features, "features"), lambda: placeholders(v1, args.labels, "labels")]
     with graph.as_default():
         v1.train.get_or_create_global_step()
-        features, labels = placeholders(v1, args.features, "features"), placeholders(v1, args.labels, "labels")
-        params, make_config = Params(parse_params(args.params)), lambda: v1.estimator.tpu.RunConfig()
+        features, labels = (make() for make in makers)
+        params, make_config = Params(parse_params(args.params)), lambda: make_configuration(v1)
         some = next(iter(features.values())) if isinstance(features, dict) else features
-        if some is not None and some.shape.rank:
-            params.setdefault("batch_size", int(some.shape[0] or 1))
+        if hasattr(some, "shape") and some.shape.rank and some.shape.as_list()[0] is not None:
+            params.setdefault("batch_size", some.shape.as_list()[0] or 1)
         from tensorflow.python.tpu import tpu_function
 
         if args.cores > 1:
@@ -393,9 +534,9 @@ def build(tf, function, args):
     return graph, features, labels, spec
 
 
-def trace_model_fn(tf, function, args, scopes):
+def trace_model_fn(tf, function, args, scopes, makers=None):
     """The graph of a model_fn as a serialized MetaGraphDef."""
-    return written(tf, build(tf, function, args)[0], scopes)
+    return written(tf, build(tf, function, args, makers)[0], scopes)
 
 
 def written(tf, graph, scopes):
@@ -419,12 +560,28 @@ def add_places(graph, meta):
     meta.meta_info_def.ClearField("stripped_op_list")
 
 
+def described(entered):
+    """A line for each place where scopes were opened and closed, with the dtypes that layers in them asked for."""
+    rows = {}
+    for one in entered:
+        times, asked = rows.get((one.opened, one.closed), (0, collections.Counter()))
+        rows[one.opened, one.closed] = (times + 1, asked + one.asked)
+    lines = []
+    for (opened, closed), (times, asked) in rows.items():
+        often = f" ({times} times)" if times > 1 else ""
+        end = f"closed at {closed}" if closed else "not closed"
+        counts = ", ".join(f"{n} {dtype}" for dtype, n in sorted(asked.items()))
+        opening = f"at {opened}" if opened else "in an installed package"
+        lines.append(f"bfloat16_scope opened {opening}{often}, {end}; variables that layers asked for: {counts or 'none'}")
+    return lines
+
+
 def report(meta, scopes):
-    """Prints where scopes were opened, and warns if they had no effect."""
-    for place in scopes.opened:
-        print(f"bfloat16_scope opened at {place}", file=sys.stderr)
-    asked = [name for name, dtype in scopes.requests if dtype == "bfloat16"]
-    if scopes.opened and not asked and not any(n.op == "Cast" and n.attr["DstT"].type == 14 for n in meta.graph_def.node):
+    """Prints where scopes were opened and closed and what layers asked for, and warns if they had no effect."""
+    for line in described(scopes.entered):
+        print(line, file=sys.stderr)
+    asked = any(one.asked["in bfloat16"] for one in scopes.entered)
+    if scopes.entered and not asked and not any(n.op == "Cast" and n.attr["DstT"].type == 14 for n in meta.graph_def.node):
         print(
             "warning: a bfloat16_scope was opened, and nothing in it asked for bfloat16: the network is float32\n"
             "help: cast the features to tf.bfloat16 as the last step of input_fn, and trace with --features …,bfloat16",
@@ -510,14 +667,33 @@ def is_maker(target):
     return "features" not in parameters and all(one.default is not one.empty for one in parameters.values())
 
 
-def traced(args):
-    """The graph of what the command line names, as it is written."""
-    path, colon, name = args.function.rpartition(":")
+def outputs(args):
+    """The modes that are traced, and the file that each is written to: of both, the mode is a part of its name."""
+    if args.mode != "both":
+        return {args.mode: args.output}
+    stem, ending = os.path.splitext(args.output)
+    return {mode: f"{stem}.{mode}{ending}" for mode in ("train", "eval")}
+
+
+def check_arguments(args):
+    """Refuses a command line that cannot be followed, before the script runs."""
+    path, colon, _ = args.function.rpartition(":")
     if not colon or not os.path.isfile(path):
         raise TraceError(f"`{args.function}` names no function; expected SCRIPT.py:model_fn")
-    folder, file = os.path.split(os.path.abspath(args.output))
-    if not os.path.isdir(folder) or os.path.isdir(os.path.join(folder, file)):
-        raise TraceError(f"-o {args.output} is no file that can be written; expected one in a folder that is there")
+    for output in outputs(args).values():
+        folder, file = os.path.split(os.path.abspath(output))
+        if not os.path.isdir(folder) or os.path.isdir(os.path.join(folder, file)):
+            raise TraceError(f"-o {output} is no file that can be written; expected one in a folder that is there")
+    if args.input and (args.features or args.labels):
+        other = "--features" if args.features else "--labels"
+        raise TraceError(f"--input {args.input} and {other} both say what the input is; expected one of them")
+
+
+def traced(args):
+    """The graphs of what the command line names, as they are written, by their files."""
+    check_arguments(args)
+    path, _, name = args.function.rpartition(":")
+    text = read_script(path)
     try:
         import tensorflow as tf
     except ImportError:
@@ -527,13 +703,29 @@ def traced(args):
     # Before the script, which may import these names for itself.
     scopes = Scopes(tf.compat.v1)
     module = load(path, tf, args.flag)
-    if not hasattr(module, name):
-        raise TraceError(f"{path} has no `{name}`")
+    for wanted in (name, args.input):
+        if wanted and not hasattr(module, wanted):
+            raise TraceError(f"{path} has no `{wanted}`")
     target = getattr(module, name)
     if is_maker(target):
         target = target()
     is_keras = hasattr(target, "get_concrete_function") or hasattr(target, "get_weights")
-    return trace_keras(tf, target, args) if is_keras else trace_model_fn(tf, target, args, scopes)
+    if is_keras and args.input:
+        raise TraceError(f"--input is for a model_fn, and `{name}` is a Keras model or tf.function; "
+                         "expected --features 8x224x224x3,float32")
+    graphs = {}
+    for mode, output in outputs(args).items():
+        one = argparse.Namespace(**dict(vars(args), mode=mode))
+        if args.mode == "both":
+            print(f"mode {mode}:", file=sys.stderr)
+        if is_keras:
+            graphs[output] = trace_keras(tf, target, one)
+            continue
+        is_tpu = args.cores > 1 or is_for_tpu(text)
+        makers = read_input(tf, args.input, getattr(module, args.input), one, is_tpu) if args.input else None
+        graphs[output] = trace_model_fn(tf, target, one, scopes, makers)
+        scopes.entered.clear()
+    return graphs
 
 
 def main(arguments=None):
@@ -543,15 +735,18 @@ def main(arguments=None):
     parser.add_argument("function", metavar="SCRIPT.py:NAME", help="a model_fn, or a function or name of a Keras model")
     parser.add_argument("--features", action="append", default=[], metavar="[NAME=]DIMS,DTYPE", help="8x224x224x3,bfloat16")
     parser.add_argument("--labels", action="append", default=[], metavar="[NAME=]DIMS,DTYPE", help="8,int32")
+    parser.add_argument("--input", metavar="NAME",
+                        help="the script's input_fn, whose shapes features and labels get; it is called, and its data is not read")
     parser.add_argument("--params", action="append", default=[], metavar="KEY=VALUE", help="one of the model_fn's params")
     parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="one of the script's flags, absl's or argparse's")
-    parser.add_argument("--mode", choices=sorted(MODES), default="train")
+    parser.add_argument("--mode", choices=sorted([*MODES, "both"]), default="train",
+                        help="both writes train and eval, to model.train.meta and model.eval.meta")
     parser.add_argument("--cores", type=int, default=1, help="how many cores CrossShardOptimizer sums over")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="model.meta, or of Keras model.pb")
     args = parser.parse_args(arguments)
-    output = os.path.abspath(args.output)
+    start = os.getcwd()
     try:
-        data = traced(args)
+        graphs = traced(args)
     except TraceError as error:
         place = place_of_error(error)
         print(f"bf16scope.tf: {place}: {error}" if place else f"bf16scope.tf: {error}", file=sys.stderr)
@@ -567,13 +762,15 @@ def main(arguments=None):
         help = "help: the lines above are the script's own error; --params, --flag and --features give what it expects"
         print(f"bf16scope.tf: the script failed{place and f' at {place}'} as it built its graph\n{help}", file=sys.stderr)
         return 2
-    try:
-        with open(output, "wb") as file:
-            file.write(data)
-    except OSError as error:
-        print(f"bf16scope.tf: {args.output} cannot be written: {error.strerror}", file=sys.stderr)
-        return 2
-    print(f"wrote {args.output}; `bf16scope port {args.output}` says what it becomes", file=sys.stderr)
+    for output, data in graphs.items():
+        try:
+            # The script may have gone to another folder.
+            with open(os.path.join(start, output), "wb") as file:
+                file.write(data)
+        except OSError as error:
+            print(f"bf16scope.tf: {output} cannot be written: {error.strerror}", file=sys.stderr)
+            return 2
+        print(f"wrote {output}; `bf16scope port {output}` says what it becomes", file=sys.stderr)
     return 0
 
 

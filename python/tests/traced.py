@@ -96,6 +96,17 @@ def model_fn(features, labels, mode, config, params):
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 '''
 
+# An estimator with its input_fn, and a mode without a training op.
+INPUT = ESTIMATOR.replace("    optimizer =", """    if mode == tf.estimator.ModeKeys.EVAL:
+        return contrib_tpu.TPUEstimatorSpec(mode=mode, loss=loss)
+    optimizer =""") + '''
+def input_fn(params):
+    images, labels = tf.zeros([20, 6, 6, 3]), tf.zeros([20], tf.int32)
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels))
+    dataset = dataset.map(lambda image, label: ({"image": tf.cast(image, tf.bfloat16)}, label))
+    return dataset.batch(params["batch_size"], drop_remainder=True)
+'''
+
 
 class Failure(Exception):
     """What a check found, in words."""
@@ -125,7 +136,10 @@ MODEL = ["--features", "8x6x6x3,bfloat16", "--labels", "8,int32", "--params", "r
 
 def an_estimator_is_traced(program, folder):
     graph, said = trace(folder, ESTIMATOR, "model_fn", *MODEL)
-    check("bfloat16_scope opened at" in said and "script.py:15" in said, said)
+    scope = "script.py:16; variables that layers asked for: "
+    check("bfloat16_scope opened at" in said and "script.py:15, closed at" in said and scope in said, said)
+    # The kernels and the bias; batch norm's four are f32.
+    check("asked for: 3 in bfloat16, 4 in float32" in said, said)
     out = os.path.join(folder, "ported")
     screen = run([program, "port", graph, "-o", out])
     for part in ("optimizer", "mesh: {data: 8}", "{kind: momentum, momentum: 0.9}", "the graph shows none"):
@@ -214,6 +228,20 @@ def a_script_reads_its_own_command_line(program, folder):
     check("the script ended the program at" in said and "script.py:7 (2), and nothing was traced" in said, said)
 
 
+def an_input_fn_gives_the_shapes_and_both_modes_are_written(program, folder):
+    text = INPUT.replace("network(features)", 'network(features["image"])')
+    options = ["--input", "input_fn", "--params", "rate=0.1", "--params", "batch_size=8", "--cores", "8", "--mode", "both"]
+    _, shown = trace(folder, text, "model_fn", *options)
+    check("image [8, 6, 6, 3], labels [8]" in shown and "drop_remainder" not in shown, shown)
+    check(shown.count("bfloat16_scope opened at") == 2 and "graph.eval.pb` says what it becomes" in shown, shown)
+    screen = run([program, "port", os.path.join(folder, "graph.train.pb")])
+    check("{kind: momentum, momentum: 0.9}" in screen, screen)
+    check("{kind: momentum" not in run([program, "port", os.path.join(folder, "graph.eval.pb")]), "eval trains")
+    _, shown = trace(folder, text.replace(", drop_remainder=True", ""), "model_fn", *options[:-2])
+    slip = "script.py:33: a batch without drop_remainder: the last batch is smaller, and a TPU's program has one shape"
+    check(slip in shown and "image [None, 6, 6, 3]" in shown, shown)
+
+
 def computed(program, folder, graph, arrays):
     """The first result of a graph on arrays by the names of its parameters."""
     inputs, outputs = os.path.join(folder, "in.npz"), os.path.join(folder, "out.npz")
@@ -225,7 +253,8 @@ def computed(program, folder, graph, arrays):
 
 CHECKS = [an_estimator_is_traced, a_loss_in_bf16_is_shown_at_its_line, gradients_that_are_summed_are_shown,
           what_nothing_stands_in_for_is_named, keras_computes_the_same, functions_compute_the_same,
-          features_go_to_the_inputs_of_their_names, a_script_reads_its_own_command_line]
+          features_go_to_the_inputs_of_their_names, a_script_reads_its_own_command_line,
+          an_input_fn_gives_the_shapes_and_both_modes_are_written]
 
 
 def main(program):
