@@ -13,7 +13,6 @@ const MAX_RATIO_PARQUET: u64 = 2000;
 pub(super) enum Compression {
     Gzip,
     Zlib,
-    #[cfg_attr(not(feature = "records"), allow(dead_code, reason = "no such file is opened"))]
     Zstd,
     #[cfg_attr(not(feature = "records"), allow(dead_code, reason = "no such file is opened"))]
     Parquet,
@@ -25,7 +24,6 @@ impl Compression {
         match head {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
             // RFC 8878: a frame, or a skippable frame.
-            #[cfg(feature = "records")]
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
             // RFC 1950: deflate with a window of up to 32 KiB, and a check of the two bytes.
             [cmf @ 0x08..=0x78, flg, ..] if cmf & 0x0f == 8 && (u16::from(*cmf) << 8 | u16::from(*flg)) % 31 == 0 => {

@@ -213,13 +213,14 @@ fn an_entry_that_does_not_fit_is_told_by_its_name() {
 #[test]
 fn slices_that_do_not_fit_are_told_by_the_name_of_the_whole() {
     type Entries = BTreeMap<Vec<u8>, TensorEntry>;
+    type Change<'a> = &'a dyn Fn(&mut Entries);
     let whole = |entries: &mut Entries, dims: &[i64]| entries.get_mut(&b"x"[..]).unwrap().shape = shape(dims);
     // Keys of slices are before those of names.
     let first = |entries: &mut Entries, change: &dyn Fn(&mut TensorEntry)| {
         let mut entry = entries.first_entry().unwrap();
         change(entry.get_mut());
     };
-    let changes: [(&dyn Fn(&mut Entries), &str); 5] = [
+    let changes: [(Change, &str); 5] = [
         (&|entries| drop(entries.pop_first()), "`x` lacks one of its 2 slices"),
         (&|entries| whole(entries, &[1, 1]), "`x` has a slice that is not within it"),
         (&|entries| first(entries, &|slice| slice.dtype = 6), "`x` has a slice of another dtype or size"),

@@ -1,4 +1,4 @@
-//! What is told about files of weights that are damaged or of another kind: whole messages, by format.
+//! Whole messages about files of weights that are damaged or of another kind, by format.
 
 use std::error::Error as _;
 use std::fs;
@@ -105,7 +105,7 @@ fn archives_of_torch_are_told_with_their_member() {
 fn a_member_that_cannot_be_read_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pt");
-    let told = |change: &dyn Fn(&mut Vec<u8>)| {
+    let message_of = |change: &dyn Fn(&mut Vec<u8>)| {
         archive(&path, &[("a/data.pkl", b"\x80\x02}.")]);
         let mut bytes = fs::read(&path).unwrap();
         change(&mut bytes);
@@ -113,12 +113,12 @@ fn a_member_that_cannot_be_read_is_told() {
         open(&path).unwrap_err().to_string().replace(&format!("{}/", folder.path().display()), "")
     };
     let place = |bytes: &[u8], part: &[u8]| memchr::memmem::find(bytes, part).unwrap();
-    let flipped = told(&|bytes| {
+    let flipped = message_of(&|bytes| {
         let at = place(bytes, b"\x80\x02}.");
         bytes[at + 2] ^= 1;
     });
     assert_eq!(flipped, "a.pt: `a/data.pkl` cannot be read");
-    let packed = told(&|bytes| {
+    let packed = message_of(&|bytes| {
         let at = place(bytes, b"PK\x01\x02");
         bytes[at + 10] = 77;
     });
@@ -165,27 +165,27 @@ fn a_superblock_of_hdf5_that_is_not_read_is_told() {
 #[test]
 fn a_header_of_an_object_of_hdf5_that_is_damaged_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let told = |root: &dyn Fn(&mut Hdf5) -> u64| {
+    let message_of = |root: &dyn Fn(&mut Hdf5) -> u64| {
         let mut file = Hdf5::new();
         let root = root(&mut file);
         file.finish(root, &folder.path().join("x.h5"));
         (root, refused(folder.path(), "x.h5"))
     };
     let piece = |at: u64| message(0x10, &[at.to_le_bytes(), 8u64.to_le_bytes()].concat());
-    let (_, none) = told(&|file| file.put(&[0; 32]));
+    let (_, none) = message_of(&|file| file.put(&[0; 32]));
     assert_eq!(none, format!("x.h5: at byte 48: there is no object's header\n{DAMAGED}"));
-    let (_, newer) = told(&|file| file.put(&[&b"OHDR\x03\x02"[..], &[0; 26]].concat()));
+    let (_, newer) = message_of(&|file| file.put(&[&b"OHDR\x03\x02"[..], &[0; 26]].concat()));
     assert_eq!(
         newer,
         "x.h5: at byte 48: an object's header of version 3; expected 1 or 2\n\
          help: write it again with h5py's defaults, or save the weights as .npz or safetensors"
     );
-    let (_, no_piece) = told(&|file| {
+    let (_, no_piece) = message_of(&|file| {
         let at = file.put(&[0; 8]);
         file.object(&[piece(at)])
     });
     assert_eq!(no_piece, format!("x.h5: at byte 48: there is no piece of an object's header\n{DAMAGED}"));
-    let (root, many) = told(&|file| {
+    let (root, many) = message_of(&|file| {
         let pieces: Vec<Vec<u8>> = (0..256).map(|_| piece(file.put(b"OCHK\0\0\0\0"))).collect();
         file.object(&pieces)
     });
@@ -222,21 +222,21 @@ fn folders_without_weights_are_told_what_they_lack() {
 fn a_safetensors_file_is_as_long_as_its_arrays() {
     let folder = tempfile::tempdir().unwrap();
     let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
-    let told = |n_bytes: usize| {
+    let message_of = |n_bytes: usize| {
         let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; n_bytes]].concat();
         fs::write(folder.path().join("x"), bytes).unwrap();
         refused(folder.path(), "x")
     };
     let end = 8 + header.len() + 8;
     assert_eq!(
-        told(5),
+        message_of(5),
         format!(
             "x: the file is cut off: it has {} bytes, and the last array ends at byte {end}\nhelp: copy it again",
             end - 3
         )
     );
     assert_eq!(
-        told(9),
+        message_of(9),
         format!("x: the file has {} bytes, and its last array ends at byte {end}\nhelp: copy it again", end + 1)
     );
 }
@@ -277,23 +277,23 @@ fn an_npz_of_other_types_is_told_the_remedy() {
 #[test]
 fn what_cannot_be_written_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let told = |error: WeightsError| error.to_string().replace(&format!("{}/", folder.path().display()), "");
+    let message_of = |error: WeightsError| error.to_string().replace(&format!("{}/", folder.path().display()), "");
     let path = folder.path().join("no/a.npz");
     let error = write(&path, WrittenFormat::Npz, [("x".to_string(), Literal::scalar(1f32))]).unwrap_err();
-    assert_eq!(told(error), "no/a.npz: the archive cannot be written");
+    assert_eq!(message_of(error), "no/a.npz: the archive cannot be written");
     let path = folder.path().join("a.safetensors");
     let error = write(&path, WrittenFormat::Safetensors, [("__metadata__".to_string(), Literal::scalar(1f32))]);
     assert_eq!(
-        told(error.unwrap_err()),
+        message_of(error.unwrap_err()),
         "a.safetensors: an array is called `__metadata__`, which safetensors has for itself"
     );
     let large = [WrittenArray { name: "x".to_string(), shape: ArrayShape::new(DType::F32, vec![i64::MAX, 4]) }];
     let error = write_each::<WeightsError>(&path, WrittenFormat::Safetensors, &large, &mut |_| Ok(Literal::Token));
-    assert_eq!(told(error.unwrap_err()), "a.safetensors: the arrays have no safetensors header");
+    assert_eq!(message_of(error.unwrap_err()), "a.safetensors: the arrays have no safetensors header");
     let exponents = Literal::Array { shape: ArrayShape::new(DType::F8E8M0FNU, vec![1]), bytes: vec![0] };
     let error = write(&folder.path().join("m"), WrittenFormat::TensorFlow, [("x".to_string(), exponents)]).unwrap_err();
     assert_eq!(
-        told(error),
+        message_of(error),
         "m: array `x` is f8e8m0fnu, which a checkpoint of TensorFlow does not hold\nhelp: write another format"
     );
 }
