@@ -335,16 +335,16 @@ fn every_file_says_what_it_holds() {
 
 #[test]
 fn a_crate_opens_with_an_example_that_runs() {
-    let mut found = Vec::new();
+    let mut without = Vec::new();
     for (path, text) in rust_files("crates").into_iter().filter(|(path, _)| path.ends_with("src/lib.rs")) {
         let lines: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
         let docs = lines.join(" ");
         let is_run = docs.contains("```") && !docs.contains("```no_run");
         if !is_run && !docs.contains("The example is compiled and not run, for ") {
-            found.push(path.display().to_string());
+            without.push(path.display().to_string());
         }
     }
-    check(found, "an example runs, or a sentence says why it is compiled and not run");
+    check(without, "an example runs, or a sentence says why it is compiled and not run");
 }
 
 #[test]
@@ -361,9 +361,9 @@ fn files_are_short() {
 fn only_pjrt_has_unsafe() {
     let is_root = |path: &Path| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
     let may = |text: &str| !text.contains("\n#![forbid(unsafe_code)]\n");
-    let found: Vec<&PathBuf> =
+    let unforbidden: Vec<&PathBuf> =
         source_files().iter().filter(|(path, text)| is_root(path) && may(text)).map(|(path, _)| path).collect();
-    assert_eq!(found, [&PathBuf::from("crates/pjrt/src/lib.rs")], "crates without `#![forbid(unsafe_code)]`");
+    assert_eq!(unforbidden, [&PathBuf::from("crates/pjrt/src/lib.rs")], "crates without `#![forbid(unsafe_code)]`");
 }
 
 #[test]
@@ -553,8 +553,8 @@ fn knowing(names: &[&str]) -> BTreeSet<PathBuf> {
             || path.starts_with("crates/tensorflow/src/lower")
     };
     let knows = |code: &Code| names.iter().any(|name| code.names.contains(*name));
-    let found = sources().iter().filter(|source| !is_beside(&source.path) && knows(&source.code));
-    found.map(|source| source.path.clone()).collect()
+    let knowing = sources().iter().filter(|source| !is_beside(&source.path) && knows(&source.code));
+    knowing.map(|source| source.path.clone()).collect()
 }
 
 /// The manifests of all crates.

@@ -198,7 +198,7 @@ fn images_are_predicted_from_where_the_examples_are_arrays_of_bytes() {
         npz.finish().unwrap();
     };
     npz("set.npz", &[0u8, 40, 80, 120, 160, 200].repeat(4));
-    // What the PNG holds.
+    // The pixels of the PNG.
     npz("pixel.npz", &[200, 10, 30]);
     let yaml = |input: &str| {
         format!(

@@ -94,9 +94,9 @@ impl Variants {
 
 /// Variants of the errors in some files that none of them constructs.
 fn never_made(files: &[(&Path, &Variants)]) -> Vec<String> {
-    let made: BTreeSet<&String> = files.iter().flat_map(|(_, variants)| &variants.made).collect();
+    let constructed: BTreeSet<&String> = files.iter().flat_map(|(_, variants)| &variants.made).collect();
     let defined = files.iter().flat_map(|(path, variants)| variants.defined.iter().map(move |name| (name, path)));
-    let never = defined.filter(|(name, _)| !made.contains(name));
+    let never = defined.filter(|(name, _)| !constructed.contains(name));
     never.map(|(name, path)| format!("{}: {name}", path.display())).collect()
 }
 

@@ -111,9 +111,8 @@ fn layers_with_channels_first_compute_what_keras_does_transposed() {
     const FIRST: DataFormat = DataFormat::ChannelsFirst;
     check("global_avg_pool", |_, x| global_avg_pool(&x.transpose(&[0, 2, 1]), FIRST), false);
     check("global_max_pool", |_, x| global_max_pool(&x.transpose(&[0, 2, 1]), FIRST), false);
-    let cropped = |_: &Scope, x: &Tensor| {
-        crop(&x.transpose(&[0, 3, 1, 2]), [[1, 2], [0, 3]], FIRST).transpose(&[0, 2, 3, 1])
-    };
+    let cropped =
+        |_: &Scope, x: &Tensor| crop(&x.transpose(&[0, 3, 1, 2]), [[1, 2], [0, 3]], FIRST).transpose(&[0, 2, 3, 1]);
     check("crop", cropped, false);
 }
 

@@ -421,9 +421,9 @@ fn attention_drops_as_many_of_its_weights_as_it_says_and_none_in_evaluation() {
     let trained = |state: u64| weights(&Graph::training("test"), state);
     let (first, second) = (trained(7), trained(8));
     assert!(first == trained(7) && first != second, "a state gives one mask, and another state another");
-    let kept = (1.0 / (1.0 - rate)) as f32 / n as f32;
+    let remaining = (1.0 / (1.0 - rate)) as f32 / n as f32;
     for weights in [first, second] {
-        assert!(weights.iter().all(|&weight| weight == 0.0 || (weight / kept - 1.0).abs() < 1e-5));
+        assert!(weights.iter().all(|&weight| weight == 0.0 || (weight / remaining - 1.0).abs() < 1e-5));
         let dropped = weights.iter().filter(|&&weight| weight == 0.0).count() as f64 / weights.len() as f64;
         assert!((dropped - rate).abs() < 6.0 * 0.0022, "{dropped} of the weights were dropped");
     }

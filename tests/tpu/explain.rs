@@ -357,7 +357,7 @@ fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
 mod long {
     use super::*;
 
-    /// What the short form leaves out: the other precision of each, and a ResNet.
+    /// Left out of the short form: the other precision of each, and a ResNet.
     #[cfg_attr(feature = "long-tests", test)]
     fn what_is_alive_at_the_peak_in_both_precisions_is_what_the_compiler_counts() {
         check_models(&[

@@ -569,8 +569,8 @@ fn watched(plan: &Plan) -> Vec<WatchRecord> {
 fn records(plan: &Plan) -> Arc<Vec<WatchRecord>> {
     type Kept = BTreeMap<[&'static str; 3], Arc<OnceLock<Arc<Vec<WatchRecord>>>>>;
     static KEPT: Mutex<Kept> = Mutex::new(BTreeMap::new());
-    let kept = Arc::clone(KEPT.lock().unwrap().entry([plan.name, plan.layers, plan.train]).or_default());
-    Arc::clone(kept.get_or_init(|| Arc::new(watched(plan))))
+    let records = Arc::clone(KEPT.lock().unwrap().entry([plan.name, plan.layers, plan.train]).or_default());
+    Arc::clone(records.get_or_init(|| Arc::new(watched(plan))))
 }
 
 /// The error if the anomalies differ from those of the plan.

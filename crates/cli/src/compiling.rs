@@ -247,7 +247,7 @@ mod tests {
         progress.on(&Event::Ends { compiling: &compiling, is_cached: false, outcome: &outcome });
         progress.finish();
         assert_eq!(shown(), "");
-        // What comes later draws nothing.
+        // Later news draws nothing.
         progress.on(&Event::SeriesEnds);
         assert_eq!(shown(), "");
     }

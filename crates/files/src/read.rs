@@ -146,8 +146,7 @@ mod tests {
 
     #[test]
     fn a_file_that_would_wait_is_refused_with_what_to_do() {
-        let expected =
-            "a read of it would wait for data that may never come\nhelp: save to a file what it gives, and name that \
+        let expected = "a read of it would wait for data that may never come\nhelp: save to a file what it gives, and name that \
              file";
         assert_eq!(explained(io::ErrorKind::WouldBlock.into()).to_string(), expected);
         assert_eq!(explained(io::ErrorKind::NotFound.into()).kind(), io::ErrorKind::NotFound);

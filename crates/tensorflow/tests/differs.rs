@@ -90,7 +90,7 @@ fn a_shared_variable_is_missing() {
     assert!(note.help.contains("{share: NAME"), "{}", note.help);
 }
 
-/// What has no word is told the nearest, and BERT the file that has it in words.
+/// An op without a word is told the nearest, and BERT the file that has it in words.
 #[test]
 fn a_network_without_words_is_told_where_there_are_some() {
     let graph = |op: &str| {

@@ -105,9 +105,9 @@ fn add_uses(rows: &mut Vec<LayerSummary>, layers: &[NetworkLayer]) {
         let Some(owner) = shares else { continue };
         // A layer that only training needs may have no row.
         let Some(op) = rows.iter().find(|row| is_within(&row.name, owner)).map(|row| row.op.clone()) else { continue };
-        let own = layers.iter().find(|layer| layer.name == *owner).map(|layer| &layer.output);
-        if let (Some(row), Some(own)) = (rows.iter_mut().find(|row| row.name == *owner), own) {
-            row.output.clone_from(own);
+        let first_use = layers.iter().find(|layer| layer.name == *owner).map(|layer| &layer.output);
+        if let (Some(row), Some(dims)) = (rows.iter_mut().find(|row| row.name == *owner), first_use) {
+            row.output.clone_from(dims);
         }
         let is_before = |row: &LayerSummary| layers[..number].iter().any(|other| is_within(&row.name, &other.name));
         let at = rows.iter().rposition(is_before).map_or(rows.len(), |last| last + 1);

@@ -99,9 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (training, test) = examples(660)?.split_tail(150)?;
     let folder = std::env::temp_dir().join(format!("consumer-{}", std::process::id()));
     let path = folder.join("offsets.safetensors");
-    let trainer = || {
-        Trainer::new(Offsets).epochs(20).optimizer(Optimizer::ADAM).learning_rate(0.02)
-    };
+    let trainer = || Trainer::new(Offsets).epochs(20).optimizer(Optimizer::ADAM).learning_rate(0.02);
     let whole = trainer().fit(&training, &test)?;
     let error = whole.summary().value("mean_absolute_error").ok_or("the task reports it")?;
     let session = whole.session().ok_or("it was trained here")?;

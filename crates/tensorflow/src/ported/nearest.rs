@@ -1,4 +1,4 @@
-//! The nearest word of an experiment for what has none: of a layer's op, an optimizer, a network.
+//! The nearest word of an experiment for a layer's op, an optimizer or a network without one.
 
 use super::symbols::is_variable;
 use crate::graph::Graph;

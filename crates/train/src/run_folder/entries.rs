@@ -1,4 +1,4 @@
-//! What a folder holds: a run, the checkpoints of one that starts, or other files.
+//! Whether a folder holds a run, the checkpoints of one that starts, or other files.
 
 use super::{ABOUT, CHECKPOINT, METRICS, RunError};
 use std::fs;

@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(name(&tenth), "net.v1-f32-10");
         tenth.saved(saved(88)).unwrap();
         assert_eq!(RunFolder::of_checkpoint(&path, &saved(88)), Some(tenth.path().to_path_buf()));
-        // Of one path and one step the hash tells which it is.
+        // The hash tells checkpoints of one path and one step apart.
         let hashed = |hash: &str| Saved { sha256: Some(hash.to_string()), ..saved(88) };
         tenth.saved(hashed("b")).unwrap();
         first.saved(hashed("a")).unwrap();
@@ -151,7 +151,7 @@ mod tests {
         let path = home.path().join("net-f32");
         let next = || RunFolder::free(&path).next().unwrap();
         assert_eq!(next(), path);
-        // What a run that ended before its first step leaves, and one that starts.
+        // A folder that a run left which ended before its first step, and one of a run that starts.
         fs::create_dir(&path).unwrap();
         assert_eq!(next(), path);
         fs::write(path.join(format!(".{CHECKPOINT}.lock")), "").unwrap();

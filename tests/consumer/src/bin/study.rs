@@ -63,9 +63,13 @@ fn our_own_task() -> Result<(), StudyError> {
     assert_eq!((fit.model.as_str(), fit.series[1].found.largest), ("scores", Some(32)));
     assert!(fit.to_string().contains("tpu-v3, bf16: batches up to 32 fit"), "{fit}");
     let (report, _) = fit.series[0].at(32).expect("it fits");
-    assert!(report.examples_per_second.is_some_and(|rate| rate > 0.0), "examples a second of a batch of 32: {report:?}");
+    assert!(
+        report.examples_per_second.is_some_and(|rate| rate > 0.0),
+        "examples a second of a batch of 32: {report:?}"
+    );
 
-    let plan = Plan::new(&Scores).target("tpu-v3").devices(&[8]).precision(Precision::Bf16).batch(64).compiles(1).run()?;
+    let plan =
+        Plan::new(&Scores).target("tpu-v3").devices(&[8]).precision(Precision::Bf16).batch(64).compiles(1).run()?;
     assert!(plan.fits() && plan.batch == 64 && plan.rows.len() == 1, "{plan:?}");
 
     let compared = Compare::new(&Scores).target("tpu-v3").batch(64).run()?;

@@ -13,7 +13,7 @@ pub struct SequentialModel {
     pub line: u32,
     /// The experiment in YAML; `None` if a layer, the input's shape or the loss is not followed.
     pub experiment: Option<String>,
-    /// What is not followed, with its line.
+    /// Words that are not followed, with their lines.
     pub not_followed: Vec<(u32, String)>,
 }
 
@@ -85,7 +85,7 @@ struct Layer {
     options: Vec<(String, String)>,
 }
 
-/// What is read of a `Sequential`.
+/// The part of a `Sequential` that is read.
 #[derive(Default)]
 struct Reading {
     layers: Vec<Layer>,

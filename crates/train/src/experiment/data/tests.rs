@@ -472,7 +472,7 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
     )
     .unwrap();
     std::fs::write(folder.path().join("empty.pbtxt"), "item {\n name: 'cat'\n}\n").unwrap();
-    let refused = |data: &str| error_of(data, &path, &features).lines().next().unwrap().to_string();
+    let refused = |data: &str| error_of(data, &path, &features);
     let good = "columns: {x: [a, {name: b, normalize: true}], labels: {name: kind, categories: true}}";
     for (data, expected) in [
         (
