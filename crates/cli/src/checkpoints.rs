@@ -12,7 +12,7 @@ use bf16scope_train::run_folder::{ABOUT, About, CHECKPOINT, RunFolder, Saved};
 
 /// The checkpoint of an experiment that every command takes by default: the one in the folder of its newest run, or the
 /// one that no run's folder holds (`--no-run`, and versions before those folders held any), whichever was written last.
-/// Where there is none, the path that the next run would have.
+/// Without a checkpoint, it is the path that the next run will write.
 pub(super) fn newest(experiment: &Path, precision: Precision) -> PathBuf {
     let has_checkpoint = |folder: &Path| folder.join(CHECKPOINT).exists();
     let of_run = RunFolder::newest(experiment, precision.name(), has_checkpoint).map(|run| run.join(CHECKPOINT));

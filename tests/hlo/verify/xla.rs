@@ -308,7 +308,7 @@ fn all_reduce(to_apply: CompId) -> Op {
 
 static CLIENT: LazyLock<Client> = LazyLock::new(|| quick(Client::cpu().unwrap()));
 
-/// Made once for the cases below, each of which changes one.
+/// The corner cases, generated once; each test case changes one of them.
 static CORNERS: LazyLock<Vec<(&'static str, Module)>> = LazyLock::new(corners);
 
 /// Whether this module's dtypes keep XLA from compiling it here: it rounds to floats of 16 bits and fewer, other than

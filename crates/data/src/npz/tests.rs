@@ -142,7 +142,7 @@ fn elements_that_cannot_be_read_are_said() {
     assert!(error.ends_with(expected), "{error}");
 }
 
-/// Two archives in one file, one of which readers do not see; and members at one place.
+/// Two archives in one file, where readers see only the last; and two members at one offset.
 #[test]
 fn bytes_of_no_array_or_of_two_are_said() {
     let header = || Header::for_dtype(DType::U8, vec![]);

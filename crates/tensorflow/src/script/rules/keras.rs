@@ -23,7 +23,7 @@ struct Word {
     kind: &'static str,
     /// Names of arguments by position. The first one is the kind's own value.
     places: &'static [&'static str],
-    /// The kind's own value, if the script leaves it out; empty if it has to be there, or if there is none.
+    /// The default value of the kind; empty if the script has to write one, or if the kind has no default.
     default: &'static str,
     options: &'static [&'static str],
 }
