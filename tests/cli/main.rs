@@ -10,6 +10,7 @@ mod cli_bits;
 mod clipart;
 mod curves;
 mod documented;
+mod earlier;
 #[path = "../support/first.rs"]
 mod first;
 mod import_cli;
