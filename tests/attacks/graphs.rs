@@ -1,6 +1,7 @@
 //! Misuse of the graph builder: tensors of another graph, duplicate names, updates of another shape, and the like.
 
 use bf16scope::graph::{Graph, Init, Operand, Tensor};
+use bf16scope::hlo::ops::BinaryOp;
 use bf16scope::hlo::{DType, Emitter, InstrId, Module, POISON, Shape};
 use bf16scope::nn::{Dense, dense};
 use bf16scope::optim::{Optimizer, Update};
@@ -193,6 +194,24 @@ fn a_constant_that_is_another_number_in_its_dtype_is_an_error() {
             ),
         }
     }
+}
+
+#[test]
+fn a_dtype_without_scalars_and_an_op_without_a_neutral_element_are_errors() {
+    let (g, _) = graph("g", "x");
+    let constant = g.scalar(DType::C64, 1.0);
+    assert_eq!(
+        error(&g, &[("c", &constant)]),
+        "constant: constant: a constant of c64 was asked for, which has no scalar rule\n  at HERE"
+    );
+    let module = Module::new("m");
+    let e = Emitter::new(module.clone(), module.entry);
+    let x = e.parameter(0, &Shape::array(DType::F32, [3]));
+    e.reduce(BinaryOp::Subtract, x, &[0]);
+    assert_eq!(
+        e.finish().unwrap_err().to_string(),
+        "reduce: subtract has no neutral element to reduce from\n  operand 0: f32[3] parameter.1"
+    );
 }
 
 #[test]

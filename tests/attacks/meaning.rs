@@ -289,6 +289,30 @@ fn what_a_module_says_survives_a_proto() {
     assert_eq!(n, 128);
 }
 
+/// Text has short forms of asynchronous ops, for which a proto has a computation of its own.
+#[test]
+fn a_short_form_of_an_asynchronous_op_is_text_alone() {
+    for (opcode, types, attributes) in [
+        ("slice", "((f32[8]), f32[2], s32[])", "slice={[0:2]}"),
+        ("dot", "((f32[8], f32[8]), f32[], s32[])", "lhs_contracting_dims={0}, rhs_contracting_dims={0}"),
+        ("custom-call", "((f32[8]), f32[2], s32[])", "custom_call_target=\"f\""),
+    ] {
+        let (operands, result) = if opcode == "dot" { ("a, a", "f32[]") } else { ("a", "f32[2]") };
+        let body =
+            format!("  s = {types} {opcode}-start({operands}), {attributes}\n  ROOT d = {result} {opcode}-done(s)");
+        let text = format!("HloModule m\n\nENTRY main {{\n  a = f32[8] parameter(0)\n{body}\n}}\n");
+        let module = parse(&text, "m").unwrap_or_else(|error| panic!("{text}: {error}"));
+        let shown = print(&module, &PrintOptions::default());
+        assert!(shown.contains(&format!(" {opcode}-start({operands}), {attributes}\n")), "{shown}");
+        assert_eq!(print(&parse(&shown, "m").unwrap(), &PrintOptions::default()), shown);
+        let expected = format!(
+            "main/s: `{opcode}-start`, text's short form of an `async-start` around `{opcode}` (a proto has that, with a \
+             computation of its own: give XLA's proto of the module), is not supported"
+        );
+        assert_eq!(proto::encode::to_bytes(&module).unwrap_err().to_string(), expected);
+    }
+}
+
 /// Layers and their keys, each `key: value`.
 const LAYERS: [&[&str]; 20] = [
     &["dense: 4", "activation: relu", "name: a"],

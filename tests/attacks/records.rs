@@ -493,6 +493,8 @@ fn what_a_folder_leaves_out_is_told() {
     assert!(stderr.contains("set: 2 entries are not read, as only the `.jpg`, `.jpeg` and `.png`"), "{stderr}");
     assert!(stderr.contains("e.yaml:2:21: images come class after class: of 3 classes, 2 are in"), "{stderr}");
     assert!(stderr.contains("2 are in the part for testing and 2 in the rest\n"), "{stderr}");
+    let help = "help: write `stratify: true` beside `n_test`, or name a folder of images to test on: `test: {images: DIRECTORY}`\n";
+    assert!(stderr.contains(help), "{stderr}");
 }
 
 #[test]
@@ -511,7 +513,8 @@ fn a_label_of_the_images_size_that_stays_as_it_is_is_warned_of() {
     };
     let stderr = stderr_of("{flip: true}");
     let message = "e.yaml:2:31: images are moved, and the label `labels` of their size, [2, 2], is not\n";
-    assert!(stderr.contains(message) && stderr.contains("write `masks: [labels]` in `augment`"), "{stderr}");
+    let help = "help: if it says something of each pixel, write `masks: [labels]` in `augment`\n";
+    assert!(stderr.contains(message) && stderr.contains(help), "{stderr}");
     let stderr = stderr_of("{flip: true, masks: [labels]}");
     assert!(!stderr.contains("images are moved"), "{stderr}");
 }

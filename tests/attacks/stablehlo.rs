@@ -3,6 +3,8 @@
 //!
 //! `BF16SCOPE_MUTATIONS=2000` runs this many cases; the number of a case is its seed.
 
+use crate::door::Folder;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,20 @@ use rand::{Rng, SeedableRng};
 const N_CASES: u64 = 40;
 /// The time limit of a small program, for a debug build on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The converter's child did not come back from a type of 100,000 dimensions.
+#[test]
+fn a_type_of_very_many_dimensions_is_refused_here() {
+    let folder = Folder::new();
+    let ty = format!("tensor<{}f32>", "1x".repeat(100_000));
+    let text = format!("func.func public @main(%arg0: {ty}) -> {ty} {{\n    return %arg0 : {ty}\n  }}");
+    folder.write("t.mlir", format!("module @m {{\n  {text}\n}}\n"));
+    assert_eq!(
+        folder.refused(&["emit", "t.mlir", "--offline"]),
+        "bf16scope: t.mlir:2: a tensor has 100000 dimensions; expected at most 1000\nhelp: reshape it where the program is \
+         made\n"
+    );
+}
 
 #[test]
 fn changed_stablehlo_is_read_or_refused() {

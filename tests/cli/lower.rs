@@ -462,6 +462,11 @@ fn policies_come_from_files() {
         --- stderr
         bf16scope: `jmp:params=f8`: `f8` is none of f32, bf16, f16, expected such as `jmp:params=f32,compute=bf16,output=f32`
     "#]]);
+    place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "jmp:parms=f32"], expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: `jmp:parms=f32`: `parms` is none of params, compute, output, expected such as `jmp:params=f32,compute=bf16,output=f32`
+    "#]]);
     assert!(!place.path("x.pb").exists());
 }
 

@@ -117,6 +117,11 @@ fn padding_that_a_model_would_learn_is_told() {
     let expected =
         "warning: e.yaml:3:48: the model takes no `weights`, so what fills up rows counts in its loss and accuracy\n";
     assert!(warning.contains(expected), "{warning}");
+    let help = "help: `kind: layers` takes `example_weights: weights` in its loss, and `labels: {weights: [N]}`";
+    assert!(warning.contains(&format!("{help}; `window` fills up none (docs/EXPERIMENTS.md)\n")), "{warning}");
+    let warning = data(gpt, "tokenizer: bytes, window: 8, mask: {}");
+    assert!(warning.contains("so what was not chosen counts in its loss and accuracy\n"), "{warning}");
+    assert!(warning.contains(&format!("{help} (docs/EXPERIMENTS.md)\n")), "{warning}");
     let layers = |labels: &str| {
         format!(
             "  kind: layers\n  inputs: {{tokens: {{shape: [8], dtype: int32}}}}\n{labels}  layers: [{{embedding: {{input_dim: 256, \

@@ -36,7 +36,7 @@ fn a_package_predicts_what_its_experiment_does() {
     let summary = folder.stdout(&["package", "mlp.yaml", "--devices", "2", "--batch", "32", "-o", "pack"]);
     assert!(summary.contains("  in  images bf16[32,8,8,1]\n  out  logits f32[32,10]\n"), "{summary}");
     assert!(
-        summary.ends_with("run it: bf16scope run pack --device cpu:2 --inputs in.npz --outputs out.npz\n"),
+        summary.ends_with("run it: `bf16scope run pack --device cpu:2 --inputs in.npz --outputs out.npz`\n"),
         "{summary}"
     );
     let run = ["run", "pack", "--device", "cpu:2", "--inputs", "images.npz", "--outputs", "out.npz"];
@@ -61,17 +61,26 @@ fn a_package_predicts_what_its_experiment_does() {
     let at = written.find("\"compiler\": \"").unwrap();
     std::fs::write(&manifest, format!("{}older {}", &written[..at + 13], &written[at + 13..])).unwrap();
     predicted(Some("and the program is compiled again: it was compiled by \"older "));
-    // A name becomes a file's name in an archive, which users unpack.
-    std::fs::write(&manifest, written.replace("\"logits\"", "\"../../evil\"")).unwrap();
-    let stderr = folder.stderr(&run);
-    assert!(
-        stderr.contains("package.json: no manifest of a package: \"../../evil\" is not a name for an array"),
-        "{stderr}"
-    );
-    // A program for 0 devices crashes XLA.
-    std::fs::write(&manifest, written.replace("\"n_devices\": 2", "\"n_devices\": 0")).unwrap();
-    let stderr = folder.stderr(&run);
-    assert!(stderr.contains("package.json: no manifest of a package: n_devices is 0, expected 1 to 2048"), "{stderr}");
+    for (from, to, message) in [
+        // A name becomes a file's name in an archive, which users unpack.
+        (
+            "\"logits\"",
+            "\"../../evil\"",
+            "\"../../evil\" is not a name for an array: it would leave the archive that it is written to",
+        ),
+        // A program for 0 devices crashes XLA.
+        ("\"n_devices\": 2", "\"n_devices\": 0", "n_devices is 0, expected 1 to 2048"),
+        ("\"format\": 1", "\"format\": 9", "its format is 9, and this version reads 1"),
+        (
+            "\"program.hlo.pb\"",
+            "\"../program.hlo.pb\"",
+            "\"../program.hlo.pb\" is not the name of a file in the folder",
+        ),
+    ] {
+        std::fs::write(&manifest, written.replace(from, to)).unwrap();
+        let stderr = folder.stderr(&run);
+        assert!(stderr.contains(&format!("package.json: no manifest of a package: {message}\n")), "{stderr}");
+    }
     std::fs::write(&manifest, &written).unwrap();
 
     for (args, expected) in [
@@ -102,9 +111,10 @@ fn a_package_predicts_what_its_experiment_does() {
     let mut bytes = std::fs::read(&executable).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    std::fs::write(&executable, bytes).unwrap();
+    std::fs::write(&executable, &bytes).unwrap();
     let stderr = folder.stderr(&run);
     assert!(stderr.contains("the file is damaged or not the package's\nhelp: copy the package again"), "{stderr}");
+    assert_eq!(stderr.matches(&format!("{} bytes with SHA-256 ", bytes.len())).count(), 2, "{stderr}");
 }
 
 /// Ten rows, a whole batch, used to go in as they were, and nine of them were scaled again.

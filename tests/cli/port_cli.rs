@@ -193,6 +193,26 @@ fn a_script_is_read_and_not_run() {
     assert!(screen.contains("Not read: `getattr` (lines 1, 3).\n"), "{screen}");
 }
 
+/// YAML is copied from the screen: no width folds it, while sentences are folded.
+#[test]
+fn a_sequential_is_printed_as_it_is_at_every_width() {
+    let folder = Folder::new();
+    let script = "model = Sequential([Conv2D(32, (3, 3), activation='relu', input_shape=(28, 28, 1)), Flatten(), Dense(10)])\n\
+                  model.compile('adam', SparseCategoricalCrossentropy(from_logits=True))\n";
+    std::fs::write(folder.path("net.py"), script).unwrap();
+    let json = folder.json(&["port", "net.py", "--json"]);
+    let experiment = json["experiment"].as_str().unwrap();
+    assert!(experiment.lines().any(|line| line.len() > 80), "{experiment}");
+    for columns in ["24", "40", "80"] {
+        let mut command = folder.command_by(&[], &["port", "net.py"]);
+        let screen = text(&command.env("COLUMNS", columns).output().unwrap().stdout);
+        let (before, after) = screen.split_once(&format!("\n\n{experiment}\n")).expect(&screen);
+        let width = columns.parse().unwrap();
+        let is_folded = |line: &str| line.len() <= width || !line.trim().contains(' ') || line.contains('`');
+        assert!(before.lines().chain(after.lines()).all(is_folded), "{columns}: {screen}");
+    }
+}
+
 /// Keras' first examples, with the numbers of parameters that `model.summary()` shows.
 #[test]
 fn a_sequential_has_the_parameters_that_keras_counts() {

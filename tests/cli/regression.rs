@@ -4,6 +4,8 @@
 
 use crate::binary;
 
+use bf16scope::data::npz::{Header, NpzWriter};
+use bf16scope::hlo::DType;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -253,4 +255,50 @@ fn an_explanation_of_nothing_in_hbm_says_so() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("No temporary is in HBM: "), "{text}");
     assert!(!text.contains("Alive at the peak") && !text.contains("By layer: 0"), "{text}");
+}
+
+#[test]
+fn an_element_that_a_parameter_does_not_hold_is_refused() {
+    // 9 was -7 as s4, and 70000 infinite as f16.
+    let folder = Folder::new();
+    for (parameter, dtype, bytes, value, range) in [
+        ("s4", DType::S8, vec![9, 1], "9", "-8 to 7"),
+        ("s4", DType::S8, vec![0xf7, 1], "-9", "-8 to 7"),
+        ("u4", DType::U8, vec![16, 1], "16", "0 to 15"),
+        ("f16", DType::F32, [70_000f32, 1.0].map(f32::to_le_bytes).concat(), "70000", "-65504 to 65504"),
+    ] {
+        let text = format!("HloModule m\n\nENTRY m {{\n  ROOT x = {parameter}[2] parameter(0)\n}}\n");
+        folder.write("m.txt", &[&text]);
+        let mut npz = NpzWriter::create(folder.path("in.npz")).unwrap();
+        npz.add("in0", &Header::for_dtype(dtype, vec![2]), &bytes).unwrap();
+        npz.finish().unwrap();
+        assert_eq!(
+            folder.stderr(&["run", "m.txt", "--inputs", "in.npz"]),
+            format!(
+                "bf16scope: in.npz: element 0 of `in0` is {value}; expected {range}, which is what in0 (`x`, \
+                 {parameter}[2]) holds\nhelp: clip the array, or scale it\n"
+            )
+        );
+    }
+}
+
+#[test]
+fn constants_are_lifted_out_and_baked_in_again() {
+    // There was no way to take weights out of a module, or to put others in.
+    let folder = Folder::new();
+    let module = "HloModule m\n\nENTRY m {\n  x = f32[4] parameter(0)\n  c = f32[4] constant({1, 2, 3, 4})\n  ROOT s = \
+                  f32[4] add(x, c)\n}\n";
+    folder.write("m.txt", &[module]);
+    folder.succeeds(&["emit", "m.txt", "--lift-constants", "16", "--weights", "w.npz", "-o", "lifted.txt"]);
+    let text = |name: &str| std::fs::read_to_string(folder.path(name)).unwrap();
+    assert!(text("lifted.txt").contains("  c = f32[4]{0} parameter(1)\n"), "{}", text("lifted.txt"));
+    folder.succeeds(&["emit", "lifted.txt", "--bake", "w.npz", "-o", "baked.txt"]);
+    assert!(text("baked.txt").contains("  c = f32[4]{0} constant({1, 2, 3, 4})\n"), "{}", text("baked.txt"));
+    assert_eq!(
+        folder.stderr(&["emit", "m.txt", "--lift-constants", "17", "--weights", "v.npz"]),
+        "bf16scope: m.txt: the entry has no constant of 17 bytes or more\nhelp: name fewer bytes; what loops and branches \
+         have as constants stays there\n"
+    );
+    let error = folder.stderr(&["emit", "m.txt", "--bake", "w.npz"]);
+    assert!(error.contains("bf16scope: w.npz: no array has the name of a parameter of m.txt\nhelp: "), "{error}");
 }

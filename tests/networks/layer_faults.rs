@@ -1,8 +1,10 @@
 //! Every kind of layer written wrong in five ways: without what it needs, with a value of another type, of inputs of another rank,
 //! with sizes that cannot be, with an unknown key. Each error has its line and names what was found and what was expected.
+//! Then the whole messages of layers that read what they cannot.
 
 use bf16scope::document;
 use bf16scope::models::Model;
+use bf16scope::models::layers::{Expression, LayerKind, Network};
 
 /// A kind; its inputs, each `name: dims`; the layer as it should be; an input of another rank; the layer with a wrong type; with a
 /// size that cannot be. `-` is a fault that the kind cannot have: it takes any rank, or no options, or no sizes.
@@ -252,6 +254,232 @@ fn every_kind_written_wrong_in_five_ways_says_where_and_how() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Inputs, layers, the message after the layer's name and what it reads, and the help.
+const MESSAGES: &[(&str, &str, &str, &str)] = &[
+    (
+        VECTOR,
+        "[{dense: 8, tied_to: nowhere}]",
+        "layer `dense` is tied to `nowhere`, which is no layer above it",
+        "there are x, dense",
+    ),
+    (
+        VECTOR,
+        "[{flatten: , name: f}, {dense: 8, tied_to: f}]",
+        "layer `f` (flatten) has no table and no kernel of its own to be tied to",
+        "name an `embedding`, or a `dense` layer that is not tied itself",
+    ),
+    (
+        SEQUENCE,
+        "[{attention: 2, inputs: [x, x, x, x]}]",
+        "layer `attention` (attention) reads 4, expected one to three",
+        "join them first, with `concat` or `add`",
+    ),
+    (
+        SEQUENCE,
+        "[{transformer_block: {num_heads: 2, intermediate_dim: 8, repeats: 1000}}, \
+         {transformer_block: {num_heads: 2, intermediate_dim: 8, repeats: 201}}]",
+        "the network has more than 12000 layers, of which a block of `repeats` counts as 10",
+        "",
+    ),
+    (SEQUENCE, "[{softmax: {axis: 7}}]", "axes are [7], expected axes of f32[32,8,4] after the batch, each once", ""),
+    (
+        "x: [4, 4, 4]",
+        "[masking]",
+        "x f32[32,4,4,4] has rank 4, expected 2 or 3: [batch, steps] or [batch, steps, features]",
+        "",
+    ),
+    (
+        "x: [8, 4], y: {shape: [2], dtype: int32}",
+        "[{gather: [x, y, y]}]",
+        "it reads 3, expected two: rows, and indices",
+        "",
+    ),
+    (
+        "x: [8], y: {shape: [2, 2], dtype: int32}",
+        "[{gather: [x, y]}]",
+        "x f32[32,8] and indices s32[32,2,2] meet, expected [batch, n, …] and [batch] or [batch, k]",
+        "",
+    ),
+    (
+        SEQUENCE,
+        "[{zero_padding: 1, data_format: channels_first}]",
+        "`channels_first` is for images, expected `channels_last`",
+        "",
+    ),
+    (
+        SEQUENCE,
+        "[{zero_padding: [[1, 2], [3, 4]]}]",
+        "the margins are of 2 axes, and there are 1 axes of places",
+        "write one number, or one, or [before, after], for each axis",
+    ),
+    (
+        IMAGE,
+        "[{crop: 5}]",
+        "5 and 5 of axis 1 of f32[32,8,8,4] leave nothing",
+        "cut less, or make what it reads larger",
+    ),
+    (
+        SEQUENCE,
+        "[{crop: 5}]",
+        "5 and 5 of axis 1 of f32[32,8,4] leave nothing",
+        "cut less, or make what it reads larger",
+    ),
+    (
+        SEQUENCE,
+        "[{slice: [5, 3], axis: 1}]",
+        "bounds are [5, 3], expected a range within the 8 positions of axis 1",
+        "",
+    ),
+    (PAIR, "[{dot: [x, y, y]}]", "it reads 3 and has 1 axes, expected two, and one axis or one of each", ""),
+    (
+        "x: [8, 4], y: [8, 5]",
+        "[{dot: [x, y], axes: 2}]",
+        "f32[32,8,4] along axis 2 and f32[32,8,5] along axis 2 meet, expected one dtype, one batch and equal sizes of \
+         axes after it",
+        "",
+    ),
+    (SEQUENCE, "[{reduce: sum, axis: 9}]", "axes are [9], expected axes of f32[32,8,4] after the batch, each once", ""),
+    (
+        SEQUENCE,
+        "[{upsample: 2, data_format: channels_first}]",
+        "`channels_first` is for images and nearest places, expected `channels_last`",
+        "",
+    ),
+    (SEQUENCE, "[{repeat_vector: 2}]", "x f32[32,8,4] has rank 3, expected 2: [batch, features]", ""),
+    (
+        "x: [100000000, 8]",
+        "[{attention: 2}]",
+        "dot result is f32[32,2,100000000,100000000], expected at most 2^56 bytes",
+        "",
+    ),
+    (
+        "x: [8, 6]",
+        "[{attention: 4}]",
+        "6 features do not divide into 4 heads",
+        "write a number of heads that divides 6, or say `head_dim`",
+    ),
+    (
+        "x: [8, 6], m: [8]",
+        "[{attention: 2, mask: full, inputs: [x, x, m]}]",
+        "mask f32[32,8] is not [batch, positions, others], expected [32, 8, 8]",
+        "`mask: padding`, `segments` or `full` says what it is",
+    ),
+    (
+        "x: [8, 6]",
+        "[{attention: 2, relative_positions: {num_buckets: 2, max_distance: 8}}]",
+        "2 buckets up to a distance of 8",
+        "use at least 4 buckets, and a distance of more than half of them",
+    ),
+    (
+        "x: [8, 6]",
+        "[{attention: 2, rope: {max_wavelength: 1000}, head_dim: 1048578}]",
+        "a head has 1048578 features that are rotated, expected at most 65536",
+        "",
+    ),
+    ("x: []", "[batch_norm]", "rank of x is 1, expected at least 2", ""),
+    (
+        IMAGE,
+        "[{group_norm: 3}]",
+        "4 channels do not split in 3 groups",
+        "write `groups` that divide the channels, or -1: one for each",
+    ),
+    (
+        IMAGE,
+        "[{conv_transpose: 4, kernel_size: 3, strides: 2, output_padding: 2}]",
+        "output_padding is 2, expected less than the strides, 2",
+        "",
+    ),
+    (
+        "x: [1, 1, 4]",
+        "[{conv_transpose: 4, kernel_size: 2, padding: same, output_padding: 0}]",
+        "places of the result is 0, expected at least 1",
+        "",
+    ),
+    (
+        "x: {shape: [8], dtype: int32, below: 10}",
+        "[{embedding: 10, output_dim: 4, name: e}, {dense: 7, tied_to: e}]",
+        "x f32[32,8,4] and the table f32[10,4] meet, expected [7, 4]",
+        "a tied layer has as many units as the table has rows, and reads as many features as a row has",
+    ),
+    (
+        VECTOR,
+        "[{spatial_dropout: 0.5}]",
+        "x f32[32,8] has rank 2, expected 3 or more: [batch, …, channels]",
+        "write `dropout` for vectors",
+    ),
+    (
+        SEQUENCE,
+        "[{position_embedding: {max_length: 4}}]",
+        "x has 8 positions, the table 4 rows",
+        "make max_length at least as long as the sequences",
+    ),
+    (
+        SEQUENCE,
+        "[{max_pool: 2, data_format: channels_first}]",
+        "`channels_first` is for images, expected `channels_last`",
+        "",
+    ),
+    (
+        SEQUENCE,
+        "[{max_pool: [2, 3]}]",
+        "pool_size is [2, 3], of 2 axes, and a sequence has 1",
+        "write one number, or 1",
+    ),
+    (
+        IMAGE,
+        "[{max_pool: [2, 3, 4]}]",
+        "pool_size is [2, 3, 4], of 3 axes, and an image has 2",
+        "write one number, or 2",
+    ),
+    (
+        "x: [8, 8, 8, 4]",
+        "[{max_pool: [2, 3]}]",
+        "pool_size is [2, 3], of 2 axes, and a volume has 3",
+        "write one number, or 3",
+    ),
+    (SEQUENCE, "[{prelu: {shared_axes: [5]}}]", "a shared axis is 5, expected one of f32[32,8,4] after the batch", ""),
+    (
+        "x: [8, 4], s: [3]",
+        "[{gru: {units: 4, initial_state: s}, inputs: x}]",
+        "the state to start from is f32[32,3], expected [32, 4]",
+        "make it of so many units with `{dense: 4}`",
+    ),
+];
+
+#[test]
+fn what_a_layer_cannot_read_is_a_whole_message() {
+    let mut wrong = Vec::new();
+    for (inputs, layers, message, help) in MESSAGES {
+        let text = format!("kind: layers\ninputs: {{{inputs}}}\nlayers: {layers}\nloss: mean_squared_error\n");
+        let Err(error) = document::from_str::<Model>("m.yaml", &text) else {
+            wrong.push(format!("{layers} is taken"));
+            continue;
+        };
+        let error = error.to_string();
+        let first = error.lines().next().unwrap();
+        let helps = error.lines().find_map(|line| line.strip_prefix("  help: ")).unwrap_or_default();
+        if !(first.starts_with("m.yaml:3:") && first.ends_with(&format!(": {message}")) && helps == *help) {
+            wrong.push(format!("{layers}: {error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A program can say more than a document.
+#[test]
+fn a_network_of_a_program_is_checked_too() {
+    let text = "inputs: {x: [8]}\nlayers: [{expression: '2 * x', name: e}, {add: [e, x]}, {dense: 4}]\n\
+                outputs: {a: dense}\nloss: mean_squared_error\n";
+    let config = document::from_str::<Network>("m.yaml", text).unwrap().config().clone();
+    let mut twice = config.clone();
+    twice.outputs.push(twice.outputs[0].clone());
+    assert_eq!(Network::new(twice).unwrap_err().message, "there are two outputs `a`");
+    let mut of_numbers = config;
+    of_numbers.layers[0].kind = LayerKind::Expression(Expression { expression: "2 * 3".to_string() });
+    let message = Network::new(of_numbers).unwrap_err().message;
+    assert!(message.ends_with(": the formula reads no layer"), "{message}");
 }
 
 /// A kind that refuses an input of another rank says in the page's table which it reads. The dims of `permute` say it.

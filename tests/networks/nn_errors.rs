@@ -328,6 +328,120 @@ fn losses_and_metrics_say_what_is_wrong() {
     );
 }
 
+/// The call; the message after the layer's and the function's name; the help.
+type Case = (fn(&Scope, &Tensor, &Tensor) -> Tensor, &'static str, &'static str);
+
+fn in_f32(x: &Tensor) -> Tensor {
+    flatten(x).cast(DType::F32)
+}
+
+fn volume(s: &Scope) -> Tensor {
+    s.graph().full(DType::F32, &[2, 4, 4, 4, 3], 0.0)
+}
+
+/// Arguments that no document gives a layer.
+#[test]
+fn what_only_a_program_gets_wrong() {
+    const EXPLICIT: Padding = Padding::Explicit([[0, 0], [0, 0]]);
+    const CASES: &[Case] = &[
+        (
+            |s, x, _| layer_norm(s, &x.sum(&[0, 1, 2, 3]), "ln", &LayerNorm::default()),
+            "rank of x is 0, expected at least 1",
+            "",
+        ),
+        (
+            |s, x, _| rms_norm(s, &x.sum(&[0, 1, 2, 3]), "rms", &RmsNorm::default()),
+            "rank of x is 0, expected at least 1",
+            "",
+        ),
+        (
+            |s, x, _| {
+                let config = ConvTranspose { filters: 4, padding: EXPLICIT, ..ConvTranspose::default() };
+                conv_transpose(s, x, "up", &config)
+            },
+            "padding is explicit, expected `same` or `valid`",
+            "",
+        ),
+        (
+            |s, _, _| conv3d(s, &volume(s), "conv", &Conv3d { filters: 4, padding: EXPLICIT, ..Conv3d::default() }),
+            "padding [[0, 0], [0, 0]] is of an image, expected `same` or `valid`",
+            "",
+        ),
+        (
+            |_, x, _| pad_places(x, &[[1, 1]]),
+            "x bf16[2,8,8,3] has rank 4, expected 3: the batch, 1 axes of places, channels",
+            "",
+        ),
+        (
+            |s, x, _| {
+                let config = Conv2d { filters: 4, kernel_size: [3, 3], ..Conv2d::default() };
+                conv2d_space_to_depth(s, x, "stem", &config)
+            },
+            "strides are [1, 1], dilation [1, 1], groups 1",
+            "expected strides [2, 2], else 1",
+        ),
+        (|s, x, _| stochastic_depth(s, &x.sum(&[0, 1, 2, 3]), "depth", 0.5), "x is a scalar, expected [batch, …]", ""),
+        (
+            |s, x, _| gaussian_noise(s, x, "noise", -1.0),
+            "the noise's standard deviation is -1, expected at least 0",
+            "",
+        ),
+        (
+            |s, _, _| {
+                let x = s.graph().full(DType::F32, &[2, 0, 4], 0.0);
+                gru(s, &x, None, "gru", &Gru { units: 4, ..Gru::default() })
+            },
+            "the number of steps is 0, expected at least 1",
+            "",
+        ),
+        (
+            |_, x, y| class_counts(&in_f32(x), y, Some(y)).hits,
+            "what is counted is s32[2], expected pred or f32 of dims [2]",
+            "",
+        ),
+        (
+            |_, x, y| ctc_per_example(&in_f32(x), y, 0),
+            "logits f32[2,192] have rank 2, expected 3: [batch, steps, classes]",
+            "",
+        ),
+        (
+            |_, x, _| triplet_per_example(&in_f32(x), &in_f32(x), 1.0),
+            "labels f32[2,192] do not fit embeddings f32[2,192], expected integers [batch] and [batch, n]",
+            "",
+        ),
+        (
+            |_, x, _| {
+                let focal = Focal { gamma: -1.0, ..Focal::default() };
+                sigmoid_focal_cross_entropy_per_example(&in_f32(x), &in_f32(x), &focal, 0.0)
+            },
+            "gamma is -1, expected a finite number of at least 0",
+            "",
+        ),
+        (|_, _, y| class_weights(y, &[1.0, -1.0]), "a class weighs -1, expected a finite number of at least 0", ""),
+        (|_, x, _| class_weights(&in_f32(x), &[1.0, 2.0]), "2 weights of classes do not fit labels f32[2,192]", ""),
+        (
+            |_, x, _| x.broadcast_to(&[2, 8, 8, 4]),
+            "dims [2, 8, 8, 3] do not broadcast to [2, 8, 8, 4]",
+            "dims are aligned at the right; each must be equal or 1",
+        ),
+        (
+            |s, x, _| x + &s.graph().full(DType::BF16, &[2, 8, 8, 4], 0.0),
+            "dims [2, 8, 8, 3] and [2, 8, 8, 4] do not broadcast: sizes 3 and 4 meet",
+            "dims are aligned at the right; each pair must be equal or hold a 1",
+        ),
+    ];
+    for (build, message, help) in CASES {
+        let g = Graph::training("test");
+        let x = g.input("x", DType::BF16, [2, 8, 8, 3]);
+        let y = g.input("y", DType::S32, [2]);
+        let result = build(&g.scope(), &x, &y);
+        let error = g.finish(&[("result", &result)]).unwrap_err().to_string();
+        let helps = error.lines().find_map(|line| line.trim_start().strip_prefix("help: ")).unwrap_or_default();
+        assert!(error.lines().next().unwrap().ends_with(&format!(": {message}")), "{message}: {error}");
+        assert_eq!(helps, *help, "{error}");
+    }
+}
+
 #[test]
 fn two_layers_of_one_name_are_an_error() {
     let units = Dense { units: 4, ..Dense::default() };

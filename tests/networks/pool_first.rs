@@ -7,8 +7,8 @@ use bf16scope::graph::{Graph, Scope, Tensor};
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::nn::{
-    BatchNorm, Conv2d, ConvNormPool, DataFormat, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d,
-    max_pool, relu,
+    Activation, BatchNorm, Conv2d, ConvNormPool, DataFormat, NormGradient, Padding, Pool, batch_norm, conv_norm_pool,
+    conv2d, max_pool, relu,
 };
 use bf16scope::passes::grad::gradients;
 use std::collections::BTreeMap;
@@ -192,6 +192,11 @@ fn a_bias_and_a_norm_of_other_axes_are_refused() {
     let bias = error(ConvNormPool { conv: Conv2d { use_bias: true, ..plain.conv }, ..plain });
     assert!(bias.contains("the convolution has a bias, expected none"), "{bias}");
     assert!(bias.contains("tests/networks/pool_first.rs"), "{bias}");
+    let help = "help: the norm subtracts the mean, and the bias with it: set use_bias to false";
+    assert!(bias.ends_with(help), "{bias}");
+    let active = error(ConvNormPool { conv: Conv2d { activation: Activation::Relu, ..plain.conv }, ..plain });
+    assert!(active.contains("the convolution has an activation, expected linear"), "{active}");
+    assert!(active.ends_with("help: relu follows the norm: leave `activation` out"), "{active}");
     let axis = error(ConvNormPool { norm: BatchNorm { axis: 1, ..plain.norm }, ..plain });
     assert!(axis.contains("the norm's axis is 1, expected 3, that of the features"), "{axis}");
     let momentum = error(ConvNormPool { norm: BatchNorm { momentum: 2.0, ..plain.norm }, ..plain });

@@ -314,6 +314,32 @@ fn a_scan_refuses_a_body_that_does_not_fit() {
 }
 
 #[test]
+fn a_scan_refuses_what_it_cannot_count_carry_or_copy() {
+    let body = Graph::new("body");
+    let x = body.input("x", DType::F32, [3]);
+    let good = body.finish(&[("x", &(&x + &x))]).unwrap().module;
+    let body = Graph::new("body");
+    let x = body.input("x", DType::F32, [3]);
+    let narrow = body.finish(&[("x", &x.cast(DType::BF16))]).unwrap().module;
+    let g = Graph::new("g");
+    let zeros = g.full(DType::F32, &[3], 0.0);
+    g.scan(2, &good, &[Operand::Counted(&zeros)]);
+    let error = g.finish(&[]).unwrap_err().to_string();
+    assert!(error.contains("f32[3] is counted, expected a scalar of integers"), "{error}");
+    let g = Graph::new("g");
+    g.scan(2, &narrow, &[Operand::Carried(&g.full(DType::F32, &[3], 0.0))]);
+    let error = g.finish(&[]).unwrap_err().to_string();
+    assert!(error.contains("the body gives (bf16[3]), expected (f32[3]) and then any arrays"), "{error}");
+    let (g, n) = (Graph::new("g"), 1 << 20);
+    g.scan_unrolled(n, &good, &[Operand::Carried(&g.full(DType::F32, &[3], 0.0))]);
+    let error = g.finish(&[]).unwrap_err().to_string();
+    let n_instructions = good.entry().instructions.len();
+    let expected = format!("{n} copies of {n_instructions} instructions are more than 1048576 instructions\n");
+    assert!(error.contains(&expected), "{error}");
+    assert!(error.contains("help: make fewer trips, or a `while` loop"), "{error}");
+}
+
+#[test]
 fn a_tpu_program_holds_the_activations_of_one_micro_batch() {
     holds_one_micro_batch("kind: cnn\ninput: [32, 32, 3]\nn_classes: 10\nfilters: [16]\n");
 }

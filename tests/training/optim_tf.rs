@@ -364,6 +364,7 @@ fn a_schedule_from_zero_is_no_schedule_for_ftrl() {
     update.emit(&graph, &graph.input("step", DType::S32, []), &[(w.number, graph.full(DType::F32, &[2], 0.5))]);
     let error = graph.finish(&[]).unwrap_err().to_string();
     assert!(error.contains("ftrl divides by the learning rate, which is 0 at step 0"), "{error}");
+    assert!(error.ends_with("help: start the schedule above 0"), "{error}");
 }
 
 /// Weight decay as a term of the gradient, for every variable.

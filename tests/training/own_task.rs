@@ -1,4 +1,4 @@
-//! A user's own tasks: two towers with shared weights, and a task without an identity.
+//! A user's own tasks: two towers with shared weights, a task without an identity, and tasks whose outputs do not fit.
 
 use crate::run::client;
 
@@ -6,7 +6,8 @@ use bf16scope::data::Arrays;
 use bf16scope::hlo::Array;
 use bf16scope::prelude::*;
 use bf16scope::train::checkpoint::Checkpoint;
-use bf16scope::train::{TrainErrorKind, Trained};
+use bf16scope::train::{Objective, TrainErrorKind, Trained, program};
+use bf16scope::tuning::Tuning;
 
 const N: usize = 64;
 
@@ -133,4 +134,118 @@ fn a_task_without_an_identity_is_known_by_its_name_and_function() {
     assert_eq!(error.kind(), &TrainErrorKind::Checkpoint);
     assert!(error.text().starts_with("the checkpoint is of another function:"), "{error}");
     assert!(error.to_string().contains("function was "), "{error}");
+}
+
+/// The outputs of an odd task.
+type Returns = fn(&Features<'_>) -> Outputs;
+
+/// A task of a feature and a label, with outputs that do not fit.
+#[derive(Debug)]
+struct Odd {
+    feature: &'static str,
+    outputs: Returns,
+}
+
+impl Task for Odd {
+    fn name(&self) -> &str {
+        "odd"
+    }
+    fn features(&self) -> Vec<Feature> {
+        vec![Feature::compute(self.feature, [3]), Feature::exact("y", DType::F32, []).label()]
+    }
+    fn call(&self, _: &Scope, features: &Features<'_>, _: Mode) -> Outputs {
+        (self.outputs)(features)
+    }
+}
+
+/// The error of the odd task's program of this mode.
+fn refusal(feature: &'static str, outputs: Returns, mode: Mode) -> String {
+    let (task, tuning) = (Odd { feature, outputs }, Tuning::none());
+    let program = match mode {
+        Mode::Train => program::training(&task, Precision::F32, 4, &Objective::default()),
+        Mode::Evaluate => program::evaluation(&task, Precision::F32, 4, &tuning),
+        Mode::Predict => program::prediction(&task, Precision::F32, 4, &tuning),
+    };
+    program.unwrap_err().to_string()
+}
+
+#[test]
+fn outputs_that_do_not_fit_are_errors_of_the_task() {
+    const RETURN: &str = "return it from `Task::call` in this mode";
+    const REDUCE: &str = "cast it to f32, and take its mean or its sum";
+    const MAKE: &str = "make it with `Metric::mean_of_ratios` or `Metric::area`, from f32 or s32";
+    fn x(features: &Features<'_>) -> Tensor {
+        features.get("x")
+    }
+    fn mean(features: &Features<'_>) -> Tensor {
+        features.get("x").mean(&[0, 1])
+    }
+    let cases: [(Mode, Returns, &str, &str); 13] = [
+        (Mode::Train, |_| Outputs::new(), "odd gives no loss in Mode::Train", RETURN),
+        (Mode::Evaluate, |_| Outputs::new(), "odd gives neither a loss nor a metric in Mode::Evaluate", RETURN),
+        (Mode::Predict, |_| Outputs::new(), "odd gives no predictions in Mode::Predict", RETURN),
+        (Mode::Evaluate, |f| Outputs::new().loss(x(f)), "the loss is f32[4,3], expected f32[]", REDUCE),
+        (
+            Mode::Evaluate,
+            |f| Outputs::new().loss(Loss::Weighted { sum: x(f), weight: mean(f) }),
+            "the sum of the loss is f32[4,3], expected f32[]",
+            REDUCE,
+        ),
+        (
+            Mode::Evaluate,
+            |f| Outputs::new().loss(Loss::Weighted { sum: mean(f), weight: x(f) }),
+            "the weight of the loss is f32[4,3], expected f32[]",
+            REDUCE,
+        ),
+        (
+            Mode::Evaluate,
+            |f| Outputs::new().metric("m", Metric::ratio(&x(f), &mean(f))),
+            "the sum of metric m is f32[4,3], expected f32[] or s32[]",
+            REDUCE,
+        ),
+        (
+            Mode::Evaluate,
+            |f| Outputs::new().metric("m", Metric::ratio(&mean(f), &x(f))),
+            "the weight of metric m is f32[4,3], expected f32[] or s32[]",
+            REDUCE,
+        ),
+        (
+            Mode::Evaluate,
+            |f| Outputs::new().metric("m", Metric::area(&x(f), &x(f))),
+            "metric m is f32[4,3] over f32[4,3], which is nothing that Area is made of",
+            MAKE,
+        ),
+        (
+            Mode::Evaluate,
+            |f| Outputs::new().metric("m", Metric::mean(&x(f))).metric("m", Metric::mean(&x(f))),
+            "metric \"m\" has no name of its own",
+            "give each metric and scalar another name",
+        ),
+        (
+            Mode::Predict,
+            |f| Outputs::new().prediction("p", &x(f).sum(&[0])),
+            "prediction p is f32[3], expected [4, …], the batch first",
+            "give one row for each example",
+        ),
+        (
+            Mode::Predict,
+            |f| Outputs::new().prediction("p", &f.get("y")),
+            "y is a label, which is absent when predicting",
+            "return predictions before labels are read",
+        ),
+        (
+            Mode::Evaluate,
+            |f| Outputs::new().loss(f.get("z")),
+            "no feature `z`, expected one of x, y",
+            "name it in the task's `features`",
+        ),
+    ];
+    for (mode, outputs, message, help) in cases {
+        let error = refusal("x", outputs, mode);
+        assert!(error.lines().next().unwrap().ends_with(&format!(": {message}")), "{message}: {error}");
+        assert!(error.ends_with(&format!("help: {help}")), "{message}: {error}");
+    }
+    let error = refusal("weight", |f| Outputs::new().loss(f.get("weight").mean(&[0, 1])), Mode::Evaluate);
+    assert!(error.contains("a feature is called weight, which programs call an input of their own"), "{error}");
+    assert!(error.ends_with("help: give it another name"), "{error}");
 }

@@ -205,6 +205,16 @@ fn a_looped_run_goes_on_as_it_began_and_to_the_same_bits() {
 }
 
 #[test]
+fn a_text_that_counts_no_steps_is_refused() {
+    for text in ["0", "-1", "while", "while:0", "2147483648"] {
+        assert_eq!(
+            text.parse::<StepsPerCall>().unwrap_err().to_string(),
+            format!("{text:?} is not how many steps a call makes, expected a whole number from 1 up, or `while:N`")
+        );
+    }
+}
+
+#[test]
 fn calls_longer_than_an_epoch_are_refused() {
     let mut session = Session::new(client(), Spec { steps_per_call: looped(14), ..spec(Precision::Bf16) }).unwrap();
     let error =

@@ -453,6 +453,14 @@ mod tests {
         assert!(matches!(purpose(&["--bench"]), Purpose::Run));
     }
 
+    /// It is known by its type, and is no failure; only a log shows it.
+    #[test]
+    fn a_reader_that_has_gone_is_told_from_a_failure() {
+        let error: anyhow::Error = StdoutClosed.into();
+        assert!(error.is::<StdoutClosed>());
+        assert_eq!(error.to_string(), "standard output was closed");
+    }
+
     #[test]
     fn every_subcommand_has_help_and_examples() {
         for command in Cli::command().get_subcommands() {

@@ -135,7 +135,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         (Target::Cpu, n) => format!(" --device cpu:{n}"),
         _ => " --device tpu".to_string(),
     };
-    text += &format!("run it: bf16scope run {shown}{device} --inputs in.npz --outputs out.npz\n");
+    text += &format!("run it: `bf16scope run {shown}{device} --inputs in.npz --outputs out.npz`\n");
     context.print(&text)?;
     Ok(Status::Ok)
 }

@@ -60,11 +60,13 @@ pub(super) fn help(command: clap::Command) -> clap::Command {
     let width = screen(false).line.map_or(HELP, |width| width.min(HELP));
     let filled = |command: clap::Command| match command.get_after_help().map(ToString::to_string) {
         Some(text) => {
-            // Continuation lines of an example are indented further.
-            let hang = |line: &str| if line.starts_with("  ") && !line.starts_with("   ") { 4 } else { 0 };
-            let text = paragraphs(&text);
-            let lines = text.split('\n').map(|line| Screen::with_width(width).folded(line, hang(line)).into_owned());
-            command.after_help(lines.collect::<Vec<String>>().join("\n"))
+            let (text, screen) = (paragraphs(&text), Screen::with_width(width));
+            // Of an example, which is a command, and of an entry of a list the further lines are indented more.
+            let line = |line: &str| match line.starts_with("  ") && !line.starts_with("   ") {
+                true if line.starts_with("  bf16scope ") => screen.folded_command(line, 4).into_owned(),
+                is_entry => screen.folded(line, if is_entry { 4 } else { 0 }).into_owned(),
+            };
+            command.after_help(text.split('\n').map(line).collect::<Vec<String>>().join("\n"))
         }
         None => command,
     };

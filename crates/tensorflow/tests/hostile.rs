@@ -1,6 +1,7 @@
 //! Damaged and malicious graphs are refused with an error, without a panic, in bounded time and memory.
 
 mod fixtures;
+mod refused;
 mod run;
 
 use bf16scope_hlo::verify;

@@ -217,10 +217,31 @@ train:
         (4, "`add` in a branch or a loop, or of a layer before"),
         (5, "`Lambda`"),
         (6, "`units` of `Dense`, which is no literal"),
-        (6, "`Dense` without `units`"),
         (7, "`compile` but for its loss"),
     ];
     assert_eq!(left, expected);
+}
+
+/// A fault of a layer is one line, and so is a missing argument.
+#[test]
+fn a_fault_of_a_layer_is_listed_once() {
+    const LOSS: (u32, &str) = (3, "`compile` but for its loss");
+    let units = (2, "`units` of `Dense`, which is no literal");
+    let without = (2, "`Dense` without `units`");
+    for (layers, expected) in [
+        ("Dense(n, input_dim=8)", vec![units, LOSS]),
+        ("Dense(units=n, input_dim=8)", vec![units, LOSS]),
+        ("Dense(input_dim=8)", vec![without, LOSS]),
+        ("Dense(4, input_shape=(n,))", vec![(2, "`input_shape` of `Dense`"), LOSS]),
+        ("Input(shape=(n,)), Dense(4)", vec![(2, "`Input` but for a shape of numbers"), LOSS]),
+        ("Dense(4)", vec![LOSS, (2, "the shape of its input")]),
+        ("Input(shape=(8,)), Dropout(rate), Dense(4)", vec![(2, "`rate` of `Dropout`, which is no literal"), LOSS]),
+    ] {
+        let script = format!("import keras\nmodel = Sequential([{layers}])\nmodel.compile('sgd', 'mse')\n");
+        let model = read_script(&script).sequential.unwrap();
+        let left: Vec<(u32, &str)> = model.not_followed.iter().map(|(line, text)| (*line, text.as_str())).collect();
+        assert_eq!((model.experiment, left), (None, expected), "{layers}");
+    }
 }
 
 #[test]

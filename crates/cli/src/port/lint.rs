@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use super::super::{Context, Status};
+use super::super::{Context, Status, terminal};
 use super::Args;
 use bf16scope_files as files;
 use bf16scope_tensorflow as tensorflow;
@@ -20,7 +20,8 @@ pub(super) fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let bytes = files::read(path, MAX_SCRIPT).with_context(|| format!("cannot read {shown}"))?;
     // Bytes of another encoding occur only in comments and strings, which do not matter.
     let reading = tensorflow::read_script(&String::from_utf8_lossy(&bytes));
-    let header = format!("# Keras' Sequential of {shown}, by `bf16scope port`: read from the source, and not run.\n");
+    let named = terminal::visible(&shown.to_string()).into_owned();
+    let header = format!("# Keras' Sequential of {named}, by `bf16scope port`: read from the source, and not run.\n");
     let model = reading.sequential.as_ref();
     let experiment = model.and_then(|model| model.experiment.as_ref()).map(|text| header + text);
     let is_folder_without = args.output.is_some() && experiment.is_none();
@@ -60,6 +61,28 @@ pub(super) fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print_json(&report)?;
         return Ok(Status::Ok);
     }
+    let mut text = in_words(&reading, path);
+    match (written, &experiment) {
+        (Some(written), _) => drop(writeln!(text, "wrote {written}")),
+        (None, Some(experiment)) => {
+            // YAML is copied: no width folds it.
+            context.print(&text)?;
+            context.print_data(&format!("\n{experiment}\n"))?;
+            text.clear();
+        }
+        (None, None) => {}
+    }
+    let _ = writeln!(
+        text,
+        "Read from the source, and not run. Dtypes are in its graph: a run's .meta, or `python -m bf16scope.tf {shown}:model_fn`."
+    );
+    context.print(&text)?;
+    Ok(Status::Ok)
+}
+
+/// What was found in a script, and what was not read.
+fn in_words(reading: &tensorflow::ScriptReading, path: &Path) -> String {
+    let shown = path.display();
     let mut text = String::new();
     for finding in &reading.findings {
         let _ = writeln!(text, "{shown}:{}: {}: {}\n  help: {}", finding.line, finding.what, finding.why, finding.mend);
@@ -74,20 +97,10 @@ pub(super) fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let listed: Vec<String> = reading.not_read.iter().map(|(name, lines)| listed_lines(name, lines)).collect();
         let _ = writeln!(text, "Not read: {}.", listed.join(", "));
     }
-    for (line, left) in model.into_iter().flat_map(|model| &model.not_followed) {
+    for (line, left) in reading.sequential.iter().flat_map(|model| &model.not_followed) {
         let _ = writeln!(text, "{shown}:{line}: not followed in Keras' Sequential: {left}");
     }
-    match (written, &experiment) {
-        (Some(written), _) => drop(writeln!(text, "wrote {written}")),
-        (None, Some(experiment)) => drop(writeln!(text, "\n{experiment}")),
-        (None, None) => {}
-    }
-    let _ = writeln!(
-        text,
-        "Read from the source, and not run. Dtypes are in its graph: a run's .meta, or `python -m bf16scope.tf {shown}:model_fn`."
-    );
-    context.print(&text)?;
-    Ok(Status::Ok)
+    text
 }
 
 /// A construct and its first lines: `` `getattr` (lines 3, 9, 12 and 4 more) ``.

@@ -55,15 +55,25 @@ impl Screen {
     }
 
     /// Wraps long lines between words; continuation lines are indented by `hang` more columns than the line's
-    /// beginning. A word that is longer than the screen stays whole.
+    /// beginning. A word that is longer than the screen stays whole, and so does what is between backticks: it is
+    /// copied, and a terminal copies a line that it wraps itself as one.
     pub fn folded(self, text: &str, hang: usize) -> Cow<'_, str> {
+        self.folded_with(text, &PROSE, hang)
+    }
+
+    /// Wraps a long command for a shell, which reads on after a backslash: what is copied is the command.
+    pub fn folded_command(self, command: &str, hang: usize) -> Cow<'_, str> {
+        self.folded_with(command, &COMMAND, hang)
+    }
+
+    fn folded_with<'t>(self, text: &'t str, form: &Form, hang: usize) -> Cow<'t, str> {
         let Some(width) = self.line.filter(|width| text.lines().any(|line| line.width() > *width)) else {
             return Cow::Borrowed(text);
         };
         let mut out = String::with_capacity(text.len() + text.len() / 32);
         for line in text.split_inclusive('\n') {
             let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
-            fold(&mut out, line, width, hang);
+            fold(&mut out, line, form, (width, hang));
             out.push_str(end);
         }
         Cow::Owned(out)
@@ -88,7 +98,18 @@ fn ascii(character: char) -> Option<&'static str> {
     })
 }
 
-fn fold(out: &mut String, line: &str, width: usize, hang: usize) {
+/// How lines are wrapped.
+struct Form {
+    /// Marks in pairs, between which nothing is wrapped.
+    quotes: &'static [char],
+    /// Ends each line but the last.
+    end: &'static str,
+}
+
+const PROSE: Form = Form { quotes: &['`'], end: "" };
+const COMMAND: Form = Form { quotes: &['\'', '"', '`'], end: " \\" };
+
+fn fold(out: &mut String, line: &str, form: &Form, (width, hang): (usize, usize)) {
     if line.width() <= width {
         out.push_str(line);
         return;
@@ -96,12 +117,14 @@ fn fold(out: &mut String, line: &str, width: usize, hang: usize) {
     let indent = line.len() - line.trim_start_matches(' ').len();
     // An indent of more than half of the screen would leave no room.
     let hang = if indent + hang <= width / 2 { indent + hang } else { 0 };
+    let room = width - form.end.len();
     out.push_str(&line[..indent]);
     let mut at = indent;
-    for (place, word) in line[indent..].split(' ').enumerate() {
+    for (place, word) in words(&line[indent..], form.quotes).into_iter().enumerate() {
         let n_columns = word.width();
-        if place > 0 && at + 1 + n_columns > width && at > hang {
+        if place > 0 && at + 1 + n_columns > room && at > hang {
             out.truncate(out.trim_end_matches(' ').len());
+            out.push_str(form.end);
             out.push('\n');
             out.extend(std::iter::repeat_n(' ', hang));
             at = hang;
@@ -112,6 +135,26 @@ fn fold(out: &mut String, line: &str, width: usize, hang: usize) {
         out.push_str(word);
         at += n_columns;
     }
+}
+
+/// The parts of a line between spaces; a space between two of the same quotes parts nothing.
+fn words<'t>(line: &'t str, quotes: &[char]) -> Vec<&'t str> {
+    let (mut words, mut start, mut open) = (Vec::new(), 0, None);
+    for (at, character) in line.char_indices() {
+        match open {
+            Some(quote) if quote == character => open = None,
+            Some(_) => {}
+            None if character == ' ' => {
+                words.push(&line[start..at]);
+                start = at + 1;
+            }
+            // A single one, such as an apostrophe, opens nothing.
+            None if quotes.contains(&character) && line[at + 1..].contains(character) => open = Some(character),
+            None => {}
+        }
+    }
+    words.push(&line[start..]);
+    words
 }
 
 /// A name in at most `width` columns: the middle of a longer one is left out, and more of its end is kept than of its
@@ -188,6 +231,19 @@ mod tests {
         assert_eq!(screen.folded("日本語日本語 日本語日本語", 0), "日本語日本語\n日本語日本語");
         // Line ends are neither added nor lost.
         assert_eq!(screen.folded(&"ab ".repeat(20), 0).lines().count(), 3);
+    }
+
+    #[test]
+    fn commands_and_code_are_copied_whole() {
+        let screen = Screen::with_width(24);
+        let text = "next: `bf16scope eval mlp.yaml --seed 1`, or stop: it's a single ` that opens nothing";
+        let expected = "next:\n  `bf16scope eval mlp.yaml --seed 1`,\n  or stop: it's a single\n  ` that opens nothing";
+        assert_eq!(screen.folded(text, 2), expected);
+        let command = "  bf16scope audit step.pb --results 'loss, kernel' --top 3";
+        let expected =
+            "  bf16scope audit \\\n      step.pb \\\n      --results \\\n      'loss, kernel' \\\n      --top 3";
+        assert_eq!(screen.folded_command(command, 4), expected);
+        assert!(matches!(Screen::with_width(80).folded_command(command, 4), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -425,6 +425,11 @@ mod tests {
                 Some("write `dilation_rate: 2`"),
             ),
             (
+                ConfigProblem::UnknownKey { key: "<<".to_string(), valid: strings(&["a", "b"]) },
+                "unknown key `<<`, expected one of a, b",
+                Some("keys are not merged: write here each one that is meant"),
+            ),
+            (
                 ConfigProblem::Syntax("a tab".to_string()),
                 "not valid yaml: a tab",
                 Some("keys and values are `key: value`, and nesting is two spaces of indentation"),

@@ -290,6 +290,25 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_is_no_text_and_a_second_document() {
+        check(
+            "? [a, b]\n: 1\n",
+            expect![[r#"
+                model.yaml:1:3: found a list, expected a key, which is text
+                  1 | ? [a, b]
+                    |   ^"#]],
+        );
+        check(
+            "seed: 1\n---\nseed: 2\n",
+            expect![[r#"
+                model.yaml:2:1: not valid yaml: there is more than one document here
+                  2 | ---
+                    | ^^^
+                  help: keys and values are `key: value`, and nesting is two spaces of indentation"#]],
+        );
+    }
+
+    #[test]
     fn duplicate_key() {
         check(
             "seed: 1\nseed: 2\n",

@@ -101,6 +101,7 @@ mod tests {
         };
         let first = error(|_, loss| vec![loss.clone()], 1);
         assert!(first.contains("is not a variable of the graph"), "{first}");
+        assert!(first.ends_with("help: take them from `Graph::trainable_variables`"), "{first}");
         let first = error(|g, _| g.trainable_variables(), 1);
         assert!(first.contains("1 gradients for 4 variables, expected as many"), "{first}");
     }

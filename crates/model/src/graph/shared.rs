@@ -289,6 +289,22 @@ mod tests {
         for (error, here) in cases {
             assert!(error.contains(&format!("part/w is asked for as {here}, but was made as ")), "{error}");
         }
+        let whole = |second: &dyn Fn(&Scope)| {
+            let g = Graph::training("g");
+            g.bf16_scope(|s| {
+                s.shared("part", |s| s.variable("w", DType::BF16, [2, 3], Init::Zeros));
+                s.shared("part", second);
+            });
+            g.finish(&[]).unwrap_err().to_string()
+        };
+        let error = whole(&|s| drop(s.variable("w", DType::BF16, [2, 3], Init::Ones)));
+        let help =
+            "help: ask for what is shared in the same way each time; parts that learn apart have a `within` each";
+        assert!(error.ends_with(help), "{error}");
+        let error = whole(&|s| drop(s.variable("v", DType::BF16, [2, 3], Init::Zeros)));
+        let message = "part/v is not among the variables of the shared part, first built at ";
+        assert!(error.contains(message), "{error}");
+        assert!(error.ends_with("help: make it in the first part too, or outside of `shared`"), "{error}");
         let error = refusal(|s| drop(s.variable("v", DType::BF16, [2, 3], Init::Zeros)));
         assert!(error.contains("part/v is not among the variables of the shared part, first built"), "{error}");
     }

@@ -363,7 +363,10 @@ mod tests {
         let error = graph.finish(&[]).unwrap_err().to_string();
         assert!(
             error.contains("the variable w is bf16: an update smaller than half its ulp would be lost")
-                && error.contains("make the variable inside a low-precision scope"),
+                && error.ends_with(
+                    "help: keep an f32 master copy: make the variable inside a low-precision scope; or store variables as \
+                     bf16_stochastic or bf16_compensated"
+                ),
             "{error}"
         );
     }
@@ -376,6 +379,7 @@ mod tests {
         Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::BF16, &[2], 0.5))]);
         let error = graph.finish(&[]).unwrap_err().to_string();
         assert!(error.contains("the gradient of w is bf16, expected f32"), "{error}");
+        assert!(error.ends_with("help: cast the gradient before the update"), "{error}");
     }
 
     #[test]

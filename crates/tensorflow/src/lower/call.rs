@@ -193,6 +193,10 @@ impl<'g> Call<'_, 'g> {
 
     /// `n` elements from `start` along one axis.
     pub(crate) fn slice_axis(&self, x: InstrId, axis: i64, start: i64, n: i64) -> InstrId {
+        // The emitter has the error; there are no axes.
+        if x == POISON {
+            return x;
+        }
         let mut limits = self.dims(x);
         let mut starts = vec![0; limits.len()];
         (starts[axis as usize], limits[axis as usize]) = (start, start + n);

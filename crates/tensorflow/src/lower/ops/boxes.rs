@@ -71,8 +71,8 @@ impl Call<'_, '_> {
                 variance,
             ]
         };
-        if self.e().error().is_some() {
-            return Err(Problem::new("its boxes and scores do not fit"));
+        if let Some(error) = self.e().error() {
+            return Err(Problem { message: error.error.message, help: error.error.help });
         }
         let shapes: Vec<_> = state.iter().map(|id| self.e().shape(*id)).collect();
         let condition = self.lowering.inside("suppression_condition", &shapes, |this, elements| {

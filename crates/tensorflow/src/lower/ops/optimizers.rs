@@ -196,7 +196,7 @@ fn adam(c: &mut Call<'_, '_>) -> Outputs {
     let (variables, [var, m, v]) = c.slots::<3>()?;
     let scalars = (3..9).map(|number| c.array(number)).collect::<Result<Vec<_>, _>>()?;
     let [power1, power2, rate, beta1, beta2, _] = scalars[..] else {
-        return Err(Problem::new("it has too few inputs"));
+        unreachable!("six inputs were read");
     };
     let (wide1, epsilon) = (c.wide(6, var)?, c.wide(8, var)?);
     let grad = c.array(9)?;

@@ -90,6 +90,8 @@ struct Layer {
 struct Reading {
     layers: Vec<Layer>,
     input: Option<String>,
+    /// Whether it is listed why the shape of the input is not read.
+    is_input_listed: bool,
     /// The loss's word, and whether it takes logits.
     loss: Option<(&'static str, bool)>,
     has_compile: bool,
@@ -176,7 +178,10 @@ impl Reading {
             });
             match (shape, &arguments[..]) {
                 (Some(shape), [_]) => self.input = Some(shape),
-                _ => self.leave_out(line, format!("`{name}` but for a shape of numbers")),
+                _ => {
+                    self.is_input_listed = true;
+                    self.leave_out(line, format!("`{name}` but for a shape of numbers"));
+                }
             }
             return;
         }
@@ -184,15 +189,17 @@ impl Reading {
             return self.leave_out(line, format!("`{name}`"));
         };
         let mut layer = Layer { kind: word.kind, main: word.default.to_string(), options: Vec::new() };
+        let mut has_main = !word.default.is_empty();
         for (place, argument) in arguments.iter().enumerate() {
             let (key, value) = match argument {
                 [Token::Name(key), equals, value @ ..] if equals.is("=") => (key.as_str(), value),
                 value => (word.places.get(place).copied().unwrap_or("an argument"), &value[..]),
             };
+            has_main |= word.places.first() == Some(&key);
             self.argument(line, name, (word, key, value), &mut layer);
         }
-        if layer.main.is_empty() && !word.places.is_empty() {
-            self.leave_out(line, format!("`{name}` without `{}`", word.places[0]));
+        if let (false, Some(main)) = (has_main, word.places.first()) {
+            self.leave_out(line, format!("`{name}` without `{main}`"));
         }
         self.layers.push(layer);
     }
@@ -218,7 +225,10 @@ impl Reading {
             (key, None) if word.places.first() == Some(&key) || word.options.contains(&key) => {
                 self.leave_out(line, format!("`{key}` of `{name}`, which is no literal"));
             }
-            (key, _) => self.leave_out(line, format!("`{key}` of `{name}`")),
+            (key, _) => {
+                self.is_input_listed |= is_first && key.contains("input_");
+                self.leave_out(line, format!("`{key}` of `{name}`"));
+            }
         }
     }
 
@@ -240,7 +250,7 @@ impl Reading {
                 ""
             }
         };
-        if self.input.is_none() {
+        if self.input.is_none() && !self.is_input_listed {
             self.leave_out(line, "the shape of its input".to_string());
         }
         let input = self.input.clone().filter(|_| self.is_whole && !self.layers.is_empty())?;

@@ -447,6 +447,8 @@ fn test_examples_that_are_training_examples_are_told() {
         format!("{n_copies} of 30 {part} examples are among the training examples: accuracy on them says little")
     };
     assert_eq!(warnings(BESIDE, &rows(0..100), &rows(90..120)), [expected(10, "test")]);
+    let warning = warnings_of_copies(BESIDE, &rows(0..100), &rows(90..120)).concat();
+    assert!(warning.ends_with("help: leave them out of one of the two"), "{warning}");
     let twice: Vec<u32> = rows(0..100).into_iter().chain(rows(0..30)).collect();
     assert_eq!(warnings("{csv: a.csv, n_test: 30}", &twice, &[0]), [expected(30, "test")]);
     let both = "{csv: a.csv, n_test: 30, validation: {csv: b.csv}}";

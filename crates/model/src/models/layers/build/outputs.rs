@@ -41,9 +41,8 @@ impl Build<'_> {
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);
         }
-        let Some(loss) = self.total(&terms, sums, &penalties) else {
-            return Err(NodeError::new(Vec::new(), "there is no loss"));
-        };
+        // Wiring refuses a network without losses.
+        let loss = self.total(&terms, sums, &penalties).expect("a loss is a mean or a ratio");
         let reported = if terms.len() > 1 { self.reported(&terms) } else { Vec::new() };
         Ok(reported.into_iter().fold(outputs.loss(loss), |all, (name, value)| all.metric(&name, value)))
     }
