@@ -4,7 +4,7 @@
     python -m bf16scope.tf SCRIPT.py:model_fn --input input_fn --params batch_size=8 --mode both -o model.meta
 
 This RUNS the script, with the installed TensorFlow (2.15 and its `tf.compat.v1` were tried); it trains nothing. The graph is
-written as a Saver writes it, with the source line of each node. `tf.contrib`, which TensorFlow 2 does not have, is replaced by
+written as a Saver writes it, with the lines that made each node. `tf.contrib`, which TensorFlow 2 does not have, is replaced by
 stand-ins for the parts that TPU programs use; using any other part is an error that names it.
 """
 
@@ -17,6 +17,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import inspect
+import itertools
 import json
 import linecache
 import os
@@ -25,7 +26,9 @@ import sys
 import traceback
 import types
 
+# The attribute of a node with the lines that made it, and how many of them are kept.
 SOURCE = "_bf16scope_source"
+MAX_FRAMES = 16
 MODES = {"train": "train", "eval": "eval", "predict": "infer"}
 
 
@@ -351,15 +354,22 @@ OURS = os.path.abspath(__file__)
 START = os.getcwd()
 
 
+@functools.lru_cache(maxsize=None)
+def users_path(name):
+    """The path of a file of the user's code; empty for installed packages, Python's own files and this one."""
+    path = os.path.abspath(name)
+    installed = ("site-packages", "dist-packages", os.sep + "lib" + os.sep + "python")
+    return "" if path == OURS or name.startswith("<") or any(part in path for part in installed) else path
+
+
+def users_lines(frames):
+    """Files and lines in the user's code, in the order of frames."""
+    return ((users_path(frame.filename), frame.lineno) for frame in frames if users_path(frame.filename))
+
+
 def users_line(frames):
-    """The innermost file and line in the user's code: not in an installed package, and not in this file."""
-    for frame in frames:
-        name, line = (frame.filename, frame.lineno)
-        path = os.path.abspath(name)
-        if "site-packages" not in path and "dist-packages" not in path and path != OURS and not name.startswith("<"):
-            if os.sep + "lib" + os.sep + "python" not in path:
-                return path, line
-    return "", 0
+    """The innermost file and line in the user's code."""
+    return next(users_lines(frames), ("", 0))
 
 
 def shown_place(place):
@@ -543,21 +553,31 @@ def written(tf, graph, scopes):
     """A graph as a serialized MetaGraphDef, with the source lines of its nodes."""
     with graph.as_default():
         meta = tf.compat.v1.train.export_meta_graph(clear_devices=True)
-    add_places(graph, meta)
+    add_places(graph, meta.graph_def)
+    meta.meta_info_def.ClearField("stripped_op_list")
     report(meta, scopes)
     return meta.SerializeToString(deterministic=True)
 
 
-def add_places(graph, meta):
-    """Stores each node's source line in an attribute."""
-    for node in meta.graph_def.node:
+def add_places(graph, definition):
+    """Stores in an attribute of each node, of functions too, the lines in the user's code that made it, innermost first."""
+    add_places_of(graph, definition.node)
+    for function in definition.library.function:
+        inner = getattr(graph._get_function(function.signature.name), "graph", None)
+        if inner is not None:
+            add_places_of(inner, function.node_def)
+
+
+def add_places_of(graph, nodes):
+    """Stores them for the nodes of one graph."""
+    for node in nodes:
         try:
-            place = place_of(reversed(list(graph.get_operation_by_name(node.name).traceback)))
-        except (KeyError, AttributeError):
-            place = ""
-        if place:
-            node.attr[SOURCE].s = place.encode()
-    meta.meta_info_def.ClearField("stripped_op_list")
+            frames = reversed(list(graph.get_operation_by_name(node.name).traceback))
+        except (KeyError, AttributeError, TypeError):
+            continue
+        places = [shown_place(place).encode() for place in itertools.islice(users_lines(frames), MAX_FRAMES)]
+        if places:
+            node.attr[SOURCE].list.s.extend(places)
 
 
 def described(entered):
@@ -656,6 +676,7 @@ def trace_keras(tf, model, args):
             node.ClearField("attr")
             node.attr["dtype"].type = outer.dtype.as_datatype_enum
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(outer.numpy(), outer.dtype))
+    add_places(concrete.graph, definition)
     return definition.SerializeToString(deterministic=True)
 
 

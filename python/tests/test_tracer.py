@@ -126,6 +126,27 @@ def test_a_scope_ends_where_its_with_statement_does(tmp_path):
     assert scope.closed - scope.opened == 2
 
 
+def test_a_node_has_the_lines_that_led_to_it_innermost_first():
+    frame = lambda name, line: types.SimpleNamespace(filename=name, lineno=line)
+    stack = [frame("/home/me/train.py", 40), frame("/usr/lib/python3.11/contextlib.py", 3), frame("/home/me/model.py", 12)]
+    stack += [frame("/venv/site-packages/tensorflow/ops.py", 9), frame("<string>", 1), frame(tf.__file__, 7)]
+    assert list(tf.users_lines(reversed(stack))) == [("/home/me/model.py", 12), ("/home/me/train.py", 40)]
+    assert tf.users_line(reversed(stack)) == ("/home/me/model.py", 12) and tf.users_line(stack[-1:]) == ("", 0)
+
+    class Attributes(dict):
+        def __missing__(self, key):
+            self[key] = types.SimpleNamespace(list=types.SimpleNamespace(s=[]))
+            return self[key]
+
+    node = lambda name: types.SimpleNamespace(name=name, attr=Attributes())
+    operation = types.SimpleNamespace(traceback=stack)
+    graph = types.SimpleNamespace(get_operation_by_name=lambda name: {"y": operation}[name])
+    nodes = [node("y"), node("none")]
+    tf.add_places_of(graph, nodes)
+    places = [tf.shown_place(("/home/me/model.py", 12)).encode(), tf.shown_place(("/home/me/train.py", 40)).encode()]
+    assert nodes[0].attr[tf.SOURCE].list.s == places and nodes[1].attr == {}
+
+
 def test_scopes_are_shown_with_the_dtypes_that_layers_asked_for():
     def scope(opened, closed, **asked):
         names = {"bf16": "in bfloat16", "f32": "in float32", "none": "without a dtype"}

@@ -3,6 +3,8 @@
     python python/tests/traced.py target/debug/bf16scope
 """
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +12,10 @@ import tempfile
 
 import numpy as np
 
-TRACER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bf16scope", "tf.py")
+HERE = os.path.dirname(os.path.abspath(__file__))
+TRACER = os.path.join(HERE, "..", "bf16scope", "tf.py")
+# Each below `=== title | NAME OPTIONS | lint EXPECTED | graph EXPECTED`.
+SCRIPTS = os.path.join(HERE, "traced_scripts.txt")
 
 # As people wrote for TensorFlow 1: contrib, flags, a scope, an optimizer over cores.
 ESTIMATOR = '''import tensorflow as tf
@@ -242,6 +247,80 @@ def an_input_fn_gives_the_shapes_and_both_modes_are_written(program, folder):
     check(slip in shown and "image [None, 6, 6, 3]" in shown, shown)
 
 
+def shown_by(program, path):
+    """The JSON that `port` prints."""
+    done = subprocess.run([program, "port", path, "--json"], capture_output=True, text=True)
+    check(done.returncode in (0, 1), path, done.stderr)
+    return json.loads(done.stdout)
+
+
+def a_node_has_the_lines_that_led_to_it(program, folder):
+    graph, _ = trace(folder, ESTIMATOR.replace("x = tf.nn", "x = tf.Variable(tf.ones([4], tf.bfloat16)) * tf.nn"), "model_fn", *MODEL)
+    slip = shown_by(program, graph)["slips"][0]
+    check(slip["place"].endswith("script.py:11") and slip["callers"][0].endswith("script.py:16"), slip)
+    # Functions have lines too.
+    graph, _ = trace(folder, FUNCTION, "compute", "--features", "2x3,float32")
+    run([program, "emit", graph, "-o", os.path.join(folder, "step.txt")])
+    with open(os.path.join(folder, "step.txt")) as file:
+        text = file.read()
+    check(all(f"source_line={line}" in text for line in (5, 11)), text)
+
+
+def scripts():
+    """The scripts of traced_scripts.txt: number, title, name and options for the tracer, expected of lint and graph, text."""
+    with open(SCRIPTS) as file:
+        for at, part in enumerate(file.read().split("=== ")[1:]):
+            head, text = part.split("\n", 1)
+            title, command, *expected = head.split(" | ")
+            yield str(at), title, command.split(), expected, text
+
+
+def trace_all(folder):
+    """Traces the scripts, each in a child of this process, which imports TensorFlow once for all; the exit status."""
+    import tensorflow  # noqa: F401
+
+    spec = importlib.util.spec_from_file_location("tracer", TRACER)
+    tracer = sys.modules["tracer"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tracer)
+    for number, _, (name, *options), _, text in scripts():
+        place = os.path.join(folder, number)
+        os.mkdir(place)
+        script = os.path.join(place, "script.py")
+        with open(script, "w") as file:
+            file.write(text)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = tracer.main([f"{script}:{name}", *options, "-o", os.path.join(place, "graph.pb")])
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        if os.waitpid(child, 0)[1] != 0:
+            return 1
+    return 0
+
+
+def scripts_have_their_slips_at_their_lines(program, folder):
+    """Scripts in as many styles, half of them clean, through lint and tracer."""
+    run([sys.executable, os.path.abspath(__file__), "--trace", folder])
+    wrong, n_clean, n = [], 0, 0
+    listed = lambda pairs: "; ".join(f"{line} {what}" for line, what in pairs) or "clean"
+    for number, title, _, expected, _ in scripts():
+        place = os.path.join(folder, number)
+        findings = shown_by(program, os.path.join(place, "script.py"))["findings"]
+        slips = shown_by(program, os.path.join(place, "graph.pb"))["slips"]
+        lint = listed((one["line"], one["what"]) for one in findings if one["is_slip"])
+        graph = listed((one["place"].rsplit("script.py:")[-1], one["what"]) for one in slips)
+        shown = [f"lint {lint}", f"graph {graph}"]
+        n, n_clean = n + 1, n_clean + (shown == ["lint clean", "graph clean"])
+        if shown != expected:
+            wrong.append(f"{title}: {shown}, expected {expected}")
+    check(not wrong, "\n".join(wrong))
+    check((n, n_clean) == (20, 10), n, n_clean)
+
+
 def computed(program, folder, graph, arrays):
     """The first result of a graph on arrays by the names of its parameters."""
     inputs, outputs = os.path.join(folder, "in.npz"), os.path.join(folder, "out.npz")
@@ -254,7 +333,8 @@ def computed(program, folder, graph, arrays):
 CHECKS = [an_estimator_is_traced, a_loss_in_bf16_is_shown_at_its_line, gradients_that_are_summed_are_shown,
           what_nothing_stands_in_for_is_named, keras_computes_the_same, functions_compute_the_same,
           features_go_to_the_inputs_of_their_names, a_script_reads_its_own_command_line,
-          an_input_fn_gives_the_shapes_and_both_modes_are_written]
+          an_input_fn_gives_the_shapes_and_both_modes_are_written, a_node_has_the_lines_that_led_to_it,
+          scripts_have_their_slips_at_their_lines]
 
 
 def main(program):
@@ -271,4 +351,4 @@ def main(program):
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(trace_all(sys.argv[2]) if sys.argv[1] == "--trace" else main(*sys.argv[1:]))

@@ -181,6 +181,29 @@ fn a_slip_that_the_graph_shows_is_exit_code_1() {
     assert_eq!(slips[0]["certainty"], "shown by the graph");
 }
 
+/// The lines that led to a slip's, and the steps of the input pipeline, are in the JSON; the screen has one row for them.
+#[test]
+fn json_has_the_lines_that_led_to_a_place() {
+    let folder = Folder::new();
+    let lines = "attr { key: \"_bf16scope_source\" value { list { s: \"model.py:12\" s: \"train.py:40\" } } }";
+    let variable = "attr { key: \"dtype\" value { type: DT_BFLOAT16 } } attr { key: \"shape\" value { shape { } } }";
+    let plain = |name: &str, op: &str, inputs: &str| format!("node {{ name: {name:?} op: {op:?} {inputs} }}\n");
+    let graph = format!("node {{ name: \"w\" op: \"VariableV2\" {variable} {lines} }}\n")
+        + &plain("files", "TFRecordDataset", "")
+        + &plain("repeat", "RepeatDataset", "input: \"files\"")
+        + &plain("iterator", "IteratorV2", "")
+        + &plain("make", "MakeIterator", "input: \"repeat\" input: \"iterator\"");
+    std::fs::write(folder.path("g.pbtxt"), graph).unwrap();
+    let output = folder.run(&["port", "g.pbtxt", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    assert_eq!(report["slips"][0]["place"], "model.py:12");
+    assert_eq!(report["slips"][0]["callers"], serde_json::json!(["train.py:40"]));
+    assert_eq!(report["pipeline"][1]["text"], "repeat");
+    let screen = text(&folder.run(&["port", "g.pbtxt"]).stdout);
+    assert!(screen.contains("tfrecord → repeat"), "{screen}");
+    assert!(screen.contains("model.py:12 (w): a variable is bf16") && !screen.contains("train.py:40"), "{screen}");
+}
+
 #[test]
 fn a_script_is_read_and_not_run() {
     let folder = Folder::new();

@@ -21,7 +21,8 @@ use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_study::ModelSubject;
 use bf16scope_tensorflow::{
-    self as tensorflow, Choice, Graph, InputInfo, Lowered, NetworkPort, Note, Ported, TrainingPort, VariableCount,
+    self as tensorflow, Choice, Graph, InputInfo, Lowered, NetworkPort, Note, PipelineStep, Place, Ported,
+    TrainingPort, VariableCount,
 };
 use bf16scope_tpu::Target;
 use bf16scope_train::experiment::Experiment;
@@ -75,6 +76,9 @@ struct PortReport {
     tensorflow: String,
     n_nodes: usize,
     becomes: Vec<Becomes>,
+    /// The steps of the input pipeline, which `becomes` has in one row.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pipeline: Vec<StepRow>,
     differs: Vec<NoteRow>,
     missing: Vec<NoteRow>,
     slips: Vec<SlipRow>,
@@ -94,6 +98,18 @@ struct Becomes {
     text: String,
     node: String,
     place: String,
+    /// The lines that led to `place`, innermost first, as in the other rows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    callers: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct StepRow {
+    text: String,
+    node: String,
+    place: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    callers: Vec<String>,
 }
 
 impl Becomes {
@@ -107,6 +123,8 @@ impl Becomes {
 struct NoteRow {
     node: String,
     place: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    callers: Vec<String>,
     text: String,
     help: String,
 }
@@ -115,6 +133,8 @@ struct NoteRow {
 struct SlipRow {
     node: String,
     place: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    callers: Vec<String>,
     n_nodes: usize,
     what: &'static str,
     why: &'static str,
@@ -174,17 +194,24 @@ fn step_in_words(lowered: &Lowered) -> String {
 /// The row of a note. The step as HLO is a remedy only where the graph's step becomes HLO.
 fn row(note: Note, has_step: bool) -> NoteRow {
     const RUNS: &str = "the step runs as HLO all the same";
-    let Note { node, place, text, help, is_in_step } = note;
+    let Note { node, place, callers, text, help, is_in_step } = note;
     let help = match (help.is_empty(), is_in_step && has_step) {
         (_, false) => help,
         (true, true) => RUNS.to_string(),
         (false, true) => format!("{help}; {RUNS}"),
     };
-    NoteRow { node, place, text, help }
+    NoteRow { node, place, callers, text, help }
 }
 
 /// The sections of the experiment, each with where the graph has it.
-fn becomes(network: &NetworkPort, training: &TrainingPort, variables: &VariableCount) -> Vec<Becomes> {
+fn becomes(
+    pipeline: &[PipelineStep],
+    network: &NetworkPort,
+    training: &TrainingPort,
+    variables: &VariableCount,
+) -> Vec<Becomes> {
+    let input: Vec<&str> = pipeline.iter().map(|step| step.text.as_str()).collect();
+    let at_input = pipeline.first().map(|step| step.place.clone()).unwrap_or_default();
     let unmapped = match variables.unmapped.len() {
         0 => String::new(),
         n => format!(", {n} not"),
@@ -215,13 +242,15 @@ fn becomes(network: &NetworkPort, training: &TrainingPort, variables: &VariableC
         _ => network.metrics.join(", "),
     };
     let mesh = training.n_cores.filter(|n| *n > 1).map(|n| format!("mesh: {{data: {n}}}")).unwrap_or_default();
-    let at_loss = network.heads.first().map(|head| (head.node.clone(), head.place.clone())).unwrap_or_default();
-    let at = |key: &str| {
-        let place = training.places.get(key).cloned().unwrap_or_default();
-        (place.node, place.line)
+    let place = |head: &tensorflow::HeadLine| {
+        let (node, line, callers) = (head.node.clone(), head.place.clone(), head.callers.clone());
+        Place { node, line, callers }
     };
-    let nowhere = || (String::new(), String::new());
+    let at_loss = network.heads.first().map(place).unwrap_or_default();
+    let at = |key: &str| training.places.get(key).cloned().unwrap_or_default();
+    let nowhere = Place::default;
     let sections = [
+        ("input", input.join(" → "), at_input),
         ("network", layers, nowhere()),
         ("loss", loss, at_loss),
         ("smoothing", smoothing, nowhere()),
@@ -236,18 +265,23 @@ fn becomes(network: &NetworkPort, training: &TrainingPort, variables: &VariableC
         ("mesh", mesh, nowhere()),
     ];
     let sections = sections.into_iter().filter(|(_, text, _)| !text.is_empty());
-    sections.map(|(section, text, (node, place))| Becomes { section, text, node, place }).collect()
+    sections
+        .map(|(section, text, Place { node, line, callers })| Becomes { section, text, node, place: line, callers })
+        .collect()
 }
 
 fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortReport {
-    let Ported { network, training, differs, missing, slips, experiment, variables, .. } = ported;
-    let (becomes, names) = (becomes(&network, &training, &variables), network.names);
+    let Ported { network, training, pipeline, differs, missing, slips, experiment, variables, .. } = ported;
+    let (becomes, names) = (becomes(&pipeline, &network, &training, &variables), network.names);
+    let step_row =
+        |PipelineStep { text, place: Place { node, line, callers }, .. }| StepRow { text, node, place: line, callers };
     let rows = |notes: Vec<Note>| notes.into_iter().map(|note| row(note, has_step)).collect();
     let slips = slips.into_iter().map(|slip| SlipRow {
         what: slip.kind.what(),
         why: slip.kind.why(),
         node: slip.node,
         place: slip.place,
+        callers: slip.callers,
         n_nodes: slip.n_nodes,
         mend: slip.mend,
         certainty: "shown by the graph",
@@ -257,6 +291,7 @@ fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortRe
         tensorflow: graph.version.clone(),
         n_nodes: graph.body.nodes.len(),
         becomes,
+        pipeline: pipeline.into_iter().map(step_row).collect(),
         differs: rows(differs),
         missing: rows(missing),
         slips: slips.collect(),

@@ -174,7 +174,7 @@ pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<
     let shown = path.display();
     let kind = FileKind::of(bytes);
     if kind == FileKind::Unknown && GraphKind::detect(bytes).is_some() {
-        return of_graph(bytes, &shown.to_string(), converter);
+        return of_graph(bytes, path, converter);
     }
     if let Some(fetch) = &converter.fetch {
         return Err(StudyError::no_fetch(path, fetch));
@@ -215,8 +215,10 @@ pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<
 }
 
 /// The module of a TensorFlow graph; warns of parts that were left out.
-fn of_graph(bytes: &[u8], name: &str, converter: &Converter) -> Result<Module, StudyError> {
-    let graph = Graph::read(bytes, name)?;
+fn of_graph(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
+    let name = path.display().to_string();
+    let mut graph = Graph::read(bytes, &name)?;
+    graph.read_places(path);
     let size_of = |number: usize, dim: usize| {
         let placed = converter.sizes.placed(number, dim);
         placed.or_else(|| converter.sizes.named("batch").filter(|_| dim == 0))

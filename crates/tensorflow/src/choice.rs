@@ -14,9 +14,9 @@ pub type SizeOf<'a> = dyn Fn(usize, usize) -> Option<i64> + 'a;
 
 /// The part of a graph that becomes a module.
 pub struct Choice<'a> {
-    /// A signature's name, or the names of tensors and ops, separated by commas. `None` selects the signature
-    /// `serving_default` or the first one; without signatures the collection `train_op` and the losses; else all unread
-    /// tensors.
+    /// A signature's name, a TPU program's (`cluster`), or the names of tensors and ops, separated by commas. `None` selects
+    /// the signature `serving_default` or the first one; without signatures the collection `train_op` and the losses; else the
+    /// graph's TPU program; else all unread tensors.
     pub name: Option<String>,
     /// Sizes that the graph leaves open.
     pub size_of: &'a SizeOf<'a>,
@@ -46,6 +46,18 @@ impl Choice<'_> {
         let train = graph.collection("train_op");
         if !train.is_empty() {
             return Ok(training(graph, train));
+        }
+        let clusters: Vec<&str> = graph.clusters().into_iter().collect();
+        match clusters[..] {
+            [] => {}
+            [cluster] => return Ok(of_cluster(graph, cluster)),
+            [first, ..] => {
+                return Err(GraphError::NoProgram {
+                    file: graph.file.clone(),
+                    message: format!("it has {} TPU programs: {}", clusters.len(), clusters.join(", ")),
+                    help: format!("name the one that is meant, `--fetch {first}`"),
+                });
+            }
         }
         let results = sinks(graph);
         match results.is_empty() {
@@ -107,6 +119,9 @@ fn named(graph: &Graph, name: &str) -> Result<Targets, GraphError> {
     if let Some(signature) = graph.signatures.get(name) {
         return from_signature(graph, signature);
     }
+    if graph.body.find(name).is_none() && graph.clusters().contains(name) {
+        return Ok(of_cluster(graph, name));
+    }
     let mut targets = Targets::default();
     for name in name.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let Some(edge) = graph.body.edge(name) else {
@@ -158,6 +173,31 @@ fn training(graph: &Graph, train: &[String]) -> Targets {
         .map(|edge| (graph.body.nodes[edge.node].name.clone(), edge))
         .collect();
     Targets { results, effects, inputs: HashMap::new() }
+}
+
+/// A TPU program: the tensors that the host reads or that go to its outfeed, and the nodes that the host waits for.
+fn of_cluster(graph: &Graph, cluster: &str) -> Targets {
+    let nodes = &graph.body.nodes;
+    let is_inside: Vec<bool> = nodes.iter().map(|node| node.cluster() == cluster).collect();
+    let mut targets = Targets::default();
+    let mut seen = BTreeSet::new();
+    let mut waits = BTreeSet::new();
+    for (idx, node) in nodes.iter().enumerate() {
+        if is_inside[idx] && !node.op.starts_with("OutfeedEnqueue") {
+            continue;
+        }
+        for edge in node.inputs.iter().filter(|edge| is_inside[edge.node] && seen.insert(**edge)) {
+            let name = &nodes[edge.node].name;
+            let name = if edge.output == 0 { name.clone() } else { format!("{name}:{}", edge.output) };
+            targets.results.push((name, *edge));
+        }
+        if !is_inside[idx] {
+            let is_waited = |from: &&usize| is_inside[**from] && nodes[**from].op != "TPUReplicateMetadata";
+            waits.extend(node.controls.iter().filter(is_waited).copied());
+        }
+    }
+    targets.effects.extend(waits);
+    targets
 }
 
 /// Unread tensors.

@@ -1,13 +1,14 @@
 //! A TensorFlow graph: its nodes, its functions, and its file's signatures, collections and variables.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use prost::Message as _;
 
+use super::debug_info;
 use super::error::GraphError;
 use super::messages::{
-    CollectionDef, FunctionDef, GraphDef, MetaGraphDef, NodeDef, SavedModel, SignatureDef, VariableDef,
+    CollectionDef, FunctionDef, GraphDebugInfo, GraphDef, MetaGraphDef, NodeDef, SavedModel, SignatureDef, VariableDef,
 };
 use super::node::{Edge, Node};
 use super::outputs::index_of_output;
@@ -142,12 +143,47 @@ impl Graph {
     /// # Errors
     /// As [`Graph::read`]; a file that cannot be read.
     pub fn open(path: &Path) -> Result<Graph, GraphError> {
-        let in_folder = path.join("saved_model.pb");
-        let path = if in_folder.is_file() { &in_folder } else { path };
+        let in_folder = ["saved_model.pb", "saved_model.pbtxt"].map(|name| path.join(name));
+        let path = in_folder.iter().find(|file| file.is_file()).map_or(path, |file| file.as_path());
         let file = path.display().to_string();
         let bytes = bf16scope_files::read(path, MAX_FILE)
             .map_err(|error| GraphError::Unread { file: file.clone(), message: error.to_string() })?;
-        Graph::read(&bytes, &file)
+        let mut graph = Graph::read(&bytes, &file)?;
+        graph.read_places(path);
+        Ok(graph)
+    }
+
+    /// Reads the script's lines of a SavedModel's nodes from the file of debug information beside it, if it has one; the
+    /// SavedModel is the file `path`. Debug information that cannot be read is warned of.
+    pub fn read_places(&mut self, path: &Path) {
+        let is_saved_model =
+            path.file_name().is_some_and(|name| name == "saved_model.pb" || name == "saved_model.pbtxt");
+        let file = path.with_file_name(debug_info::FILE);
+        if !is_saved_model || !file.is_file() {
+            return;
+        }
+        let info = bf16scope_files::read(&file, MAX_FILE).map_err(|error| error.to_string());
+        match info.and_then(|bytes| debug_info::decode(&bytes).ok_or_else(|| "it is damaged".to_string())) {
+            Ok(info) => self.place_nodes(&info),
+            Err(message) => tracing::warn!("{}: {message}; the script's lines are not shown", file.display()),
+        }
+    }
+
+    /// Gives nodes the lines that debug information has of them. Lines that the graph records itself stay.
+    fn place_nodes(&mut self, info: &GraphDebugInfo) {
+        for (node, function, lines) in debug_info::places(info) {
+            let body = match function {
+                "" => Some(&mut self.body),
+                function => self.functions.get_mut(function).map(|function| &mut function.body),
+            };
+            let node = body.and_then(|body| {
+                let idx = body.find(node)?;
+                body.nodes.get_mut(idx)
+            });
+            if let Some(node) = node.filter(|node| node.frames.is_empty()) {
+                node.frames = lines;
+            }
+        }
     }
 
     fn from_meta(meta: MetaGraphDef, file: &str) -> Result<Graph, GraphError> {
@@ -176,6 +212,11 @@ impl Graph {
             variables,
             version: meta.meta_info_def.unwrap_or_default().tensorflow_version,
         })
+    }
+
+    /// The names of the TPU programs that `tpu.replicate` made in the graph.
+    pub(crate) fn clusters(&self) -> BTreeSet<&str> {
+        self.body.nodes.iter().map(Node::cluster).filter(|cluster| !cluster.is_empty()).collect()
     }
 
     /// The names in a collection; empty if the graph has no such collection.

@@ -55,11 +55,20 @@ pub(crate) fn is_host(op: &str) -> bool {
         "VariableV2",
         "TPUReplicateMetadata",
     ];
-    is_left_out(op)
-        || HOST.contains(&op)
-        || op.ends_with("Dataset")
-        || op.ends_with("DatasetV2")
-        || op.contains("Iterator")
+    is_left_out(op) || HOST.contains(&op) || dataset(op).is_some() || op.contains("Iterator") || is_infeed(op)
+}
+
+/// The name of a dataset's op, without its version: `Shuffle` of `ShuffleDatasetV3`.
+pub(crate) fn dataset(op: &str) -> Option<&str> {
+    let (name, version) = op.rsplit_once("Dataset")?;
+    let is_version = |text: &str| text.strip_prefix('V').is_some_and(|n| n.parse::<u8>().is_ok());
+    let name = name.strip_prefix("Experimental").or(name.strip_prefix("Legacy")).unwrap_or(name);
+    (version.is_empty() || is_version(version)).then_some(name)
+}
+
+/// Whether an op of the host hands batches to a TPU.
+fn is_infeed(op: &str) -> bool {
+    op.starts_with("InfeedEnqueue")
 }
 
 /// Whether an op gives the program its input.

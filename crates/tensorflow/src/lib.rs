@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod choice;
+mod debug_info;
 mod dtypes;
 mod error;
 mod graph;
@@ -48,6 +49,7 @@ pub use kind::GraphKind;
 pub use lower::{InputInfo, Lowered, ResultInfo, Roles, known_ops, lower};
 pub use node::{Edge, Node};
 pub use ported::{
-    HeadLine, LayerLine, NetworkPort, Note, Place, Ported, Slip, SlipKind, TrainingPort, VariableCount, port, slips,
+    HeadLine, LayerLine, NetworkPort, Note, PipelineStep, Place, Ported, Slip, SlipKind, TrainingPort, VariableCount,
+    port, slips,
 };
 pub use script::{Finding, ScriptReading, SequentialModel, read_script};

@@ -233,3 +233,30 @@ pub(crate) struct VariableDef {
     #[prost(bool, tag = "7")]
     pub trainable: bool,
 }
+
+/// The lines that made the nodes of a SavedModel's functions, in a file beside it.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GraphDebugInfo {
+    #[prost(string, repeated, tag = "1")]
+    pub files: Vec<String>,
+    #[prost(btree_map = "fixed64, message", tag = "4")]
+    pub frames_by_id: BTreeMap<u64, FileLine>,
+    #[prost(btree_map = "string, fixed64", tag = "5")]
+    pub name_to_trace_id: BTreeMap<String, u64>,
+    #[prost(btree_map = "fixed64, message", tag = "6")]
+    pub traces_by_id: BTreeMap<u64, StackTrace>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FileLine {
+    #[prost(int32, tag = "1")]
+    pub file_index: i32,
+    #[prost(int32, tag = "2")]
+    pub line: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StackTrace {
+    #[prost(fixed64, repeated, tag = "2")]
+    pub frame_id: Vec<u64>,
+}

@@ -1,6 +1,7 @@
 //! Nodes of a graph, and typed access to their attributes by name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::dtypes;
 use super::messages::{AttrKind, AttrValue, ListValue, NodeDef, TensorProto, TensorShape};
@@ -27,14 +28,32 @@ pub struct Node {
     /// Nodes that run before it.
     pub controls: Vec<usize>,
     pub(crate) attrs: BTreeMap<String, AttrValue>,
+    /// The lines of the script that made it, innermost first: `model.py:12`. Nodes of one line share them.
+    pub(crate) frames: Arc<[String]>,
 }
 
-/// The attribute by which a tracer says where a node was written: `model.py:12`.
-pub(crate) const SOURCE: &str = "_bf16scope_source";
+/// The attribute in which a tracer stores the lines that made a node, innermost first: a list, or the innermost one alone.
+const SOURCE: &str = "_bf16scope_source";
+
+/// The attribute that names the TPU program a node is in.
+const CLUSTER: &str = "_tpu_replicate";
 
 impl Node {
-    pub(crate) fn from_def(def: NodeDef) -> Node {
-        Node { name: def.name, op: def.op, inputs: Vec::new(), controls: Vec::new(), attrs: def.attr }
+    pub(crate) fn from_def(mut def: NodeDef) -> Node {
+        let frames = match def.attr.remove(SOURCE).and_then(|attr| attr.value) {
+            Some(AttrKind::S(line)) => vec![line],
+            Some(AttrKind::List(list)) => list.s,
+            _ => Vec::new(),
+        };
+        let frames = frames.into_iter().filter_map(|line| String::from_utf8(line).ok());
+        Node {
+            name: def.name,
+            op: def.op,
+            inputs: Vec::new(),
+            controls: Vec::new(),
+            attrs: def.attr,
+            frames: frames.filter(|line| !line.is_empty()).collect(),
+        }
     }
 
     pub(crate) fn kind(&self, name: &str) -> Option<&AttrKind> {
@@ -126,7 +145,17 @@ impl Node {
 
     /// The line of the script that made the node, if the graph records it: `model.py:12`.
     pub fn source(&self) -> Option<&str> {
-        Some(self.text(SOURCE)).filter(|source| !source.is_empty())
+        self.frames.first().map(String::as_str)
+    }
+
+    /// The lines that led to [`Node::source`], innermost first.
+    pub fn callers(&self) -> &[String] {
+        self.frames.get(1..).unwrap_or_default()
+    }
+
+    /// The name of the TPU program that the node is in; empty for a node of the host.
+    pub(crate) fn cluster(&self) -> &str {
+        self.text(CLUSTER)
     }
 
     /// The source in brackets, or nothing.

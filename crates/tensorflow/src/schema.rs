@@ -161,3 +161,20 @@ pub(crate) static SAVED_MODEL: Schema = schema::<m::SavedModel>(
     "SavedModel",
     &[field(1, "saved_model_schema_version", Varint), field(2, "meta_graphs", Message(&META_GRAPH))],
 );
+pub(crate) static DEBUG_INFO: Schema = schema::<m::GraphDebugInfo>(
+    "GraphDebugInfo",
+    &[
+        field(1, "files", Bytes),
+        field(4, "frames_by_id", Message(&FRAME_ENTRY)),
+        field(5, "name_to_trace_id", Message(&TRACE_ID_ENTRY)),
+        field(6, "traces_by_id", Message(&TRACE_ENTRY)),
+    ],
+);
+static FRAME_ENTRY: Schema =
+    schema::<u64>("frames_by_id", &[field(1, "key", Fixed64), field(2, "value", Message(&FILE_LINE))]);
+static FILE_LINE: Schema =
+    schema::<m::FileLine>("FileLineCol", &[field(1, "file_index", Varint), field(2, "line", Varint)]);
+map!(TRACE_ID_ENTRY, Fixed64);
+static TRACE_ENTRY: Schema =
+    schema::<u64>("traces_by_id", &[field(1, "key", Fixed64), field(2, "value", Message(&STACK_TRACE))]);
+static STACK_TRACE: Schema = schema::<m::StackTrace>("StackTrace", &[field(2, "frame_id", Fixed64)]);

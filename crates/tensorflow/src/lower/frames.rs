@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::graph::Body;
 use crate::index_map::{IndexMap, IndexSet};
+use crate::node::Edge;
 
 /// A loop.
 #[derive(Clone, Debug, Default)]
@@ -132,6 +133,25 @@ impl Frames {
         self.of_node.get(&node).is_some_and(|frame| self.opened.contains(frame))
     }
 
+    /// The value with which an exit leaves a loop that is lowered as a step: what the next trip would begin with. `None` for
+    /// other nodes.
+    pub(super) fn after_step(&self, body: &Body, exit: usize) -> Option<Edge> {
+        if !is_exit(&body.nodes[exit].op) || !self.is_opened(exit) {
+            return None;
+        }
+        // A gradient's identities may be between the switch and its exit.
+        let mut at = body.nodes[exit].inputs.first()?.node;
+        for _ in 0..8 {
+            if self.is_loop_switch(at) {
+                break;
+            }
+            at = body.nodes[at].inputs.first()?.node;
+        }
+        let merge = body.nodes[at].inputs.first().filter(|_| self.is_loop_switch(at))?.node;
+        let next = body.nodes[merge].inputs.iter().find(|edge| body.nodes[edge.node].op.ends_with("NextIteration"))?;
+        body.nodes[next.node].inputs.first().copied()
+    }
+
     /// Adds the nodes that a node depends on: its inputs; for a loop's exit everything that enters the loop.
     pub(super) fn before(&self, body: &Body, node: usize, all: &mut Vec<usize>) {
         let edges = |node: usize| {
@@ -141,6 +161,11 @@ impl Frames {
         let op = body.nodes[node].op.as_str();
         if self.fed.contains(&node) {
             // Its value is a parameter.
+        } else if let Some(edge) = self.after_step(body, node) {
+            all.push(edge.node);
+        } else if op == "TPUReplicatedInput" {
+            // The program is that of the first replica.
+            all.extend(edges(node).next());
         } else if is_exit(op) && !self.is_opened(node) {
             let frame = self.of_node.get(&node).map(|frame| &self.frames[*frame]);
             all.extend(frame.iter().flat_map(|frame| &frame.enters).flat_map(|enter| edges(*enter)));

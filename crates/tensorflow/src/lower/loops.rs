@@ -210,7 +210,8 @@ impl<'g> Lowering<'g> {
         }
         let node = &body.nodes[idx];
         if frames.is_opened(idx) {
-            let value = node.inputs.first().and_then(|edge| scope.values.get(edge)).cloned();
+            let edge = frames.after_step(body, idx).or(node.inputs.first().copied());
+            let value = edge.and_then(|edge| scope.values.get(&edge)).cloned();
             scope.values.insert(Edge { node: idx, output: 0 }, value.unwrap_or(Value::Nothing));
             scope.done.insert(idx);
             return Ok(());

@@ -65,6 +65,10 @@ pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> 
     let _span = tracing::info_span!("lower", n_nodes = graph.body.nodes.len()).entered();
     let mut frames = Frames::from_body(&graph.body);
     frames.fed = (0..graph.body.nodes.len()).filter(|idx| is_input(&graph.body.nodes[*idx].op)).collect();
+    // A loop with a batch of its own for each trip is lowered as a step.
+    let is_fed_once = |node: &usize| graph.body.nodes[*node].op.starts_with("Placeholder");
+    let per_trip: Vec<usize> = frames.fed.iter().copied().filter(|node| !is_fed_once(node)).collect();
+    per_trip.into_iter().for_each(|node| frames.open(node));
     let targets = choice.targets(graph)?;
     let nodes: Vec<usize> =
         targets.results.iter().map(|(_, edge)| edge.node).chain(targets.effects.iter().copied()).collect();

@@ -14,6 +14,7 @@ mod metrics;
 mod nearest;
 mod network;
 mod norms;
+mod pipeline;
 mod plain_adam;
 mod rate;
 mod region;
@@ -27,8 +28,10 @@ mod yaml;
 use std::collections::BTreeSet;
 
 use super::graph::Graph;
+use super::node::Node;
 
 pub use network::{HeadLine, LayerLine, NetworkPort};
+pub use pipeline::PipelineStep;
 pub use slips::{Slip, SlipKind, slips};
 pub use training::TrainingPort;
 
@@ -40,6 +43,8 @@ pub struct Ported {
     pub network: NetworkPort,
     /// How it is trained.
     pub training: TrainingPort,
+    /// The steps of its input pipeline, in order; empty if the graph has no datasets.
+    pub pipeline: Vec<PipelineStep>,
     /// Differences from the graph, each with a number and the key that removes it.
     pub differs: Vec<Note>,
     /// Parts of the graph that an experiment cannot express.
@@ -72,12 +77,18 @@ pub struct Place {
     pub node: String,
     /// The script's line that made it, if the graph records it.
     pub line: String,
+    /// The lines that led to this one, innermost first.
+    pub callers: Vec<String>,
 }
 
 impl Place {
     fn new(graph: &Graph, node: usize) -> Place {
-        let node = &graph.body.nodes[node];
-        Place { node: node.name.clone(), line: node.source().unwrap_or_default().to_string() }
+        Place::of_node(&graph.body.nodes[node])
+    }
+
+    fn of_node(node: &Node) -> Place {
+        let line = node.source().unwrap_or_default().to_string();
+        Place { node: node.name.clone(), line, callers: node.callers().to_vec() }
     }
 }
 
@@ -88,6 +99,8 @@ pub struct Note {
     pub node: String,
     /// The script's line that made the node, if the graph records it.
     pub place: String,
+    /// The lines that led to this one, innermost first.
+    pub callers: Vec<String>,
     /// The remark.
     pub text: String,
     /// The remedy; may be empty.
@@ -98,14 +111,8 @@ pub struct Note {
 
 impl Note {
     fn new(graph: &Graph, node: Option<usize>, text: impl Into<String>, help: impl Into<String>) -> Note {
-        let node = node.map(|node| &graph.body.nodes[node]);
-        Note {
-            node: node.map(|node| node.name.clone()).unwrap_or_default(),
-            place: node.and_then(|node| node.source()).unwrap_or_default().to_string(),
-            text: text.into(),
-            help: help.into(),
-            is_in_step: false,
-        }
+        let Place { node, line, callers } = node.map(|node| Place::new(graph, node)).unwrap_or_default();
+        Note { node, place: line, callers, text: text.into(), help: help.into(), is_in_step: false }
     }
 
     /// The same remark, on something that the step as HLO has.
@@ -118,9 +125,10 @@ impl Note {
 pub fn port(graph: &Graph) -> Ported {
     let slips = slips::slips(graph);
     let loss = region::loss(graph);
+    let mut notes = Notes::default();
+    let pipeline = pipeline::pipeline(graph, &mut notes);
     let served = if loss.is_none() { inline::served(graph) } else { None };
     let graph = served.as_ref().unwrap_or(graph);
-    let mut notes = Notes::default();
     let mut network = layers::network(graph, loss, &mut notes);
     network.metrics = metrics::metrics(graph, &network, &mut notes);
     let training = training::training(graph, loss, &network, &mut notes);
@@ -143,7 +151,7 @@ pub fn port(graph: &Graph) -> Ported {
     let has_words = !network.layers.is_empty();
     let (experiment, experiment_by_layer) = (has_words.then(|| written(true)), has_words.then(|| written(false)));
     let (differs, missing) = (notes.differs, notes.missing);
-    Ported { network, training, differs, missing, slips, experiment, experiment_by_layer, variables }
+    Ported { network, training, pipeline, differs, missing, slips, experiment, experiment_by_layer, variables }
 }
 
 /// Remarks that are collected while a graph is ported.

@@ -52,6 +52,8 @@ pub struct HeadLine {
     pub node: String,
     /// The script's line that made the node, if the graph records it.
     pub place: String,
+    /// The lines that led to this one, innermost first.
+    pub callers: Vec<String>,
 }
 
 /// A layer: its kind and options as in YAML.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::graph::Graph;
 use crate::host::is_host;
+use bf16scope_hlo::DType;
 
 /// Whether `tf.gradients` or an optimizer's update made a node, by its name.
 pub(super) fn is_backward(name: &str) -> bool {
@@ -87,6 +88,11 @@ pub(super) fn is_weighted(op: &str) -> bool {
             | "Conv2DBackpropInput"
             | "Conv3DBackpropInputV2"
     )
+}
+
+/// Whether a layer of the graph computes in bf16.
+pub(super) fn is_bf16_network(graph: &Graph) -> bool {
+    graph.body.nodes.iter().any(|node| is_weighted(&node.op) && node.dtype("T") == Some(DType::BF16))
 }
 
 /// The nodes between the last layers and the loss: ancestors of the loss that no layer depends on.

@@ -7,8 +7,8 @@
 
 use std::collections::HashSet;
 
-use super::region;
 use super::symbols::{Symbols, constant, is_variable};
+use super::{Place, region};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::DType;
@@ -23,6 +23,8 @@ pub struct Slip {
     pub node: String,
     /// The script's line that made the node, if the graph records it.
     pub place: String,
+    /// The lines that led to this one, innermost first.
+    pub callers: Vec<String>,
     /// The number of nodes that show it.
     pub n_nodes: usize,
     /// The corrected line, in words or TensorFlow.
@@ -135,11 +137,13 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
     let nodes = &graph.body.nodes;
     let loss = region::loss(graph);
     let behind = loss.map(|loss| region::behind_layers(graph, loss)).unwrap_or_default();
-    let is_bf16_network =
-        nodes.iter().any(|node| region::is_weighted(&node.op) && node.dtype("T") == Some(DType::BF16));
+    let is_bf16_network = region::is_bf16_network(graph);
+    // Beside a TPU program the host's casts are where they are meant to be.
+    let has_host = nodes.iter().any(|node| !node.cluster().is_empty());
     let is_tpu = is_bf16_network || nodes.iter().any(|node| node.op.starts_with("TPU") || node.op == "CrossReplicaSum");
     for (idx, node) in nodes.iter().enumerate() {
-        node_slips(&symbols, node, idx, &behind, is_bf16_network, &mut shown);
+        let is_on_device = !has_host || !node.cluster().is_empty();
+        node_slips(&symbols, node, idx, &behind, is_bf16_network && is_on_device, &mut shown);
         let is_half = node.dtype("T") == Some(DType::F16) && region::is_weighted(&node.op);
         if is_half && is_tpu {
             shown.push((SlipKind::Float16, idx));
@@ -158,9 +162,8 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
         match slips.last_mut() {
             Some(last) if last.kind == kind => last.n_nodes += 1,
             _ => {
-                let node = &nodes[idx];
-                let place = node.source().unwrap_or_default().to_string();
-                slips.push(Slip { kind, node: node.name.clone(), place, n_nodes: 1, mend: kind.mend() });
+                let Place { node, line, callers } = Place::new(graph, idx);
+                slips.push(Slip { kind, node, place: line, callers, n_nodes: 1, mend: kind.mend() });
             }
         }
     }
@@ -172,7 +175,7 @@ fn node_slips(
     node: &Node,
     idx: usize,
     behind: &HashSet<usize>,
-    is_bf16_network: bool,
+    is_in_bf16_network: bool,
     shown: &mut Vec<(SlipKind, usize)>,
 ) {
     let is_bf16 = |attribute: &str| node.dtype(attribute) == Some(DType::BF16);
@@ -218,7 +221,7 @@ fn node_slips(
                 )
             });
             // A graph that only predicts takes whatever dtype its caller has.
-            if from == Some(DType::F32) && is_input && is_bf16_network && !graph.collection("train_op").is_empty() {
+            if from == Some(DType::F32) && is_input && is_in_bf16_network && !graph.collection("train_op").is_empty() {
                 shown.push((SlipKind::CastOnDevice, idx));
             }
             let is_counter = source

@@ -123,9 +123,11 @@ impl<'g> Symbols<'g> {
                     Some(input) => edge = *input,
                     None => break,
                 },
-                ("Identity" | "Cast" | "StopGradient" | "Reshape" | "Enter" | "ReadVariableOp", Some(input)) => {
-                    edge = *input
-                }
+                (
+                    "Identity" | "Cast" | "StopGradient" | "Reshape" | "Enter" | "ReadVariableOp"
+                    | "TPUReplicatedInput",
+                    Some(input),
+                ) => edge = *input,
                 _ => break,
             }
         }

@@ -46,6 +46,7 @@ fn network(lines: &[&str]) -> NetworkPort {
         weight: 1.0,
         node: String::new(),
         place: String::new(),
+        callers: Vec::new(),
     });
     network
 }

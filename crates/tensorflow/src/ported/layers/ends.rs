@@ -26,6 +26,7 @@ impl Porting<'_, '_> {
                     weight: head.weight,
                     node: graph.body.nodes[head.node].name.clone(),
                     place: graph.body.nodes[head.node].source().unwrap_or_default().to_string(),
+                    callers: graph.body.nodes[head.node].callers().to_vec(),
                 }),
                 _ => {
                     let name = &graph.body.nodes[head.logits.node].name;

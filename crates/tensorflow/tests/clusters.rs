@@ -1,0 +1,230 @@
+//! Graphs of a host and its TPU: what is lowered of them, and what the host does with the input.
+
+mod fixtures;
+mod graphs;
+mod run;
+
+use bf16scope_hlo::Literal;
+use bf16scope_tensorflow::{Choice, Graph, Lowered, Ported, SlipKind, lower, port};
+use fixtures::unpacked;
+use graphs::{node, number, plain, read};
+use run::{f32s, run};
+
+/// A node with one more attribute.
+fn with(node: &str, key: &str, value: &str) -> String {
+    let open = node.trim_end().strip_suffix('}').expect("a node ends with a brace");
+    format!("{open}attr {{ key: {key:?} value {{ {value} }} }} }}\n")
+}
+
+/// Nodes in a TPU program, each on its line.
+fn inside(cluster: &str, nodes: &str) -> String {
+    nodes.lines().map(|node| with(node, "_tpu_replicate", &format!("s: {cluster:?}"))).collect()
+}
+
+fn lowered(text: &str, name: Option<&str>) -> Result<Lowered, String> {
+    let graph = Graph::read(text.as_bytes(), "g").unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let choice = Choice { name: name.map(str::to_string), size_of: &|_, _| None };
+    lower(&graph, &choice).map_err(|error| error.to_string())
+}
+
+fn results(text: &str, name: Option<&str>) -> Vec<String> {
+    let lowered = lowered(text, name).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    lowered.roles.results.into_iter().map(|result| result.name).collect()
+}
+
+/// As `tpu.replicate` makes it: an input for each of two replicas, `op` in the program, and what each of them gives.
+fn replicated(cluster: &str, op: &str) -> String {
+    let name = |part: &str| format!("{cluster}/{part}");
+    let input = |part: &str| node(&name(part), "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[2]));
+    let result = with(&plain(&name("output"), "TPUReplicatedOutput", &[&name("y")]), "num_replicas", "i: 2");
+    input("x0")
+        + &input("x1")
+        + &plain(&name("input"), "TPUReplicatedInput", &[&name("x0"), &name("x1")])
+        + &inside(
+            cluster,
+            &(node(&name("metadata"), "TPUReplicateMetadata", &[], &[], None)
+                + &plain(&name("replicated_input"), "Identity", &[&name("input")])
+                + &plain(&name("y"), op, &[&name("replicated_input")])),
+        )
+        + &node(&name("status"), "TPUCompilationResult", &[&format!("^{}", name("metadata"))], &[], None)
+        + &result
+        + &plain(&name("shard_0"), "Identity", &[&name("output")])
+        + &plain(&name("shard_1"), "Identity", &[&format!("{}:1", name("output"))])
+}
+
+/// The host's nodes: an iterator and the infeed, which are no results.
+fn host() -> String {
+    node("iterator", "IteratorV2", &[], &[], None)
+        + &node("next", "IteratorGetNext", &["iterator"], &[], None)
+        + &node("enqueue", "InfeedEnqueueTuple", &["next"], &[], None)
+        + &node("shuffled", "ShuffleDatasetV3", &["next"], &[], None)
+}
+
+#[test]
+fn a_tpu_program_is_what_is_lowered_of_its_graph() {
+    let graph = host() + &replicated("cluster", "Neg");
+    assert_eq!(results(&graph, None), ["cluster/y"]);
+    // The inputs are those of one replica.
+    let inputs = lowered(&graph, None).unwrap().roles.inputs;
+    assert_eq!(inputs.into_iter().map(|input| input.name).collect::<Vec<_>>(), ["cluster/x0"]);
+    // What goes to the outfeed is a result.
+    let outfeed = plain("cluster/abs", "Abs", &["cluster/y"])
+        + &node("cluster/outfeed", "OutfeedEnqueueTuple", &["cluster/abs"], &[], None);
+    assert_eq!(results(&(graph + &inside("cluster", &outfeed)), None), ["cluster/y", "cluster/abs"]);
+    // Without a TPU program it is what nothing reads, but for the host's.
+    let input = node("x", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[2]));
+    assert_eq!(results(&(host() + &input + &plain("y", "Neg", &["x"])), None), ["y"]);
+}
+
+#[test]
+fn one_of_several_tpu_programs_is_named() {
+    let graph = replicated("cluster", "Neg") + &replicated("cluster_1", "Exp");
+    assert_eq!(
+        lowered(&graph, None).unwrap_err(),
+        "g: it has 2 TPU programs: cluster, cluster_1\nhelp: name the one that is meant, `--fetch cluster`"
+    );
+    assert_eq!(results(&graph, Some("cluster_1")), ["cluster_1/y"]);
+}
+
+/// `while i < 3: total += infeed`, as `tpu.repeat` writes it: each trip has another batch, so one is lowered.
+#[test]
+fn a_loop_that_an_infeed_feeds_is_a_step() {
+    let feed = node("feed", "InfeedDequeue", &["^pivot"], &[("dtype", "DT_FLOAT")], Some(&[]));
+    let body = number("zero", 0.0)
+        + &number("one", 1.0)
+        + &number("three", 3.0)
+        + &plain("enter_i", "Enter", &["zero"])
+        + &plain("enter_total", "Enter", &["zero"])
+        + &plain("enter_one", "Enter", &["one"])
+        + &plain("enter_three", "Enter", &["three"])
+        + &plain("merge_i", "Merge", &["enter_i", "next_i"])
+        + &plain("merge_total", "Merge", &["enter_total", "next_total"])
+        + &plain("less", "Less", &["merge_i", "enter_three"])
+        + &plain("go_on", "LoopCond", &["less"])
+        + &plain("switch_i", "Switch", &["merge_i", "go_on"])
+        + &plain("switch_total", "Switch", &["merge_total", "go_on"])
+        + &plain("pivot", "Identity", &["switch_i:1"])
+        + &feed
+        + &plain("add_i", "Add", &["pivot", "enter_one"])
+        + &plain("add_total", "Add", &["switch_total:1", "feed"])
+        + &plain("next_i", "NextIteration", &["add_i"])
+        + &plain("next_total", "NextIteration", &["add_total"])
+        + &plain("exit", "Exit", &["switch_total"]);
+    let output = plain("output", "TPUReplicatedOutput", &["exit"]);
+    let lowered = lowered(&(inside("cluster", &body) + &output), None).unwrap();
+    assert_eq!(lowered.roles.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["feed"]);
+    let total = run(&lowered.module, &[Literal::scalar(5.0f32)]).unwrap();
+    assert_eq!(f32s(&total[0]), [5.0]);
+}
+
+fn whole(name: &str, value: i64) -> String {
+    format!(
+        "node {{ name: {name:?} op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_INT64 tensor_shape {{}} \
+         int64_val: {value} }} }} }} }}\n"
+    )
+}
+
+fn truth(name: &str, value: bool) -> String {
+    format!(
+        "node {{ name: {name:?} op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_BOOL tensor_shape {{}} \
+         bool_val: {value} }} }} }} }}\n"
+    )
+}
+
+/// A pipeline as TPUEstimator makes it, whose map casts to `dtype`, and a network in bf16 that it feeds.
+fn pipeline(dtype: &str) -> String {
+    let map = with(&node("map", "ParallelMapDatasetV2", &["shuffle", "n"], &[], None), "f", "func { name: \"parse\" }");
+    let get = node("get", "IteratorGetNext", &["iterator"], &[], None);
+    let get = with(&get, "output_types", &format!("list {{ type: {dtype} type: DT_INT32 }}"));
+    let shapes = "list { shape { dim { size: 8 } dim { size: 4 } } shape { dim { size: 8 } } }";
+    let cast = node("cast", "Cast", &["x"], &[("SrcT", "DT_UINT8"), ("DstT", dtype)], None);
+    let cast = with(&cast, "_bf16scope_source", "list { s: \"input.py:7\" s: \"train.py:40\" }");
+    whole("n", 100)
+        + &whole("size", 8)
+        + &truth("drop", true)
+        + &node("slices", "TensorSliceDataset", &["n"], &[], None)
+        + &node("shuffle", "ShuffleDatasetV3", &["slices", "n", "n", "n", "n"], &[], None)
+        + &map
+        + &node("batch", "BatchDatasetV2", &["map", "size", "drop"], &[], None)
+        + &node("options", "OptionsDataset", &["batch"], &[], None)
+        + &node("iterator", "IteratorV2", &[], &[], None)
+        + &node("make", "MakeIterator", &["options", "iterator"], &[], None)
+        + &with(&get, "output_shapes", shapes)
+        + &node("w", "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 3]))
+        + &node("y", "MatMul", &["get", "w"], &[("T", "DT_BFLOAT16")], None)
+        + &format!(
+            "library {{ function {{ signature {{ name: \"parse\" input_arg {{ name: \"x\" }} output_arg {{ name: \"y\" }} }} \
+             {} ret {{ key: \"y\" value: \"cast:y:0\" }} }} }}",
+            cast.replace("node {", "node_def {")
+        )
+}
+
+#[test]
+fn an_input_pipeline_is_shown_with_the_cast_of_its_map() {
+    let steps = |ported: &Ported| ported.pipeline.iter().map(|step| step.text.clone()).collect::<Vec<String>>();
+    let cast = read(&pipeline("DT_BFLOAT16"));
+    assert_eq!(steps(&cast), ["tensor slice", "shuffle 100", "map", "cast bf16", "batch 8, drop remainder"]);
+    let place = &cast.pipeline[3].place;
+    assert_eq!((place.node.as_str(), place.line.as_str()), ("cast", "input.py:7"));
+    assert_eq!(place.callers, ["train.py:40"]);
+    assert!(cast.differs.iter().all(|note| !note.text.contains("the host hands")), "{:?}", cast.differs);
+    // 8 · 4 elements of 4 bytes, without the labels.
+    let wide = read(&pipeline("DT_FLOAT"));
+    assert_eq!(steps(&wide), ["tensor slice", "shuffle 100", "map", "batch 8, drop remainder"]);
+    let note = wide.differs.iter().find(|note| note.text.contains("the host hands")).expect("the host does not cast");
+    assert_eq!(
+        note.text,
+        "the host hands f32 features to a network in bf16, 128 bytes a batch, and 64 as bf16; here the loader casts them on the host"
+    );
+    assert_eq!(note.node, "get");
+}
+
+/// A cast of what an iterator gives: on the host of a TPU program it is where it belongs, and else it is on the device.
+#[test]
+fn a_cast_on_the_host_of_a_tpu_is_no_slip() {
+    let graph = |network: &str| {
+        let nodes = pipeline("DT_FLOAT").replace("input: \"get\" input: \"w\"", "input: \"narrow\" input: \"w\"");
+        let cast = node("narrow", "Cast", &["get"], &[("SrcT", "DT_FLOAT"), ("DstT", "DT_BFLOAT16")], None);
+        let collection = "collection_def { key: \"train_op\" value { node_list { value: \"y\" } } }";
+        format!("graph_def {{ {nodes} {cast} {network} }} {collection}")
+    };
+    let kinds = |ported: &Ported| ported.slips.iter().map(|slip| slip.kind).collect::<Vec<_>>();
+    let alone = read(&graph(""));
+    assert_eq!(kinds(&alone), [SlipKind::CastOnDevice]);
+    let beside = read(&graph(&inside("cluster", &plain("z", "Relu", &["y"]))));
+    assert_eq!(kinds(&beside), []);
+    assert_eq!(beside.pipeline.last().unwrap().text, "cast bf16");
+}
+
+/// A graph that TensorFlow made: `tpu.replicate` on two replicas, a loop with an infeed, and a pipeline that casts.
+#[test]
+fn tensorflows_own_graph_of_a_tpu_is_lowered_as_a_step() {
+    let bytes = unpacked("tpu_cluster.meta");
+    let graph = Graph::read(&bytes, "tpu_cluster.meta").unwrap();
+    let lowered = lower(&graph, &Choice { name: None, size_of: &|_, _| None }).unwrap();
+    let inputs: Vec<String> = lowered.roles.inputs.iter().map(|input| input.shape.to_string()).collect();
+    assert_eq!(inputs, ["bf16[4,4]", "s32[4]"]);
+    let steps: Vec<String> = port(&graph).pipeline.into_iter().map(|step| step.text).collect();
+    assert_eq!(steps, ["tensor slice", "shuffle 20", "map", "cast bf16", "batch 8, drop remainder", "repeat"]);
+}
+
+/// A one-shot iterator has its datasets in a function.
+#[test]
+fn the_pipeline_of_a_one_shot_iterator_is_shown() {
+    let ported = port(&Graph::read(&unpacked("once.meta"), "once.meta").unwrap());
+    let steps: Vec<&str> = ported.pipeline.iter().map(|step| step.text.as_str()).collect();
+    assert_eq!(steps, ["tensor slice", "repeat", "map", "batch 8, drop remainder", "prefetch"]);
+    assert!(ported.differs.iter().any(|note| note.text.contains("128 bytes a batch, and 64 as bf16")), "{ported:?}");
+}
+
+/// A list of lines in the tracer's attribute: the innermost is shown, and the others are kept.
+#[test]
+fn a_slip_has_the_lines_that_led_to_it() {
+    let variable = node("w", "VariableV2", &[], &[("dtype", "DT_BFLOAT16")], Some(&[4]));
+    let list = "list { s: \"model.py:12\" s: \"train.py:40\" s: \"main.py:3\" }";
+    for (value, callers) in [(list, &["train.py:40", "main.py:3"][..]), ("s: \"model.py:12\"", &[])] {
+        let ported = read(&with(&variable, "_bf16scope_source", value));
+        assert_eq!(ported.slips[0].place, "model.py:12");
+        assert_eq!(ported.slips[0].callers, callers);
+    }
+}
