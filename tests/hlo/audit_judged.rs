@@ -92,6 +92,42 @@ fn later_updates_of_one_size_are_judged() {
     assert_eq!((judgement(0.0), judgement(0.4)), (Judgement::SignLike, Judgement::Judged));
 }
 
+/// A gradient that is zero in theory, alone and as a third of an array, with moments of a run in bf16. Nothing is donated.
+#[test]
+fn state_of_a_gradient_that_is_zero_in_theory_is_noise_without_donation_and_in_part() {
+    let module = parse(
+        "\n\nENTRY m {\n  w = f32[3] parameter(0)\n  x = f32[3,3] parameter(1)\n  others = f32[3] parameter(2)\n  \
+         m = f32[3] parameter(3)\n  v = f32[6] parameter(4)\n  p = f32[6] parameter(5)\n  \
+         zero = f32[3] dot(w, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n  decay = f32[] constant(0.9)\n  \
+         d = f32[3] broadcast(decay), dimensions={}\n  share = f32[] constant(0.1)\n  \
+         s = f32[3] broadcast(share), dimensions={}\n  kept = f32[3] multiply(m, d)\n  part = f32[3] multiply(zero, s)\n  \
+         moment = f32[3] add(kept, part)\n  g = f32[6] concatenate(zero, others), dimensions={0}\n  \
+         d6 = f32[6] broadcast(decay), dimensions={}\n  s6 = f32[6] broadcast(share), dimensions={}\n  \
+         square = f32[6] multiply(g, g)\n  kept6 = f32[6] multiply(v, d6)\n  part6 = f32[6] multiply(square, s6)\n  \
+         mean = f32[6] add(kept6, part6)\n  root = f32[6] sqrt(mean)\n  q = f32[6] divide(g, root)\n  \
+         rate = f32[] constant(0.001)\n  r = f32[6] broadcast(rate), dimensions={}\n  step = f32[6] multiply(q, r)\n  \
+         new = f32[6] subtract(p, step)\n  ROOT t = (f32[3], f32[6]) tuple(moment, new)\n}\n",
+    );
+    // Columns of `b + c`, `-b` and `-c`: their sum is 0, but not when each is rounded to bf16.
+    let [b, c]: [f32; 2] = [1.0 + 3.0 / 512.0, 1.0 + 1.0 / 512.0];
+    let x: Vec<f32> = [b + c, -b, -c].into_iter().flat_map(|x| [x, 3.0 * x, -5.0 * x]).collect();
+    let inputs = [
+        array(&[1.0; 3]),
+        Literal::from_elements([3, 3], &x),
+        array(&[0.1, -0.3, 0.2]),
+        array(&[1e-3, -2e-3, 1.5e-3]),
+        array(&[1e-8, 1e-8, 1e-8, 0.04, 0.04, 0.04]),
+        array(&[0.001, -0.001, 0.002, 0.002, -0.003, 0.001]),
+    ];
+    let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
+    let results = auditor.results(&allow(&["dot"])).unwrap();
+    let [moment, new] = &results[..] else { panic!("{results:#?}") };
+    assert!(moment.errors.unwrap().scaled > 0.1 && new.errors.unwrap().scaled > 0.5, "{results:#?}");
+    assert_eq!((moment.judgement, moment.judged), (Judgement::Noise, None), "{results:#?}");
+    assert_eq!((new.judgement, new.n_noise), (Judgement::Judged, 3), "{results:#?}");
+    assert!(new.judged.unwrap() < 1e-6, "{results:#?}");
+}
+
 #[test]
 fn results_are_chosen_by_every_name_that_they_have() {
     let module = parse(

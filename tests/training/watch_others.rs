@@ -8,6 +8,18 @@ const SEQUENCE: Plan = Plan { dims: &[6, 4], layers: "{lstm: 16, name: lstm}, {d
 const IMAGE: Plan = Plan { dims: &[6, 6, 1], layers: CNN, ..PLAN };
 const TEN_TANHS: &str = "{dense: 16, activation: tanh, name: t1, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 2, name: head}";
 
+/// Residual blocks that normalise after the sum, as the first transformers do.
+fn post_normed(n_blocks: usize) -> &'static str {
+    let block = |k: usize| {
+        let before = if k == 1 { "first".to_string() } else { format!("n{}", k - 1) };
+        format!(
+            "{{dense: 16, activation: gelu}}, {{dense: 16, name: b{k}}}, {{add: [{before}, b{k}]}}, {{layer_norm: , name: n{k}}}"
+        )
+    };
+    let blocks: Vec<String> = (1..=n_blocks).map(block).collect();
+    format!("{{dense: 16, name: first}}, {}, {{dense: 2, name: head}}", blocks.join(", ")).leak()
+}
+
 fn faults() -> Vec<Plan> {
     let fault = |name, fault, plan| Plan { name, fault: Some(fault), ..plan };
     vec![
@@ -76,9 +88,28 @@ fn faults() -> Vec<Plan> {
             },
         ),
         fault(
+            "a batch norm after a dead relu",
+            ("dead", "first"),
+            Plan {
+                layers: "{dense: 32, activation: relu, name: first, bias_initializer: {constant: -50}}, {dense: 32, name: mid, bias_initializer: {random_normal: 0.1}}, {batch_norm: , momentum: 0.9, name: norm}, {activation: relu}, {dense: 2, name: head}",
+                ..PLAN
+            },
+        ),
+        fault(
             "six tanhs of small kernels",
             ("vanishing", "t1"),
             Plan { layers: TEN_TANHS, train: "optimizer: sgd, learning_rate: 0.01", ..PLAN },
+        ),
+        fault(
+            "twelve blocks that normalise after, without a warm-up",
+            ("vanishing", "first"),
+            Plan {
+                layers: post_normed(12),
+                train: "optimizer: adam, learning_rate: 0.05",
+                precision: Precision::F32,
+                n_epochs: 6,
+                ..PLAN
+            },
         ),
         fault(
             "a hard sigmoid that is shut",
@@ -114,6 +145,16 @@ fn faults() -> Vec<Plan> {
             "a decay that is a term of the loss",
             ("weight_decay", ""),
             Plan { train: "optimizer: sgd, learning_rate: 0.5, weight_decay: {value: 1}", ..PLAN },
+        ),
+        fault(
+            "a decay of nine in a hundred, which leaves no kernel",
+            ("weight_decay", ""),
+            Plan {
+                layers: THREE,
+                train: "optimizer: sgd, learning_rate: 0.09, weight_decay: {value: 1}",
+                n_epochs: 8,
+                ..PLAN
+            },
         ),
         fault(
             "quantiles of millions under momentum",
@@ -172,6 +213,13 @@ fn healthy() -> Vec<Plan> {
             ..of_layers(
                 "ids looked up",
                 "{rescaling: 50.0, offset: 50.0}, {cast: int32}, {embedding: 101, output_dim: 8}, flatten, {dense: 2}",
+            )
+        },
+        Plan {
+            scale: [5000.0; 2],
+            ..of_layers(
+                "thousands that are looked up",
+                "{expression: \"abs(x)\", name: whole}, {cast: int32}, {embedding: 5121, output_dim: 8}, flatten, {dense: 2}",
             )
         },
         of_images(

@@ -15,7 +15,8 @@
 //!   `judge`);
 //! - a jump: a `select`, a sign or a rounding to whole numbers gives another number if its condition changes, however
 //!   small the change; the same for calls of a computation with one;
-//! - an optimizer's first, sign-like update, and the root in its denominator (see `judge`).
+//! - an optimizer's first, sign-like update, and the root in its denominator; and a later one of a gradient of which
+//!   some elements are noise (see `judge`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ const NOISE_FACTOR: f64 = 32768.0;
 /// Opcodes of discontinuous functions.
 const JUMPS: [&str; 7] = ["select", "compare", "sign", "floor", "ceil", "round-nearest-even", "round-nearest-afz"];
 
-/// Sets the grown error of each row. `updates` are names of an optimizer's first updates.
+/// Sets the grown error of each row. `updates` are names of an optimizer's updates that do not count.
 pub(super) fn measure(module: &Module, updates: &BTreeSet<String>, rows: &mut [AuditRow]) {
     let entry = module.entry();
     let scaled: BTreeMap<usize, f64> = rows.iter().map(|row| (row.position, row.errors.scaled.min(1.0))).collect();

@@ -5,7 +5,7 @@
 //! noise, and the error of the others. State that is elementwise in another array, as an optimizer's moments and
 //! variables are in a gradient, is noise where that array is: its *source* runs in f32 and in f64 too. Otherwise the
 //! state of a run in bf16, which contains the noise of earlier steps, would make a gradient that is zero in theory look
-//! significant. State is a result that aliases a parameter.
+//! significant. State is a result that aliases a parameter, or is elementwise in one of its size.
 //!
 //! The first update of Adam and similar optimizers is `g / |g|`: its size is the learning rate whatever the gradient,
 //! and its sign the gradient's. A tiny gradient whose sign is uncertain in bf16 then moves a weight by twice that,
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::noise::{Measured, Noise, decided, measure, noisy};
+use super::noise::{Measured, Noise, decided, has_noise, measure, noisy};
 use super::{AuditError, ResultRow, device, taps};
 use bf16scope_hlo::element::floats;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
@@ -78,7 +78,8 @@ pub(super) struct Judge {
     is_sign_like: Vec<bool>,
     /// For each array of the result, the elements whose source is noise.
     noisy: Vec<Option<Vec<bool>>>,
-    /// Names of an optimizer's first updates, and of the instructions from the root to the quotient.
+    /// Names of an optimizer's first updates, and of the instructions from the root to the quotient; and of updates of
+    /// gradients of which some elements are noise.
     updates: BTreeSet<String>,
 }
 
@@ -103,8 +104,9 @@ impl Judge {
             Err(why) => (Err(why), Vec::new()),
         };
         let exact_sources = updates.split_off(quotients.len().min(updates.len()));
+        let mut in_noise = Vec::new();
         if judge.exact.is_ok() && !sources.arrays.is_empty() {
-            judge.noisy = sources.noisy(client, module, inputs, &exact_sources)?;
+            (judge.noisy, in_noise) = sources.noisy(client, module, inputs, &exact_sources)?;
         }
         let is_update = |(id, values): &(&InstrId, Literal)| {
             let state = state_under_root(module, **id).into_iter();
@@ -114,7 +116,9 @@ impl Judge {
         let updates: BTreeSet<InstrId> = quotients.iter().zip(updates).filter(is_update).map(|(&id, _)| id).collect();
         let denominators = updates.iter().flat_map(|&id| module.entry().instr(id).operands.clone());
         let roots = denominators.flat_map(|id| root_path(module, id, FAR)).chain(updates.iter().copied());
-        judge.updates = roots.map(|id| module.entry().instr(id).name.clone()).collect();
+        let is_of_noise = |id: &InstrId| sources.is_any(&Behind::of_result(module, *id), &in_noise);
+        let of_noise = quotients.iter().copied().filter(is_of_noise);
+        judge.updates = roots.chain(of_noise).map(|id| module.entry().instr(id).name.clone()).collect();
         let moved = moved_by(module, updates);
         judge.is_sign_like = taps::result_makers(module).iter().map(|maker| moved.contains(maker.as_str())).collect();
         Ok(judge)
@@ -179,7 +183,7 @@ impl Judge {
         self.exact.as_ref().err().map(String::as_str)
     }
 
-    /// Names of an optimizer's first updates and of the roots in them.
+    /// Names of an optimizer's first updates and of the roots in them, and of updates of noise.
     pub(super) fn updates(&self) -> &BTreeSet<String> {
         &self.updates
     }
@@ -261,8 +265,8 @@ fn in_f64(
 struct Sources {
     /// The arrays, each once.
     arrays: Vec<InstrId>,
-    /// For each array of the result, the indices of its sources.
-    of_results: Vec<Vec<usize>>,
+    /// For each array of the result, the indices of its sources, and whether it divides them by themselves.
+    of_results: Vec<(Vec<usize>, bool)>,
 }
 
 impl Sources {
@@ -272,73 +276,97 @@ impl Sources {
         let by_name: BTreeMap<&str, InstrId> = entry.ids().map(|id| (entry.instr(id).name.as_str(), id)).collect();
         let mut sources = Sources { arrays: Vec::new(), of_results: Vec::new() };
         for (maker, is_state) in taps::result_makers(module).into_iter().zip(taps::is_state(module)) {
-            let maker = by_name.get(maker.as_str()).filter(|_| is_state);
-            let behind = maker.map_or(Vec::new(), |&id| behind(module, id));
-            let places = behind.into_iter().map(|id| {
+            let behind = by_name.get(maker.as_str()).map(|&id| Behind::of_result(module, id));
+            let behind = behind.filter(|behind| is_state || behind.is_of_parameter).unwrap_or_default();
+            let places = behind.arrays.into_iter().map(|id| {
                 sources.arrays.iter().position(|&other| other == id).unwrap_or_else(|| {
                     sources.arrays.push(id);
                     sources.arrays.len() - 1
                 })
             });
             let places = places.collect();
-            sources.of_results.push(places);
+            sources.of_results.push((places, behind.divides_by_itself));
         }
         sources
     }
 
-    /// Which elements of each result have a source that is noise.
+    /// Whether any of the sources behind an array is one of these.
+    fn is_any(&self, behind: &Behind, these: &[bool]) -> bool {
+        let place = |array: &InstrId| self.arrays.iter().position(|other| other == array);
+        behind.arrays.iter().filter_map(place).any(|place| these.get(place) == Some(&true))
+    }
+
+    /// Which elements of each result have a source that is noise, and which sources have such elements.
     fn noisy(
         &self,
         client: &Client,
         module: &Module,
         inputs: &[Literal],
         exact: &[Literal],
-    ) -> Result<Vec<Option<Vec<bool>>>, AuditError> {
+    ) -> Result<(Vec<Option<Vec<bool>>>, Vec<bool>), AuditError> {
         let program = taps::alone(module, &self.arrays);
         let inputs = device::upload(client, &program, inputs, false, &[])?;
         let outputs = device::run(client, &program, &device::buffers(&inputs))?;
         let mut of_sources = Vec::with_capacity(self.arrays.len());
+        let mut in_noise = Vec::with_capacity(self.arrays.len());
         for (exact, output) in exact.iter().zip(&outputs) {
             let both = values_of(exact).zip(values_of(&device::fetch(output)?));
-            of_sources.push(both.and_then(|(exact, x)| noisy(&exact, &x)));
+            let both = both.as_ref();
+            in_noise.push(both.is_some_and(|(exact, x)| has_noise(exact, x)));
+            of_sources.push([false, true].map(|by_itself| both.and_then(|(exact, x)| noisy(exact, x, by_itself))));
         }
-        let any = |places: &Vec<usize>| {
-            let masks = places.iter().filter_map(|&place| of_sources.get(place)?.clone());
+        let any = |(places, by_itself): &(Vec<usize>, bool)| {
+            let masks = places.iter().filter_map(|&place| of_sources.get(place)?[usize::from(*by_itself)].clone());
             masks.reduce(|one, other| one.iter().zip(&other).map(|(one, other)| *one || *other).collect())
         };
-        Ok(self.of_results.iter().map(any).collect())
+        Ok((self.of_results.iter().map(any).collect(), in_noise))
     }
 }
 
 /// The most instructions between a gradient and a variable: LAMB with clipping and decay has forty.
 const LONGEST_UPDATE: usize = 256;
 
-/// The arrays of floats of the same size in which this one is elementwise; not itself.
-fn behind(module: &Module, id: InstrId) -> Vec<InstrId> {
-    let entry = module.entry();
-    let dims = entry.instr(id).shape.dims();
-    let (mut pending, mut seen, mut ends) = (vec![id], BTreeSet::from([id]), BTreeSet::new());
-    while let Some(next) = pending.pop() {
-        let instr = entry.instr(next);
-        let is_array = instr.shape.as_array().is_some_and(|array| taps::is_floating(array.dtype));
-        if !is_array || instr.shape.dims() != dims || matches!(instr.op, Op::Parameter { .. } | Op::Constant(_)) {
-            continue;
-        }
-        match instr.op {
-            Op::Unary(_) | Op::Binary(_) | Op::Clamp | Op::Convert | Op::Select => {
-                if seen.len() < LONGEST_UPDATE {
-                    pending.extend(instr.operands.iter().filter(|&&operand| seen.insert(operand)));
+/// The arrays of floats of a result's size in which it is elementwise.
+#[derive(Default)]
+struct Behind {
+    /// Not the result itself, and no parameters.
+    arrays: Vec<InstrId>,
+    /// Whether a parameter is one, too, as the state before is of the state after.
+    is_of_parameter: bool,
+    /// Whether a root or a sign is between, as in an update that has the learning rate's size whatever the gradient.
+    divides_by_itself: bool,
+}
+
+impl Behind {
+    fn of_result(module: &Module, id: InstrId) -> Behind {
+        let entry = module.entry();
+        let dims = entry.instr(id).shape.dims();
+        let (mut pending, mut seen, mut ends) = (vec![id], BTreeSet::from([id]), BTreeSet::new());
+        let (mut is_of_parameter, mut divides_by_itself) = (false, false);
+        while let Some(next) = pending.pop() {
+            let instr = entry.instr(next);
+            let is_array = instr.shape.as_array().is_some_and(|array| taps::is_floating(array.dtype));
+            if !is_array || instr.shape.dims() != dims {
+                continue;
+            }
+            divides_by_itself |= matches!(instr.op, Op::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Sign));
+            match instr.op {
+                Op::Parameter { .. } => is_of_parameter = true,
+                // A broadcast scalar is not such an array.
+                Op::Constant(_) | Op::Broadcast { .. } => {}
+                Op::Unary(_) | Op::Binary(_) | Op::Clamp | Op::Convert | Op::Select => {
+                    if seen.len() < LONGEST_UPDATE {
+                        pending.extend(instr.operands.iter().filter(|&&operand| seen.insert(operand)));
+                    }
+                }
+                _ => {
+                    ends.insert(next);
                 }
             }
-            // A broadcast scalar is not such an array.
-            Op::Broadcast { .. } => {}
-            _ => {
-                ends.insert(next);
-            }
         }
+        ends.remove(&id);
+        Behind { arrays: ends.into_iter().collect(), is_of_parameter, divides_by_itself }
     }
-    ends.remove(&id);
-    ends.into_iter().collect()
 }
 
 /// Quotients by a square root, or by a square root plus a constant; and products with a reciprocal of these.

@@ -79,18 +79,30 @@ pub(super) fn measure(exact: &[f64], x: &[f64], y: &[f64], noisy: Option<&[bool]
     Measured { error, n_noise, f32_error }
 }
 
-/// Which elements of an array are noise; `None` if no element is. An array of zeros in f32 and in f64 is all noise,
-/// because an error of it has no scale.
-pub(super) fn noisy(exact: &[f64], x: &[f64]) -> Option<Vec<bool>> {
+/// Which elements of an array are noise; `None` if no element is. For what divides an element `by_itself`, as an
+/// optimizer does, the array's scale does not count, and a zero has none: of a bias of queries, keys and values in one
+/// array, the keys' third is noise. An array of zeros in f32 and in f64 is all noise, because an error of it has no
+/// scale.
+pub(super) fn noisy(exact: &[f64], x: &[f64], by_itself: bool) -> Option<Vec<bool>> {
     let (scale, size) = (largest(exact), largest(x));
-    let mut noisy: Vec<bool> =
-        exact.iter().zip(x).map(|(r, x)| r.is_finite() && x.is_finite() && (x - r).abs() > NOISE * scale).collect();
+    let is_beyond = |r: f64, distance: f64| match by_itself {
+        true => distance > NOISE * r.abs() || r == 0.0,
+        false => distance > NOISE * scale,
+    };
+    let is_noise = |r: f64, x: f64| r.is_finite() && x.is_finite() && is_beyond(r, (x - r).abs());
+    let mut noisy: Vec<bool> = exact.iter().zip(x).map(|(&r, &x)| is_noise(r, x)).collect();
     let is_any_known = noisy.iter().zip(x).any(|(is_noise, x)| !is_noise && x.abs() > NOISE * size);
     let is_any_noise = noisy.contains(&true) || (scale == 0.0 && size == 0.0 && !x.is_empty());
     if is_any_noise && !is_any_known {
         noisy.fill(true);
     }
     is_any_noise.then_some(noisy)
+}
+
+/// Whether an element is noise by its own size. Zeros in f32 and in f64 are none: rows that a lookup does not touch.
+pub(super) fn has_noise(exact: &[f64], x: &[f64]) -> bool {
+    let is_noise = |(r, x): (&f64, &f64)| r.is_finite() && x.is_finite() && (x - r).abs() > NOISE * r.abs();
+    exact.iter().zip(x).any(is_noise)
 }
 
 /// For integers and predicates: the number of elements that differ between f32 and lowered where f64 agrees with f32,
@@ -154,13 +166,22 @@ mod tests {
 
     #[test]
     fn what_is_computed_of_noise_is_noise() {
-        let noise = noisy(&[1e-18, 1e-19], &[0.0, 1e-9]).unwrap();
+        let noise = noisy(&[1e-18, 1e-19], &[0.0, 1e-9], false).unwrap();
         assert_eq!(noise, [true, true]);
         let moment = measure(&[0.9, 0.45], &[0.9, 0.45], &[1.0, 0.5], Some(&noise));
         assert_eq!((moment.error, moment.n_noise), (Err(Noise::All), 2));
-        assert_eq!(noisy(&[1.0, 2.0], &[1.0, 2.0]), None);
+        assert_eq!(noisy(&[1.0, 2.0], &[1.0, 2.0], true), None);
+        // A third of an array that is zero in theory, and a variable that it moved by as much as the others.
+        let [gradient, in_f32] = [[0.25, 1e-19, -0.5], [0.25, 1e-9, -0.5]];
+        assert_eq!(noisy(&gradient, &in_f32, false), None);
+        let third = noisy(&gradient, &in_f32, true).unwrap();
+        assert_eq!(third, [false, true, false]);
+        assert_eq!(noisy(&[0.25, 0.0, -0.5], &[0.25, 0.0, -0.5], true), Some(third.clone()));
+        assert!(has_noise(&gradient, &in_f32) && !has_noise(&[0.25, 0.0], &[0.25, 0.0]));
+        let variable = measure(&[0.9, 0.002, 0.45], &[0.9, 0.002, 0.45], &[0.9, -0.001, 0.45], Some(&third));
+        assert_eq!((variable.error, variable.n_noise), (Ok(0.0), 1));
         // Exact zeros, as of a softmax over one position; a variable that did not move is still right.
-        let zeros = noisy(&[0.0, 0.0], &[0.0, 0.0]).unwrap();
+        let zeros = noisy(&[0.0, 0.0], &[0.0, 0.0], false).unwrap();
         assert_eq!(measure(&[0.9, 0.5], &[0.9, 0.5], &[0.901, 0.499], Some(&zeros)).error, Err(Noise::All));
         // An element that is noise and equal in both says nothing about the rest.
         assert_eq!(measure(&[1.0, 0.0], &[1.0, 0.01], &[1.0, 9.0], Some(&[true, true])).error, Err(Noise::All));

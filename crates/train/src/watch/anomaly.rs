@@ -118,10 +118,10 @@ pub const RULES: [Rule; 25] = [
     Rule {
         name: "label_scale",
         why: "labels have an rms of 64 or more, and the loss or its gradients are infinite, or the loss grows fourfold between two \
-              looks, and the loss's derivative by the result is a sixteenth of the labels or more, as that of squares is: that of \
-              absolute errors is 1, and that of percentages less. Or 32 steps after the first look the loss has not halved, and \
-              the head's updates are so small that 2^20 more like them, times what layers after the head multiply by, do not make \
-              a label",
+              looks, to errors of 1.5 times the labels, and the loss's derivative by the result is a sixteenth of the labels or \
+              more, as that of squares is: that of absolute errors is 1, and that of percentages less. Or 32 steps after the first \
+              look the loss has not halved, and the head's updates are so small that 2^20 more like them, times what layers after \
+              the head multiply by, do not make a label",
         remedy: "train on labels divided by their standard deviation (in the data, for `scale` is for features), or use `{huber: , \
                  delta: 1}` or `mean_absolute_error` and `clip: {kind: global_norm, value: 1}`",
         explains: &["exploding", "not_finite"],
@@ -129,9 +129,11 @@ pub const RULES: [Rule; 25] = [
     },
     Rule {
         name: "weight_decay",
-        why: "weight decay takes a tenth or more of every variable in a step: what a step learns is half gone after seven",
+        why: "weight decay takes a tenth or more of every variable in a step: what a step learns is half gone after seven. Or no \
+              kernel of 16 or more numbers has a 32nd left of its largest number at the first look: gradients make some smaller, \
+              and others larger",
         remedy: "lower `weight_decay`, which is multiplied by the learning rate: 1e-4 to 0.1 are usual",
-        explains: &["dead", "vanishing", "zero_kernel"],
+        explains: &["dead", "vanishing", "zero_kernel", "stalled", "flushed", "epsilon", "small_rate"],
         judge: updates::weight_decay,
     },
     Rule {
@@ -190,8 +192,9 @@ pub const RULES: [Rule; 25] = [
     },
     Rule {
         name: "norm_of_one",
-        why: "a norm takes numbers, gives nothing but its offset and passes 2^-14 of its cotangent on, or less: it normalises over \
-              one number, as a batch norm of dense features does at a batch of 1",
+        why: "a norm takes numbers, gives nothing but its offset and passes 2^-14 of its cotangent on, or less, by the rms of what it \
+              takes: it normalises over one number, as a batch norm of dense features does at a batch of 1. Or over equal ones, \
+              if a layer before it gives only zeros, which is the cause then",
         remedy: "`batch: 32`, a `layer_norm` in its place, or, over replicas, `batch_norm: {across: 8}` of `mesh`",
         explains: BY_ZEROS,
         judge: gradients::norm_of_one,
@@ -297,7 +300,8 @@ pub const RULES: [Rule; 25] = [
     Rule {
         name: "stalled",
         why: "at two looks in a row more than half of a variable's elements that have a gradient are stored as they \
-              were: the update is below half an ulp of what is stored. Stochastic rounding keeps the mean, and is not judged",
+              were: the update is below half an ulp of what is stored. Stochastic rounding keeps the mean, and is not judged, nor \
+              are updates at a learning rate that rises by a third or falls by a quarter between the looks",
         remedy: "store variables as f32 (`variables: f32`), bf16_compensated or bf16_stochastic, or raise the learning rate",
         explains: &[],
         judge: updates::stalled,

@@ -132,6 +132,11 @@ impl Look<'_> {
         variables.iter().any(is_of_norm) && !self.has_kernel(scope)
     }
 
+    /// Whether a layer looks rows up by its input, which are indices: their size says nothing.
+    pub(super) fn is_lookup(&self, scope: &str) -> bool {
+        self.variables(scope).iter().any(|(name, _)| *name == "embeddings")
+    }
+
     /// Whether all of a layer's kernels are 0.
     pub(super) fn is_zero_kernel(&self, scope: &str) -> bool {
         let variables = self.variables(scope);

@@ -7,6 +7,30 @@ use crate::watch::row::{Quantity, Role, WatchRecord, WatchRow};
 const DIVIDED: &str =
     "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate";
 
+const IN_DATA: &str = "they are in the data: replace what is missing there (of a column of a table `missing: mean`), or leave \
+                       these examples out";
+const IN_F16: &str = "they are in the data, or are numbers beyond 65,504, where f16 ends: replace what is missing, or scale the \
+                      feature (`data: {scale: 1e-3}`)";
+const FIRST_LAYER: &str = "no update came before: give it and the layers before it smaller initial values (`kernel_initializer: \
+                           glorot_uniform`), or compute it in f32 (`dtype: float32`)";
+const FIRST_LOSS: &str = "no update came before: look at labels that this loss does not take, and at what it takes the logarithm \
+                          or the root of";
+const FIRST_BACKWARD: &str = "no update came before: the gradient of a root at 0 is infinite, that of `sqrt(v + 1e-6)` is not; and \
+                              large ones leave f16's range (`loss_scale: dynamic`)";
+
+/// The remedy for what is in the data, or in the first step: no learning rate makes either.
+fn before_any_update(look: &Look<'_>, row: &WatchRow) -> Option<&'static str> {
+    match (row.role, row.quantity) {
+        (Some(Role::Input), _) if row.dtype == "f16" => Some(IN_F16),
+        (Some(Role::Input | Role::Label), _) => Some(IN_DATA),
+        _ if look.now.step > 1 => None,
+        (Some(Role::Loss), _) => Some(FIRST_LOSS),
+        (_, Quantity::Activation) => Some(FIRST_LAYER),
+        (_, Quantity::Cotangent | Quantity::Gradient) => Some(FIRST_BACKWARD),
+        (_, Quantity::Update) => None,
+    }
+}
+
 pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
     let Some((number, row)) = look.now.first_harmful() else { return Vec::new() };
     // Variables that a step before made so go through the forward pass.
@@ -24,7 +48,10 @@ pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
     vec![match (row.quantity, weighted_loss(look)) {
         (Quantity::Update, _) => not_finite.with_remedy(DIVIDED),
         (_, Some(remedy)) => not_finite.with_remedy(remedy),
-        (_, None) => not_finite,
+        (_, None) => match before_any_update(look, row) {
+            Some(remedy) => not_finite.with_remedy(remedy),
+            None => not_finite,
+        },
     }]
 }
 

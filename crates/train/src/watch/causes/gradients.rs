@@ -91,19 +91,42 @@ pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
     layer.map(|(number, _)| Found::new(number, what)).into_iter().collect()
 }
 
+/// Whether a layer before this one gives only zeros, or multiplies by them: what is made of that is the same for all
+/// examples.
+fn is_after_zeros(look: &Look<'_>, number: usize) -> bool {
+    let before = sources(look, number);
+    let is_zero = |row: &WatchRow| {
+        matches!(row.role, None | Some(Role::Activated)) && (row.is_zero() || look.is_zero_kernel(&row.layer))
+    };
+    look.layers().any(|(source, row)| source != number && before.contains(&source) && is_zero(row))
+}
+
+/// The share of its cotangent that a norm would pass on if what it takes had an rms of 1: it divides by the deviation.
+fn passed_of_unit(look: &Look<'_>, block: &Block<'_>) -> f64 {
+    let taken = look.taken(block.number, block.row);
+    block.share * f64::from(taken.iter().map(|(_, taken)| taken.rms).fold(1.0, f32::max))
+}
+
 pub(in crate::watch) fn norm_of_one(look: &Look<'_>) -> Vec<Found> {
     let blocks = blocks(look);
-    let is_one = |row: &WatchRow| look.is_norm(&row.layer) && !look.is_zero_kernel(&row.layer);
+    let is_one = |number: usize, row: &WatchRow| {
+        look.is_norm(&row.layer) && !look.is_zero_kernel(&row.layer) && !is_after_zeros(look, number)
+    };
     // A bias that is still 0 contributes nothing, and a ReLU after it passes nothing on either.
     let is_shut = |(number, row): &(usize, &WatchRow)| {
         let was_zero = look.before(row).is_some_and(WatchRow::is_zero);
         let takes_numbers = look.taken(*number, row).iter().any(|(_, taken)| !taken.is_zero());
-        look.has_moved() && row.role.is_none() && row.is_zero() && was_zero && takes_numbers && is_one(row)
+        look.has_moved() && row.role.is_none() && row.is_zero() && was_zero && takes_numbers && is_one(*number, row)
     };
     if let Some((number, row)) = look.layers().find(is_shut) {
         return vec![Found::new(number, format!("all {} numbers are 0: it normalises one number", row.n))];
     }
-    let block = blocks.iter().find(|block| is_one(block.row) && !is_layer_scale(look, block.number, block.row));
+    let is_shut = |block: &&Block<'_>| {
+        is_one(block.number, block.row)
+            && !is_layer_scale(look, block.number, block.row)
+            && passed_of_unit(look, block) <= PASSED
+    };
+    let block = blocks.iter().find(is_shut);
     let what = |block: &Block<'_>| {
         format!("it passes {} of its cotangent on: it normalises one number", of_cotangent(block.share))
     };

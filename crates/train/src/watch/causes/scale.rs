@@ -54,7 +54,7 @@ pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
             match look.variables(&row.layer).is_empty() {
                 true if is_off(row) => drop(handed.insert(number)),
                 true => {}
-                false if look.is_norm(&row.layer) => {}
+                false if look.is_norm(&row.layer) || look.is_lookup(&row.layer) => {}
                 false => {
                     let what = format!(
                         "the rms of this feature is {:.3e} and its largest number {:.3e}, and {} multiplies it by its kernel as \
@@ -147,6 +147,7 @@ pub(in crate::watch) fn label_scale(look: &Look<'_>) -> Vec<Found> {
     let is_finite = look.now.loss().is_some() && look.are_gradients_finite();
     let has_grown = look.now.loss().zip(look.before.and_then(|before| before.loss()));
     let has_grown = has_grown.is_some_and(|(now, before)| now >= 4.0 * before && before > 0.0);
+    let has_grown = has_grown && is_beyond(look, row);
     if (!is_finite || has_grown) && grows_with(look, row) {
         let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
         return vec![Found::new(number, format!("the rms of this label is {:.3e}, and the loss is {loss}", row.rms))];
@@ -162,6 +163,15 @@ fn grows_with(look: &Look<'_>, label: &WatchRow) -> bool {
     let before = look.before.map(Look::alone);
     let derivative = derivative(look).or_else(|| derivative(before.as_ref()?));
     derivative.is_none_or(|derivative| derivative >= SHARE * label.rms)
+}
+
+/// Whether errors are larger than the labels, as those of a network that diverges are. The loss of a batch with labels
+/// far from the others is large, too, but the errors of a network that always gives 0 are the labels. Of squares the
+/// error is twice the loss by its derivative, whatever multiplies both. Where no derivative is known, it is assumed.
+fn is_beyond(look: &Look<'_>, label: &WatchRow) -> bool {
+    const LARGER: f32 = 1.5;
+    let error = look.now.loss().zip(derivative(look)).map(|(loss, derivative)| 2.0 * loss / derivative);
+    error.is_none_or(|error| !error.is_finite() || error >= LARGER * label.rms)
 }
 
 /// The rms of the derivatives of single errors by the network's result, if they are finite; a loss is a mean of errors.
@@ -307,6 +317,13 @@ pub(super) fn weighted_loss(look: &Look<'_>) -> Option<String> {
     })
 }
 
+/// Whether a value is made of features alone, without variables: its size is theirs, and may be that of indices.
+fn is_of_features(look: &Look<'_>, number: usize, row: &WatchRow) -> bool {
+    let taken = look.taken(number, row);
+    let is_made_so = || taken.iter().all(|(number, taken)| is_of_features(look, *number, taken));
+    row.role == Some(Role::Input) || look.variables(&row.layer).is_empty() && !taken.is_empty() && is_made_so()
+}
+
 const GROWN: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`): it was small at the look \
                      before. If that does not help, look at this layer's initial values (`kernel_initializer: glorot_uniform`)";
 
@@ -350,7 +367,7 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
                 format!("the rms is {:.3e}, that of {}, which it takes, {:.3e}", row.rms, taken.name(), taken.rms);
             return Some(remedied(what));
         }
-        (median > 0.0 && row.rms >= LARGE * median * label)
+        (median > 0.0 && row.rms >= LARGE * median * label && !is_of_features(look, number, row))
             .then(|| remedied(format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)))
     };
     let exploded = look.layers().chain(look.rows(Quantity::Gradient)).find_map(judged);

@@ -1,5 +1,7 @@
 //! Rules on records made by hand: of sizes, derivatives and updates that a run would need data of its own for.
 
+mod ordinary;
+
 use crate::watch::row::Quantity::{Activation, Cotangent, Gradient, Update};
 use crate::watch::row::{Bins, Function, Quantity, Role, WatchRecord, WatchRow};
 use crate::watch::{Anomaly, anomalies, anomalies_of_last, note_columns};
@@ -186,24 +188,6 @@ fn the_last_look_is_compared_with_the_first() {
     let exploding = [of_hidden(1, 0.4), of_hidden(21, 430.0)];
     assert_eq!(rules(&anomalies_of_last(&exploding, BTreeSet::new())), ["exploding"]);
     assert_eq!(anomalies_of_last(&exploding, causes), []);
-}
-
-/// A loss that grows fourfold, with this derivative of each example.
-fn growing(derivative: f32) -> [WatchRecord; 2] {
-    [(81, 40.0), (101, 196.0)].map(|(step, loss)| {
-        let mut record = of_prices(step, loss, 1.0);
-        let cotangent = record.rows.iter_mut().find(|row| row.quantity == Cotangent).unwrap();
-        (cotangent.rms, cotangent.max) = (derivative / 32.0, derivative / 32.0);
-        record
-    })
-}
-
-#[test]
-fn a_loss_whose_derivative_does_not_grow_with_the_labels_bears_them() {
-    // Percentages, absolute errors, squares.
-    assert_eq!(anomalies(&growing(100.0 / 3e5)), []);
-    assert_eq!(anomalies(&growing(1.0)), []);
-    assert_eq!(rules(&anomalies(&growing(6e5))), ["label_scale"]);
 }
 
 /// A sigmoid that takes an rms of 80, made of `x` by a kernel and biases.

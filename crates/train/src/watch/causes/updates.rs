@@ -71,12 +71,42 @@ const MOST_DECAY: f64 = 0.1;
 
 pub(in crate::watch) fn weight_decay(look: &Look<'_>) -> Vec<Found> {
     let decay = look.now.decay;
+    if decay < MOST_DECAY {
+        return decayed(look).into_iter().collect();
+    }
     let largest = look.rows(Quantity::Update).max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms));
-    let found_in = largest.filter(|_| decay >= MOST_DECAY);
-    found_in
+    largest
         .map(|(number, _)| Found::new(number, format!("each step takes {} of it away", percent(decay))))
         .into_iter()
         .collect()
+}
+
+/// The share of its largest number at the first look that a kernel keeps, if nothing takes it away.
+const KEPT: f32 = 1.0 / 32.0;
+
+/// The kernel that a decay has left most of, where it has left none of them a 32nd of what it was: gradients make some
+/// kernels smaller, and others larger. FTRL's first update forgets initial values, and is not judged.
+fn decayed(look: &Look<'_>) -> Option<Found> {
+    let first = look.first.filter(|_| look.now.optimizer != "ftrl")?;
+    let is_kernel = |row: &WatchRow| {
+        let name = row.layer.rsplit('/').next().unwrap_or(&row.layer);
+        row.n >= 16 && !["bias", "beta", "gamma", "scale"].contains(&name)
+    };
+    let kernels = look.rows(Quantity::Update).filter(|(_, row)| is_kernel(row));
+    let sizes = kernels.map(|(number, row)| {
+        let same = |other: &&WatchRow| (&other.layer, other.quantity) == (&row.layer, row.quantity);
+        let at_first = first.rows.iter().find(same)?.stored.filter(|size| *size > 0.0)?;
+        Some((number, at_first, row.stored?))
+    });
+    let sizes: Vec<(usize, f32, f32)> = sizes.collect::<Option<_>>()?;
+    let (number, at_first, size) = sizes.into_iter().max_by(|a, b| (a.2 / a.1).total_cmp(&(b.2 / b.1)))?;
+    let message = || {
+        format!(
+            "its largest number was {at_first:.1e} at step {} and is {size:.1e}, and no kernel has kept more of what it was",
+            first.step
+        )
+    };
+    (size <= KEPT * at_first).then(|| Found::new(number, message()))
 }
 
 /// The least share of a variable by which only an update that is hundreds of times too large moves it.
@@ -217,13 +247,20 @@ pub(in crate::watch) fn small_rate(look: &Look<'_>) -> Vec<Found> {
     small.into_iter().collect()
 }
 
+/// Whether the learning rate rises by a third or falls by a quarter between the looks: a warm-up begins with updates that
+/// are too small, and a schedule that goes down to 0 ends with them.
+fn is_changing(look: &Look<'_>) -> bool {
+    let (now, before) = (look.now.learning_rate, look.before.map_or(0.0, |before| before.learning_rate));
+    now <= 0.75 * before || before <= 0.75 * now
+}
+
 const LOST_IN_F32: &str = "raise the learning rate, or the norm that gradients are clipped to";
 
 pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
     if !look.has_moved() || look.now.learning_rate <= 0.0 || look.now.variables == "bf16_stochastic" {
         return Vec::new();
     }
-    if !look.are_gradients_finite() {
+    if !look.are_gradients_finite() || is_changing(look) {
         return Vec::new();
     }
     let share = |row: &WatchRow, gradient: &WatchRow| {

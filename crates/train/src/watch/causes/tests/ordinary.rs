@@ -1,0 +1,144 @@
+//! Ordinary mistakes, and healthy runs that look like another rule's: norms after zeros, indices, data with NaNs,
+//! decays, ends of schedules, labels of which few are large.
+
+use super::*;
+
+/// A layer `first`, which is dead or not, a layer of this rms, and a norm that passes a share of its cotangent on.
+fn of_norm(step: u64, is_dead: bool, taken: f32, passed: f32) -> WatchRecord {
+    let or_zeros = |row: WatchRow| match is_dead {
+        true => WatchRow { rms: 0.0, max: 0.0, zero: 1.0, ..row },
+        false => row,
+    };
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        or_zeros(row("first", Activation, None, 1.0, &[0])),
+        row("mid", Activation, None, taken, &[1]),
+        or_zeros(row("norm", Activation, None, 1.0, &[2])),
+        row("loss", Activation, Some(Role::Loss), 1.0, &[3]),
+        row("norm", Cotangent, None, 1.0, &[]),
+        row("mid", Cotangent, None, passed, &[]),
+        row("first", Cotangent, None, passed, &[]),
+    ];
+    let variables = ["first/kernel", "mid/kernel", "norm/gamma"];
+    rows.extend(variables.into_iter().flat_map(|name| variable(name, 0.5)));
+    record(step, rows)
+}
+
+#[test]
+fn a_norm_is_not_to_blame_for_what_it_takes() {
+    let named = |is_dead: bool, taken: f32, passed: f32| -> Vec<(&str, String)> {
+        let all = anomalies(&[1, 21].map(|step| of_norm(step, is_dead, taken, passed)));
+        all.into_iter().map(|anomaly| (anomaly.rule, anomaly.layer)).collect()
+    };
+    assert_eq!(named(false, 1.0, 0.0), [("norm_of_one", "norm".to_string())]);
+    // It divides by a deviation of 1e5, and equal numbers come of a layer of zeros.
+    assert_eq!(named(false, 1e5, 1e-5), [("exploding", "mid".to_string())]);
+    assert_eq!(named(true, 0.1, 0.0), [("dead", "first".to_string())]);
+}
+
+#[test]
+fn indices_are_not_to_be_scaled() {
+    let mut look = of_feature(5e3, None);
+    let variables = look.rows.iter_mut().filter(|row| row.layer == "h1/kernel");
+    variables.for_each(|row| row.layer = "h1/embeddings".to_string());
+    assert_eq!(anomalies(&[look]), []);
+    assert_eq!(rules(&anomalies(&[of_feature(5e3, None)])), ["unscaled_input"]);
+    // A layer that takes a column of them is as large.
+    let column = |first: &str| {
+        let mut rows = vec![
+            row("x", Activation, Some(Role::Input), 5e3, &[]),
+            row("column", Activation, None, 5e3, &[0]),
+            row("h1", Activation, None, 0.1, &[1]),
+            row("h2", Activation, None, 0.1, &[2]),
+            row("loss", Activation, Some(Role::Loss), 1.0, &[3]),
+        ];
+        rows.extend([first, "h2/kernel"].into_iter().flat_map(|name| variable(name, 0.5)));
+        anomalies(&[record(1, rows)])
+    };
+    assert_eq!(column("h1/embeddings"), []);
+    assert_eq!(rules(&column("h1/kernel")), ["unscaled_input"]);
+}
+
+#[test]
+fn no_learning_rate_makes_what_is_not_finite_at_first() {
+    let remedied = |step: u64, at: usize| {
+        let mut look = of_norm(step, false, 1.0, 1.0);
+        look.rows[at].not_finite = 0.25;
+        remedy("not_finite", &[look])
+    };
+    assert!(remedied(21, 0).starts_with("they are in the data: replace what is missing there"), "{}", remedied(21, 0));
+    let mut of_f16 = of_norm(21, false, 1.0, 1.0);
+    (of_f16.rows[0].not_finite, of_f16.rows[0].dtype) = (0.25, "f16".to_string());
+    assert!(remedy("not_finite", &[of_f16]).contains("beyond 65,504, where f16 ends"));
+    let at_first = [
+        (1, "give it and the layers before it smaller initial values"),
+        (4, "look at labels that this loss does not take"),
+        (6, "the gradient of a root at 0 is infinite"),
+    ];
+    for (at, expected) in at_first {
+        assert!(remedied(1, at).starts_with(&format!("no update came before: {expected}")), "{}", remedied(1, at));
+        assert!(remedied(21, at).starts_with("lower the learning rate, clip gradients"), "{}", remedied(21, at));
+    }
+}
+
+#[test]
+fn a_decay_that_leaves_no_kernel_is_named() {
+    let run = |left: [f32; 2]| {
+        let looks = [(1, 1.4, [0.5; 2]), (201, 0.7, left)];
+        looks.map(|(step, loss, stored)| {
+            let mut look = of_moved(step, loss, 0.5, 1e-3);
+            let updates = look.rows.iter_mut().filter(|row| row.quantity == Update);
+            updates.zip(stored).for_each(|(row, stored)| row.stored = Some(stored));
+            look
+        })
+    };
+    let all = anomalies(&run([0.001, 0.01]));
+    assert_eq!((rules(&all), &*all[0].layer), (vec!["weight_decay"], "out/kernel"));
+    let expected = "its largest number was 5.0e-1 at step 1 and is 1.0e-2, and no kernel has kept more of what it was";
+    assert_eq!(all[0].found, expected);
+    // A kernel that has grown, and one that has a 25th left.
+    assert_eq!(anomalies(&run([0.001, 0.6])), []);
+    assert_eq!(anomalies(&run([0.001, 0.02])), []);
+    let of_ftrl = run([0.001, 0.01]).map(|look| WatchRecord { optimizer: "ftrl".to_string(), ..look });
+    assert_eq!(anomalies(&of_ftrl), []);
+}
+
+#[test]
+fn updates_at_the_ends_of_a_schedule_may_be_lost() {
+    let run = |rates: [f32; 2]| {
+        let looks = [(1, 1.4, rates[0]), (21, 1.3, rates[1])];
+        looks.map(|(step, loss, rate)| {
+            let mut look = of_moved(step, loss, 0.5, rate);
+            let updates = look.rows.iter_mut().filter(|row| row.quantity == Update);
+            updates.for_each(|row| row.lost = Some(0.9));
+            look
+        })
+    };
+    assert_eq!(rules(&anomalies(&run([1e-9; 2]))), ["stalled", "stalled"]);
+    assert_eq!(anomalies(&run([4e-9, 1e-9])), []);
+    assert_eq!(anomalies(&run([1e-9, 4e-9])), []);
+}
+
+/// A loss that grows fivefold, with this derivative of each example.
+fn growing(derivative: f32, loss: f32) -> [WatchRecord; 2] {
+    [(81, loss / 5.0), (101, loss)].map(|(step, loss)| {
+        let mut record = of_prices(step, loss, 1.0);
+        let cotangent = record.rows.iter_mut().find(|row| row.quantity == Cotangent).unwrap();
+        (cotangent.rms, cotangent.max) = (derivative / 32.0, derivative / 32.0);
+        record
+    })
+}
+
+#[test]
+fn a_loss_whose_derivative_does_not_grow_with_the_labels_bears_them() {
+    // Percentages, absolute errors, squares of errors of a million.
+    assert_eq!(anomalies(&growing(100.0 / 3e5, 200.0)), []);
+    assert_eq!(anomalies(&growing(1.0, 200.0)), []);
+    assert_eq!(rules(&anomalies(&growing(2e6, 1e12))), ["label_scale"]);
+}
+
+/// Squares of errors of 2e5, of labels of 3e5: a batch with large ones, which the network does not know yet.
+#[test]
+fn a_batch_of_large_labels_is_no_alarm() {
+    assert_eq!(anomalies(&growing(4e5, 4e10)), []);
+}
