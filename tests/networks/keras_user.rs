@@ -3,10 +3,10 @@
 
 use crate::run;
 use bf16scope::document;
-use bf16scope::graph::Graph;
+use bf16scope::graph::{Graph, gradients};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::Model;
-use bf16scope::nn::{Activation, spatial_dropout};
+use bf16scope::nn::{Activation, DataFormat, masked_avg_pool, spatial_dropout};
 use bf16scope::task::{Features, Mode};
 
 fn read(text: &str) -> Result<Model, String> {
@@ -144,6 +144,7 @@ fn a_mask_is_read_by_name() {
     let block = "blocks: {twice: {layers: [{dense: 4}, {dense: 4}]}}\n";
     for (blocks, layer, reader, written) in [
         ("", "{lstm: 2}", "lstm", "`inputs: [ids, m]`;"),
+        ("", "global_avg_pool", "global_avg_pool", "`inputs: [ids, m]`;"),
         ("", "{attention: 2}", "attention", "`inputs: [ids, ids, m], mask: padding`;"),
         ("", "{transformer_block: 2, intermediate_dim: 8}", "transformer_block", "`inputs: [ids, m], mask: padding`;"),
         ("", "flatten", "flatten", "`inputs: ids`, and `inputs: [NAME, m]` at the `lstm` or `gru`"),
@@ -219,6 +220,62 @@ fn spatial_dropout_leaves_out_whole_channels() {
         n_dropped += usize::from(first == 0.0);
     }
     assert!((4..28).contains(&n_dropped), "{n_dropped} of 32");
+}
+
+/// Steps of padding do not count in a mean, and a sequence of nothing else has none.
+#[test]
+fn a_mean_over_a_sequence_reads_a_mask() {
+    let means = |dtype: DType, format: DataFormat| {
+        let g = Graph::new("mean");
+        let (x, mask) = (g.input("x", DType::F32, [3, 4, 2]), g.input("mask", DType::F32, [3, 4]));
+        let x = if format == DataFormat::ChannelsLast { x } else { x.transpose(&[0, 2, 1]) };
+        let y = masked_avg_pool(&x.cast(dtype), &mask.cast(dtype), format).cast(DType::F32);
+        let results = run::run(&g.finish(&[("y", &y)]).unwrap(), |name| match name {
+            "x" => Literal::from_elements([3, 4, 2], &std::array::from_fn::<f32, 24, _>(|at| at as f32)),
+            _ => Literal::from_elements([3, 4], &[1f32, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]),
+        });
+        run::f32s(&results[0])
+    };
+    for dtype in [DType::F32, DType::BF16] {
+        for format in [DataFormat::ChannelsLast, DataFormat::ChannelsFirst] {
+            assert_eq!(means(dtype, format), [1.0, 2.0, 0.0, 0.0, 20.0, 21.0], "{dtype} {format:?}");
+        }
+    }
+    let model = |inputs: &str, layers: &str| {
+        read(&format!("inputs: {{{inputs}}}\nlayers: [{layers}, {{dense: 1}}]\nloss: mean_squared_error\n"))
+    };
+    let masked = "{masking: , name: m}, {GlobalAveragePooling1D: , inputs: [x, m]}";
+    assert_eq!(model("x: [9, 4]", masked).err(), None);
+    let image = model("x: [9, 4, 4], m: [9]", "{global_avg_pool: , inputs: [x, m]}").unwrap_err();
+    let message = "mask f32[32,9] is not of x f32[32,9,4,4], expected [batch, steps] of a sequence";
+    assert!(image.contains(message), "{image}");
+    // Keras hands a mask on through layers that do not look at it.
+    let dense = model("x: [9, 4]", "{masking: , name: m}, {dense: 4, inputs: [x, m]}").unwrap_err();
+    assert!(dense.contains("layer `dense` (dense) reads 2, expected one"), "{dense}");
+    let help = "help: `dense` reads no mask: leave `m` out, and name it at the layers that read one: `lstm`, `gru`,";
+    assert!(dense.contains(help), "{dense}");
+}
+
+/// The gradient of `x · stop_gradient(x)` is x, and not 2x.
+#[test]
+fn a_gradient_stops_where_a_formula_says() {
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        let g = Graph::new("stopped");
+        let x = g.input("x", DType::F32, [3]);
+        let factor = x.cast(dtype);
+        let loss = (&factor * factor.stop_gradient()).cast(DType::F32).sum(&[0]);
+        let gradient = gradients(&loss, [&x]).unwrap().remove(0);
+        let program = g.finish(&[("loss", &loss), ("gradient", &gradient)]).unwrap();
+        let results = run::run(&program, |_| Literal::from_elements([3], &[1f32, -2.0, 3.0]));
+        assert_eq!(run::f32s(&results[0]), [14.0], "{dtype}");
+        assert_eq!(run::f32s(&results[1]), [1.0, -2.0, 3.0], "{dtype}");
+    }
+    // Straight through: the sign forward, and x's own gradient back.
+    let text = "inputs: {v: [4]}\nlayers: [{dense: 3}, {expression: 'x + stop_gradient(sign(x) - x)'}]\nloss: hinge\n";
+    assert_eq!(read(text).err(), None);
+    let layer = "inputs: {v: [4]}\nlayers: [{dense: 3}, {stop_gradient: }]\nloss: hinge\n";
+    let error = read(layer).unwrap_err();
+    assert!(error.ends_with("help: write `{expression: \"stop_gradient(x)\"}`"), "{error}");
 }
 
 /// Options of Keras' layers that have another form here: the error says which.

@@ -296,7 +296,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: sparse_categorical_crossentropy\n",
         expect![[r#"
-            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, kl_divergence, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, poisson, quantile, log_cosh, cosine_similarity, hinge, squared_hinge, categorical_hinge, contrastive, triplet, ctc, huber
+            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, kl_divergence, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, poisson, quantile, log_cosh, cosine_similarity, hinge, squared_hinge, categorical_hinge, contrastive, triplet, ctc, huber, value
               5 | loss: sparse_categorical_crossentropy
                 |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
               help: did you mean `sparse_softmax_cross_entropy`? a loss is its name, or with options `{sparse_softmax_cross_entropy: , labels: NAME, output: NAME}`"#]],

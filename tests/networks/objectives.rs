@@ -32,7 +32,7 @@ fn options_that_do_not_fit() {
     check(
         "loss: {focal: {gamma: 2}}",
         expect![[r#"
-            model.yaml:4:8: unknown value `focal`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, kl_divergence, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, poisson, quantile, log_cosh, cosine_similarity, hinge, squared_hinge, categorical_hinge, contrastive, triplet, ctc, huber
+            model.yaml:4:8: unknown value `focal`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, kl_divergence, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, poisson, quantile, log_cosh, cosine_similarity, hinge, squared_hinge, categorical_hinge, contrastive, triplet, ctc, huber, value
               4 | loss: {focal: {gamma: 2}}
                 |        ^^^^^
               help: did you mean `sigmoid_focal_cross_entropy`? a loss is its name, or with options `{sigmoid_focal_cross_entropy: , labels: NAME, output: NAME}`"#]],
@@ -178,6 +178,8 @@ fn losses_are_written_as_they_are_read() {
     for loss in [
         "{sigmoid_focal_cross_entropy: , gamma: 1.5, alpha: null}",
         "{huber: , delta: 0.5, weight: 2.0}",
+        "value",
+        "{value: , labels: y}",
         "{sparse_softmax_cross_entropy: , class_weights: [1.0, 0.0, 2.5, 1.0], example_weights: w}",
         "{sparse_softmax_cross_entropy: , example_weights: w}\nmetrics: [{top_k: 3, example_weights: null}]",
         "sparse_softmax_cross_entropy\nmetrics: [{accuracy: , example_weights: w}, {mean_iou: , name: m}]",
@@ -230,6 +232,21 @@ fn evaluated(text: &str, batch: i64, input: impl Fn(&str) -> Literal) -> impl Fn
         let counts = || Some(results[at].elements::<i32>()?.into_iter().map(|count| count as f32).collect());
         results[at].elements::<f32>().or_else(counts).unwrap()
     }
+}
+
+/// A loss that the network computes may be below 0, and reads no labels.
+#[test]
+fn a_value_of_the_network_is_a_loss() {
+    let text = "kind: layers\ninputs: {v: [2]}\nlayers: [{dense: 2, name: d}, {expression: 'x - 3'}]\nloss: value\n";
+    let features = model(text).task(0.0).features();
+    assert_eq!(features.iter().map(|feature| feature.name.as_str()).collect::<Vec<_>>(), ["v"]);
+    let total = evaluated(text, 4, |name| match name {
+        "d/kernel" => f32s(&[2, 2], &[1.0, 0.0, 0.0, 1.0]),
+        "d/bias" => f32s(&[2], &[0.0; 2]),
+        "v" => f32s(&[4, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0]),
+        _ => f32s(&[4], &[1.0; 4]),
+    });
+    assert_eq!(total("loss")[0] / total("loss/weight")[0], -0.375);
 }
 
 /// Losses beside those of Keras' `evaluate` (`tests/data/layers_tf/make_regularizers.py`). A shared layer's variables

@@ -5,7 +5,7 @@
 
 use super::Graph;
 use bf16scope_hlo::ops::{BinaryOp, Comparison, DotDims, PadDim, RuleError, SliceDim, UnaryOp};
-use bf16scope_hlo::{CustomVjp, DType, Emitter, InstrId, POISON, Shape};
+use bf16scope_hlo::{CustomVjp, DType, Emitter, InstrId, Op, POISON, Shape};
 use std::fmt;
 use std::rc::Rc;
 
@@ -256,6 +256,30 @@ impl Tensor {
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
         self.emit("Cast", &[], |e| e.convert(self.id, dtype))
+    }
+
+    /// The same numbers, through which reverse mode takes no gradient: TensorFlow's `stop_gradient`. Their bits are read
+    /// as whole numbers and back, which costs nothing once compiled. Whole numbers have no gradient anyway.
+    ///
+    /// # Errors
+    /// Floats narrower than a byte.
+    #[track_caller]
+    pub fn stop_gradient(&self) -> Tensor {
+        let dtype = self.dtype();
+        if self.is_poison() || !dtype.is_float() {
+            return self.clone();
+        }
+        let words = match dtype.bits() {
+            8 => DType::U8,
+            16 => DType::U16,
+            32 => DType::U32,
+            _ => DType::U64,
+        };
+        let [words, floats] = [words, dtype].map(|dtype| Shape::array(dtype, self.dims()));
+        self.emit("stop_gradient", &[], |e| {
+            let bits = e.emit(Op::BitcastConvert, &[self.id], Some(&words));
+            e.emit(Op::BitcastConvert, &[bits], Some(&floats))
+        })
     }
 
     /// The same elements in other dims.

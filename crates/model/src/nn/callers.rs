@@ -53,6 +53,7 @@ fn what_a_layer_emits_carries_the_line_that_called_it() {
         avg_pool_nd: |_s, _x, t, _c| avg_pool_nd(t, &PoolNd::default());
         max_pool_nd: |_s, _x, t, _c| max_pool_nd(t, &PoolNd::default());
         global_avg_pool: |_s, x, _t, _c| global_avg_pool(x, DataFormat::default());
+        masked_avg_pool: |_s, _x, t, _c| masked_avg_pool(t, &take(t, 0, 2), DataFormat::default());
         arg_max: |_s, x, _t, _c| arg_max(x);
         dense: |s, x, _t, _c| dense(s, &flatten(x), "d", &Dense { units: 3, ..Dense::default() });
         feed_forward: |s, _x, t, _c| feed_forward(s, t, &FeedForward { hidden: 8, units: 4, gelu: Gelu::Tanh, kernel_initializer: Init::Zeros, remat_hidden: false });

@@ -175,6 +175,22 @@ pub fn mean_absolute_error_per_example(prediction: &Tensor, target: &Tensor) -> 
     loss("mean_absolute_error", [prediction, target], check, || mean_of_rows(&(prediction - target).abs()))
 }
 
+/// Mean of `prediction - target` over all axes but the first: of a target of 0 a loss that the network computes itself.
+///
+/// # Shapes
+/// prediction and target `[batch, …]` of one shape → `[batch]`.
+///
+/// # Types
+/// f32 or f64; computed in that dtype.
+///
+/// # Errors
+/// bf16 or f16 predictions; shapes that differ; a rank of 0.
+#[track_caller]
+pub fn value_per_example(prediction: &Tensor, target: &Tensor) -> Tensor {
+    let check = || check_rows("prediction", prediction, "target", target);
+    loss("value", [prediction, target], check, || mean_of_rows(&(prediction - target)))
+}
+
 /// Cross-entropy of independent answers: `max(z, 0) - z · label + log(1 + e^-|z|)` for each logit `z`, averaged over
 /// all axes but the first.
 ///

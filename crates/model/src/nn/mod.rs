@@ -85,6 +85,7 @@ pub use loss::{
     class_weights, huber_per_example, kl_divergence_per_example, mean_absolute_error_per_example, mean_squared_error,
     mean_squared_error_per_example, sigmoid_cross_entropy_per_example, softmax_cross_entropy,
     softmax_cross_entropy_per_example, sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
+    value_per_example,
 };
 pub(crate) use merge::aligned;
 pub use merge::{Merge, concat, merge};
@@ -92,7 +93,7 @@ pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, 
 pub use noise::{gaussian_dropout, gaussian_noise};
 pub use overlap::{sigmoid_dice_per_example, softmax_dice_per_example};
 pub use paired::conv2d_paired;
-pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
+pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, masked_avg_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use pool_nd::{PoolNd, avg_pool_nd, max_pool_nd};
 pub use prelu::{Prelu, prelu};

@@ -124,6 +124,42 @@ pub fn global_avg_pool(x: &Tensor, format: DataFormat) -> Tensor {
     }
 }
 
+/// The mean over those steps of a sequence where `mask` is 1; 0 where no step counts.
+///
+/// # Shapes
+/// x `[b, length, c]` (or `[b, c, length]`), mask `[b, length]` → `[b, c]`.
+///
+/// # Types
+/// bf16 and f16 are summed and divided in f32 and the mean rounded once; f32 and f64 in their own dtype.
+///
+/// # Errors
+/// x not of rank 3; a mask with dims other than x's batch and length.
+///
+/// # Source
+/// Keras' `GlobalAveragePooling1D` with a mask, which gives NaN where no step counts.
+#[track_caller]
+pub fn masked_avg_pool(x: &Tensor, mask: &Tensor, format: DataFormat) -> Tensor {
+    if let Some(poison) = [x, mask].into_iter().find(|tensor| tensor.is_poison()) {
+        return poison.clone();
+    }
+    let (dims, axis) = (x.dims(), if format == DataFormat::ChannelsLast { 1 } else { 2 });
+    if dims.len() != 3 || mask.dims() != [dims[0], dims[axis]] {
+        let message = format!("mask {} is not of x {}, expected [batch, steps] of a sequence", mask.shape(), x.shape());
+        return x.graph().fail("global_avg_pool", &[x, mask], RuleError::new("global_avg_pool/mask", message));
+    }
+    let dtype = match x.dtype() {
+        DType::BF16 | DType::F16 => DType::F32,
+        other => other,
+    };
+    let mask = mask.cast(dtype);
+    let sum = (x.cast(dtype) * mask.broadcast_in_dim(&dims, &[0, axis as i64])).sum(&[axis as i64]);
+    let count = mask.sum(&[1]);
+    let (zeros, ones) = (x.graph().full(dtype, &[dims[0]], 0.0), x.graph().full(dtype, &[dims[0]], 1.0));
+    let count = count.equal(&zeros).select(&ones, &count);
+    let mean = &sum / count.broadcast_in_dim(&sum.dims(), &[0]);
+    mean.cast(x.dtype())
+}
+
 /// The maximum over height and width.
 ///
 /// # Shapes

@@ -506,7 +506,7 @@ fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
         ("  learning_rate: \"007.5\"\n", "write 007.5 without quotes"),
         ("  batch: $(4 * 10)\n", "`$name` and `$(4 * name)` are computed under `model` where that has `parameters: "),
         ("  batch: 1e3\n", "write 1000"),
-        ("  trainable: '*'\n", "write ['*']"),
+        ("  except: '*'\n", "write ['*']"),
         ("  optimizer: {adam: {beta1: 0.9}}\n", "write `kind: adam`, and its keys beside it"),
     ] {
         let error = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
@@ -514,6 +514,9 @@ fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
     }
     let error = parse("model: {kind: mlp, input: 4, n_classes: 2}\n").unwrap_err();
     assert!(error.contains("help: write [4], if it is the only one"), "{error}");
+    // One pattern is a list of one, as of a loss's `variables`.
+    let one = parse("model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {trainable: '*/bias'}\n").unwrap();
+    assert_eq!(one.train.trainable, ["*/bias"]);
     // Values that are not nearly right have no such help.
     for text in ["  batch: \"many\"\n", "  batch: 1.5\n", "  batch: [3]\n"] {
         let error = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();
@@ -637,9 +640,10 @@ fn groups_of_variables_are_read_and_what_is_wrong_is_said() {
         Experiment::read(&path).and_then(|experiment| experiment.train.update()).map_err(|error| error.to_string())
     };
     let update = read(
-        "[{variables: ['*/bias'], optimizer: lion, learning_rate: 0.5}, {variables: ['*/logits/*'], learning_rate: 0.25}]",
+        "[{variables: '*/bias', optimizer: lion, learning_rate: 0.5}, {variables: ['*/logits/*'], learning_rate: 0.25}]",
     );
     let groups = update.unwrap().groups;
+    assert_eq!([&groups[0].variables[..], &groups[1].variables[..]], [["*/bias"], ["*/logits/*"]]);
     assert_eq!((groups[0].optimizer.name(), groups[1].optimizer.name()), ("lion", "momentum"));
     assert_eq!((groups[0].learning_rate.at(0), groups[1].learning_rate.at(0)), (0.5, 0.25));
     for (optimizers, expected) in [

@@ -82,7 +82,7 @@ fn checked(formula: &Formula) -> Result<(), String> {
         Formula::Call(name, arguments) => {
             let n = match name.as_str() {
                 "maximum" | "minimum" | "max" | "min" => 2,
-                "square" => 1,
+                "square" | "stop_gradient" => 1,
                 "where" => 3,
                 name if activation(name).is_some() || FUNCTIONS.iter().any(|(other, _)| *other == name) => 1,
                 _ => {
@@ -92,6 +92,7 @@ fn checked(formula: &Formula) -> Result<(), String> {
                         return Err(format!("there is no function `{name}`: write a layer `{layer}`, and `b` here"));
                     }
                     let known = ["maximum", "minimum", "square", "where", "sigmoid", "tanh", "relu", "softmax"];
+                    let known = known.into_iter().chain(["stop_gradient"]);
                     let names: Vec<&str> = FUNCTIONS.iter().map(|(name, _)| *name).chain(known).collect();
                     return Err(unknown(name, &names));
                 }
@@ -212,6 +213,7 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
     let x = tensor(&arguments[0])?;
     Ok(Value::Tensor(match (name, activation(name)) {
         ("square", _) => &x * &x,
+        ("stop_gradient", _) => x.stop_gradient(),
         (_, Some(activation)) => activation.apply(&x),
         _ => {
             let op = FUNCTIONS.iter().find(|(other, _)| *other == name).map(|(_, op)| *op);

@@ -112,7 +112,7 @@ impl LayerOptions for AvgPool {
 }
 
 macro_rules! global_pools {
-    ($($(#[$doc:meta])* $Pool:ident = $function:ident;)*) => {$(
+    ($($(#[$doc:meta])* $Pool:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -121,20 +121,32 @@ macro_rules! global_pools {
             #[serde(default, skip_serializing_if = "is_default")]
             pub data_format: DataFormat,
         }
-
-        impl LayerOptions for $Pool {
-            fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-                s.layer(name, |_| nn::$function(inputs[0], self.data_format))
-            }
-        }
     )*};
 }
 
 global_pools! {
     /// Options of `global_max_pool`; see [`nn::global_max_pool`].
-    GlobalMaxPool = global_max_pool;
-    /// Options of `global_avg_pool`; see [`nn::global_avg_pool`].
-    GlobalAvgPool = global_avg_pool;
+    GlobalMaxPool;
+    /// Options of `global_avg_pool`; see [`nn::global_avg_pool`], and with a mask [`nn::masked_avg_pool`].
+    GlobalAvgPool;
+}
+
+impl LayerOptions for GlobalMaxPool {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::global_max_pool(inputs[0], self.data_format))
+    }
+}
+
+/// It reads a sequence and a mask, or one layer of any kind.
+impl LayerOptions for GlobalAvgPool {
+    const ARITY: Arity = Arity::OneOrTwo;
+
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| match inputs.get(1) {
+            Some(mask) => nn::masked_avg_pool(inputs[0], mask, self.data_format),
+            None => nn::global_avg_pool(inputs[0], self.data_format),
+        })
+    }
 }
 
 macro_rules! rates {

@@ -52,6 +52,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("input", "name the network's inputs in `inputs`"),
     ("input_layer", "name the network's inputs in `inputs`"),
     ("lambda", "write `{expression: \"2 * x\"}`"),
+    ("stop_gradient", "write `{expression: \"stop_gradient(x)\"}`"),
     ("adaptive_avg_pool", "write `global_avg_pool`"),
     ("spectral_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
 ];

@@ -196,6 +196,16 @@ losses! {
     /// [`nn::huber_per_example`].
     Huber(huber: Huber) = "huber", OF_NUMBERS, ["huber_loss", "smooth_l1", "smooth_l1_loss"],
         |output, labels, _| nn::huber_per_example(output, labels, huber.delta);
+    /// [`nn::value_per_example`]: the output itself; labels are 0 unless they are named.
+    Value = "value", OF_NUMBERS, ["add_loss", "identity_loss"],
+        |output, labels, _| nn::value_per_example(output, labels);
+}
+
+impl LossKind {
+    /// The labels of a loss that names none.
+    fn labels_unnamed(self) -> String {
+        if self == LossKind::Value { "0".to_string() } else { default_labels() }
+    }
 }
 
 /// Options of `huber`.
@@ -317,7 +327,7 @@ pub struct LossOptions {
     /// The output or layer to compare. Default the only output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The target: a label, an input, or a constant. Default `labels`.
+    /// The target: a label, an input, or a constant. Default `labels`, and of `value` 0.
     #[serde(default = "default_labels", deserialize_with = "constant::labels")]
     pub labels: String,
     /// Its factor in the sum of losses. Default 1.
@@ -392,7 +402,7 @@ impl From<LossKind> for Loss {
     fn from(kind: LossKind) -> Loss {
         let options = LossOptions {
             output: None,
-            labels: default_labels(),
+            labels: kind.labels_unnamed(),
             weight: 1.0,
             label_smoothing: None,
             class_weights: None,
@@ -420,7 +430,11 @@ impl Loss {
         let mut choice = Choice::read(node, &names, example)?;
         let kind = LossKind::read(choice.name, &mut choice)?;
         let choice = if let LossKind::Ctc(_) = kind { choice } else { choice.unlisted(&LENGTHS) };
-        let options = choice.options(kind.own_keys()).map_err(keras_options::of_objective)?;
+        let names_labels = choice.value_of("labels").is_some();
+        let mut options: LossOptions = choice.options(kind.own_keys()).map_err(keras_options::of_objective)?;
+        if !names_labels {
+            options.labels = kind.labels_unnamed();
+        }
         Ok(Loss { options, kind })
     }
 

@@ -209,9 +209,13 @@ impl Wiring {
             let error = wrong(format!("layer `{name}` ({kind}) reads {n}, expected {words}"));
             return Err(match expected {
                 Arity::Several => error.with_help(format!("name them: `{{{kind}: [a, b]}}`")),
-                Arity::One | Arity::OneOrTwo | Arity::UpToThree => {
-                    error.with_help("join them first, with `concat` or `add`")
-                }
+                Arity::One | Arity::OneOrTwo | Arity::UpToThree => match self.mask_among(config, &layer.inputs) {
+                    Some(mask) if expected == Arity::One => error.with_help(format!(
+                        "`{kind}` reads no mask: leave `{mask}` out, and name it at the layers that read one: `lstm`, \
+                         `gru`, `attention`, `transformer_block`, `llama_block`, `global_avg_pool`"
+                    )),
+                    Some(_) | None => error.with_help("join them first, with `concat` or `add`"),
+                },
                 Arity::Named => error.with_help("leave `inputs` out, or name them in the formula's order"),
             });
         }
@@ -223,6 +227,12 @@ impl Wiring {
             }
         };
         layer.inputs.iter().map(source).collect()
+    }
+
+    /// The mask among the layers of these names.
+    fn mask_among<'a>(&self, config: &Config, names: &'a [String]) -> Option<&'a String> {
+        let layer = |name: &str| self.find(config, name)?.layer().map(|number| &config.layers[number].kind);
+        names.iter().find(|name| matches!(layer(name), Some(LayerKind::Masking(_))))
     }
 
     /// Refuses a layer that reads the mask before it without naming it.
