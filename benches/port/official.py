@@ -308,7 +308,8 @@ def trace(args, name):
         arrays.update({f"first/{n}": v for n, v in first.items()})
         arrays.update({f"after/{n}": v for n, v in after.items()})
         # An experiment shuffles its data, so it gets the same batch in every step.
-        repeated = run(before, feeds[:1] * N_STEPS)[3]
+        _, repeated_losses, _, repeated = run(before, feeds[:1] * N_STEPS)
+        facts["repeated_losses"] = [float(value) for value in repeated_losses]
         write_safetensors(os.path.join(args.output, f"{name}.repeated.safetensors"), repeated)
         # TensorFlow compared with itself: a second time, and with its own XLA, which sums in another order.
         for which in ["again"] + ["xla"] * (not args.no_xla):
@@ -414,7 +415,8 @@ def of_experiment(args, name, report, experiment, log):
     if done.returncode:
         return {"error": "predict: " + done.stderr.strip()[:200]}
     with np.load(inside("predictions.npz")) as arrays:
-        shaped = [arrays[key] for key in arrays.files if arrays[key].shape == expected.shape]
+        # SqueezeNet's logits are a pixel of an image here.
+        shaped = [arrays[key].reshape(expected.shape) for key in arrays.files if arrays[key].size == expected.size]
     facts = {"apart": min(float(np.abs(ours - expected).max()) for ours in shaped), "most": float(np.abs(expected).max())}
     with np.load(out(".data.npz")) as arrays:
         np.savez(inside("data.npz"), **normalised(report, dict(arrays)))
@@ -424,9 +426,14 @@ def of_experiment(args, name, report, experiment, log):
         text = text.replace("train:\n", "data: {npz: data.npz, test: {npz: data.npz}}\ntrain:\n  epochs: %d\n" % N_STEPS)
         file.write(re.sub("  average:.*\n", lambda line: line[0].replace("}", ", evaluate: false}"), text))
     done = command([args.bf16scope, "train", inside("train.yaml"), "--precision", "f32", "--initialize-from", inside("start.safetensors"),
-                    "--checkpoint", inside("trained.safetensors"), "--overwrite", "--no-run"], log)
+                    "--checkpoint", inside("trained.safetensors"), "--overwrite", "--no-run", "--json"], log)
     if done.returncode:
         return dict(facts, train_error="train: " + done.stderr.strip()[:200])
+    # TensorFlow's loss has the L2 term before the step, `total_loss` the one behind it.
+    epochs, theirs = json.loads(done.stdout)["epochs"], json.load(open(out(".facts.json")))["repeated_losses"]
+    terms = [epoch.get("train_total_loss", epoch["train_loss"]) - epoch["train_loss"] for epoch in epochs]
+    losses = [epoch["train_loss"] + term for epoch, term in zip(epochs[1:], terms)]
+    facts["train_loss"] = max(abs(loss - other) / abs(other) for loss, other in zip(losses, theirs[1:]))
     ours, theirs, before = (read_safetensors(path) for path in (inside("trained.safetensors"), out(".repeated.safetensors"), out(".start.safetensors")))
     with open(inside("rules.yaml")) as file:
         names = dict(re.findall('ours: "([^{"]*)", theirs: "([^{"]*)"', file.read()))
@@ -481,7 +488,7 @@ def main():
 
 
 HEAD = ("| program | nodes | trained variables, parameters | in layers | step as HLO: loss, variables and slots (median, worst) | TensorFlow's own XLA | "
-        "logits of the experiment | its training (median, worst) | differs | missing | slips |\n|" + " --- |" * 11 + "\n")
+        "logits of the experiment | its training: losses, variables and slots (median, worst) | differs | missing | slips |\n|" + " --- |" * 11 + "\n")
 
 
 def line(row):
@@ -493,7 +500,7 @@ def line(row):
     layers = re.sub(r"kind: layers, (\d+) layers; (\d+) variables of ([\d,]+) elements under their names", r"\1 layers: \2, \3", network)
     xla = several(steps, "xla_loss", "xla_change", "xla_worst") if steps.get("xla_worst") else ""
     cells = [row["program"], facts["nodes"], f"{facts['n_trained']}, {facts['parameters']:,}", layers, hlo, xla,
-             ours.get("error") or several(ours, "apart"), ours.get("train_error") or several(ours, "change", "worst"),
+             ours.get("error") or several(ours, "apart"), ours.get("train_error") or several(ours, "train_loss", "change", "worst"),
              len(report["differs"]), len(report["missing"]), ", ".join(slip["what"] for slip in report["slips"]) or "none"]
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 

@@ -5,7 +5,8 @@ pub mod structured;
 use std::path::Path;
 
 use bf16scope::data::records::Records;
-use bf16scope::hlo::{Literal, Module};
+use bf16scope::hlo::{Literal, Module, verify};
+use bf16scope::tensorflow::{Choice, Graph, lower, port};
 use bf16scope::weights::{self, WeightsDType};
 
 /// The module with every instruction's layout said: text and protos are written with all of them, so one that was left
@@ -45,4 +46,17 @@ pub fn look_at_weights(path: &Path) {
             assert_eq!(bytes.len() as u64, entry.n_bytes);
         }
     }
+}
+
+/// Reads, ports and lowers a graph of TensorFlow: each step is an error, which prints, or gives what it should.
+///
+/// # Panics
+///
+/// If a graph becomes a module that does not verify; libFuzzer reports it.
+pub fn look_at_graph(bytes: &[u8]) {
+    let Ok(graph) = Graph::read(bytes, "graph").map_err(|error| error.to_string()) else { return };
+    drop(format!("{:?}", port(&graph)));
+    let choice = Choice { name: None, size_of: &|_, _| Some(2) };
+    let Ok(lowered) = lower(&graph, &choice).map_err(|error| error.to_string()) else { return };
+    verify(&lowered.module).unwrap_or_else(|errors| panic!("a module that does not verify: {errors}"));
 }

@@ -1,11 +1,16 @@
 //! Files whose form is right and whose content is drawn: HDF5, pickles of PyTorch, tensor bundles, footers of Parquet, messages of
-//! modules. A fuzzer's bytes are read as draws, so that a change of one changes one thing of the file. `tests/attacks` makes
-//! files of random draws by the same functions.
+//! modules and of graphs. A fuzzer's bytes are read as draws, so that a change of one changes one thing of the file.
+//! `tests/attacks` makes files of random draws by the same functions.
 
 use std::io::{Cursor, Write as _};
 
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
+
+#[path = "structured_graph.rs"]
+mod graphs;
+
+pub use graphs::graph;
 
 /// Bytes as draws; zeros where they end.
 pub struct Draw<'b>(pub &'b [u8]);

@@ -9,6 +9,7 @@ use files::Draw;
 use bf16scope::data::records::{Parquet, Records};
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::{Literal, verify};
+use bf16scope::tensorflow::{Choice, Graph, lower, port};
 use bf16scope::weights::{self, WeightsDType};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -103,4 +104,20 @@ fn modules_of_any_instructions() {
         assert_eq!(encode::to_bytes(&again).unwrap(), encoded, "seed {seed}");
     }
     assert!(n_decoded > 0);
+}
+
+#[test]
+fn graphs_of_any_nodes() {
+    let (mut n_read, mut n_lowered) = (0, 0);
+    for seed in 0..n_draws() {
+        let bytes = files::graph(&mut Draw(&bytes(seed)));
+        let Ok(graph) = Graph::read(&bytes, "graph").map_err(|error| error.to_string()) else { continue };
+        n_read += 1;
+        drop(format!("{:?}", port(&graph)));
+        let choice = Choice { name: None, size_of: &|_, _| Some(2) };
+        let Ok(lowered) = lower(&graph, &choice).map_err(|error| error.to_string()) else { continue };
+        n_lowered += 1;
+        verify(&lowered.module).unwrap_or_else(|errors| panic!("seed {seed}: {errors}"));
+    }
+    assert!(n_read > 0 && n_lowered > 0, "{n_read} are graphs, {n_lowered} become modules");
 }

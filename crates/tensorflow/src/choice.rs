@@ -6,6 +6,7 @@ use super::error::GraphError;
 use super::graph::{Graph, Signature};
 use super::host::is_host;
 use super::node::Edge;
+use super::tensor::n_elements;
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{ArrayShape, DType};
 
@@ -108,7 +109,7 @@ impl Choice<'_> {
             return Err(error(format!("{dtype}[{}]", sizes.join(",")), help));
         }
         let shape = ArrayShape::new(dtype, settled.clone());
-        match settled.iter().try_fold(dtype.n_bytes() as i64, |n, dim| n.checked_mul(*dim)) {
+        match n_elements(&settled) {
             Some(_) => Ok(settled),
             None => Err(error(shape.to_string(), "its size is more than memory holds".to_string())),
         }

@@ -23,15 +23,26 @@ pub(crate) enum Constant {
     Splat(Literal, Vec<i64>),
 }
 
+/// The number of elements of an array of these dims, if memory could hold one. An empty axis counts as one of size 1, so that
+/// products of any of the dims are numbers too.
+pub(crate) fn n_elements(dims: &[i64]) -> Option<i64> {
+    let is_bounded = |n: &i64| *n < 1 << 48;
+    let most = dims.iter().try_fold(1i64, |n, dim| n.checked_mul((*dim).max(1)).filter(is_bounded))?;
+    match dims.iter().copied().min() {
+        Some(least) if least < 0 => None,
+        Some(0) => Some(0),
+        _ => Some(most),
+    }
+}
+
 /// The constant that a message holds.
 pub(crate) fn constant(tensor: &TensorProto) -> Result<Constant, Problem> {
     let dtype = dtypes::hlo(tensor.dtype)
         .ok_or_else(|| Problem::new(format!("it is of {}, which HLO does not have", dtypes::name(tensor.dtype))))?;
     let dims = tensor.tensor_shape.as_ref().map_or(Some(Vec::new()), dims_of).filter(|dims| !dims.contains(&-1));
     let dims = dims.ok_or_else(|| Problem::new("the shape of its value is not known"))?;
-    let n_elements = dims.iter().try_fold(1i64, |n, dim| n.checked_mul(*dim)).filter(|n| *n < 1 << 48);
     let n_elements =
-        n_elements.ok_or_else(|| Problem::new(format!("its dims are {dims:?}, more than memory holds")))?;
+        n_elements(&dims).ok_or_else(|| Problem::new(format!("its dims are {dims:?}, more than memory holds")))?;
     let n_bytes = dtype.n_bytes();
     let (bytes, is_content) = match tensor.tensor_content.is_empty() {
         true => (values(tensor, dtype)?, false),

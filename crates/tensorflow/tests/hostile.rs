@@ -262,6 +262,52 @@ fn what_is_not_in_a_graph_or_does_not_fit_is_told() {
     }
 }
 
+/// Sizes, strides and ranks that overflowed, indexed what is not there, or would fill the memory.
+#[test]
+fn numbers_that_no_array_has_are_errors() {
+    let ints = |name: &str, values: &[i64]| {
+        let all: String = values.iter().map(|value| format!("int64_val: {value} ")).collect();
+        let tensor = format!("dtype: DT_INT64 tensor_shape {{ dim {{ size: {} }} }} {all}", values.len());
+        node(name, "Const", &[], &format!("attr {{ key: \"value\" value {{ tensor {{ {tensor} }} }} }}"))
+    };
+    let scalar = |name: &str, value: i64| ints(name, &[value]).replace("dim { size: 1 }", "");
+    let number = |key: &str, value: i64| format!("attr {{ key: \"{key}\" value {{ i: {value} }} }} ");
+    let list = |key: &str, values: [i64; 4]| {
+        let values: String = values.iter().map(|value| format!("i: {value} ")).collect();
+        format!("attr {{ key: \"{key}\" value {{ list {{ {values} }} }} }} ")
+    };
+    let valid = "attr { key: \"padding\" value { s: \"VALID\" } } ";
+    let image = "dim { size: 1 } dim { size: 4 } dim { size: 4 } dim { size: 1 }";
+    let cube = "dim { size: 2 } dim { size: 2 } dim { size: 2 }";
+    let window = list("strides", [1, 1, 1, 1]) + valid;
+    let wide = list("dilations", [1, i64::MAX, 1, 1]) + &window;
+    let pool = list("ksize", [1, 2, 2, 1]) + &window;
+    let sizes = ints("sizes", &[1, 4, 4, 1]);
+    let [begin, end, steps] = ["begin", "end", "steps"].map(|name| ints(name, &[0, 1]));
+    let sliced = format!("{begin}{end}{steps}");
+    let least = sliced.replace(&steps, &ints("steps", &[i64::MIN, 1]));
+    let inputs: &[&str] = &["x", "begin", "end", "steps"];
+    let parts = ints("sizes", &[i64::MAX, i64::MAX]) + &scalar("axis", 0);
+    let cases = [
+        ("dim { size: 0 }", scalar("axis", 0) + &node("y", "Split", &["axis", "x"], &number("num_split", i64::MAX))),
+        ("dim { size: 1099511627776 }", node("y", "Unpack", &["x"], "")),
+        (TWO, parts + &node("y", "SplitV", &["x", "sizes", "axis"], "")),
+        (TWO, ints("begin", &[i64::MAX]) + &ints("size", &[9]) + &node("y", "Slice", &["x", "begin", "size"], "")),
+        (cube, sliced + &node("y", "StridedSlice", inputs, &number("ellipsis_mask", 3))),
+        (cube, least + &node("y", "StridedSlice", inputs, "")),
+        (image, node("y", "Conv2D", &["x", "x"], &wide)),
+        (image, sizes.clone() + &ints("dy", &[1]) + &node("y", "Conv2DBackpropInput", &["sizes", "x", "dy"], &window)),
+        (TWO, sizes + &node("y", "AvgPoolGrad", &["sizes", "x"], &pool)),
+        ("", node("y", "FusedBatchNorm", &["x", "x", "x", "x", "x"], FLOAT)),
+        ("", scalar("k", 0) + &node("y", "TopKV2", &["x", "k"], FLOAT)),
+        ("dim { size: 0 } dim { size: 4611686018427387904 } dim { size: 8 }", node("y", "Neg", &["x"], FLOAT)),
+    ];
+    for (shape, nodes) in cases {
+        let message = refused(&(input(shape) + &nodes), Some("y"));
+        assert!(message.starts_with("g: ") && message.contains("\nhelp: "), "{nodes}: {message}");
+    }
+}
+
 #[test]
 fn what_is_asked_for_is_told_how_to_ask() {
     let size = "(parameter 0) is f32";

@@ -198,8 +198,11 @@ impl<'g> Call<'_, 'g> {
             return x;
         }
         let mut limits = self.dims(x);
+        // A slice along an axis that the array does not have is the emitter's error.
+        let at = usize::try_from(axis).unwrap_or_default().min(limits.len());
+        limits.resize(limits.len().max(at + 1), 0);
         let mut starts = vec![0; limits.len()];
-        (starts[axis as usize], limits[axis as usize]) = (start, start + n);
+        (starts[at], limits[at]) = (start, start.saturating_add(n));
         self.slice(x, &starts, &limits)
     }
 

@@ -13,6 +13,7 @@ use crate::graph::Graph;
 use crate::host::is_input;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node, dims_of};
+use crate::tensor::n_elements;
 use bf16scope_hlo::{Alias, AliasKind, ArrayShape, CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
 
 /// A graph lowered to a module.
@@ -148,7 +149,7 @@ impl<'g> Lowering<'g> {
             if self.variable_of.contains_key(&name) {
                 continue;
             }
-            let dims = node.dims("shape").filter(|dims| !dims.contains(&-1));
+            let dims = node.dims("shape").filter(|dims| n_elements(dims).is_some());
             let (Some(dtype), Some(dims)) = (node.dtype("dtype"), dims) else {
                 let problem = Problem::new("its shape is not known, or of a dtype that HLO does not have")
                     .with_help("make the variable with a shape, not with `validate_shape=False`");

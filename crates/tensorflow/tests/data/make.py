@@ -1,10 +1,11 @@
 """Makes the fixtures of this folder: TensorFlow's results of each op on random inputs.
 
-    python make.py FOLDER [lists|more|images]
+    python make.py FOLDER [lists|more|images|rest|updates]
 
 writes ops.pb (one GraphDef, a name scope for each case) and ops.safetensors (inputs and outputs, by the graph's names), or of loops
 with lists (TensorArray, gradients of loops) lists.pb and lists.safetensors, or of ops that came later more.pb and more.safetensors, or
-of ops on images and boxes images.pb and images.safetensors.
+of ops on images and boxes images.pb and images.safetensors, or of older forms of ops and functions that are called rest.pb and
+rest.safetensors, or of ops that change variables updates.pb and updates.safetensors.
 `tests/ops.rs` lowers the graph and compares. TensorFlow 2.15.1 made what is committed.
 """
 
@@ -15,6 +16,7 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import function, op_def_registry
 
 v1, raw = tf.compat.v1, tf.raw_ops
 BF16 = tf.bfloat16.as_numpy_dtype
@@ -532,6 +534,208 @@ def images():
     case("ComputeAccidentalHits", dense, np.array([[1, 2], [3, 5], [2, 7]], np.int64), np.array([2, 9, 3, 2], np.int64))
 
 
+def rest():
+    """Older and newer forms of ops, functions that are called, and ops that pass their input on."""
+    x, ids = f32(2, 3), np.array([0, 0, 2, 3, 3], np.int32)
+    case("BiasAddV1", lambda x, b: raw.BiasAddV1(value=x, bias=b), f32(2, 4, 3), f32(3))
+    case("SoftplusGrad", lambda dy, x: raw.SoftplusGrad(gradients=dy, features=x), f32(9), f32(9, low=-20, high=20), terms=16)
+    case("InvGrad", lambda y, dy: raw.InvGrad(y=y, dy=dy), f32(5), f32(5), terms=4)
+    for op in ["Prod", "Max", "Min"]:
+        case(f"UnsortedSegment{op}", lambda x, i, op=op: getattr(raw, f"UnsortedSegment{op}")(data=x, segment_ids=i, num_segments=5), f32(5, 2), ids, terms=8)
+    for op in ["Sum", "Prod"]:
+        case(f"Segment{op}", lambda x, op=op: getattr(raw, f"Segment{op}")(data=x, segment_ids=ids), f32(5, 2), terms=8)
+    case("ParallelDynamicStitch", lambda x, y: raw.ParallelDynamicStitch(indices=[[0, 3], [1, 2]], data=[x, y]), f32(2, 3), f32(2, 3))
+    case("DynamicPartition", lambda x: raw.DynamicPartition(data=x, partitions=[1, 0, 1, 2], num_partitions=3), f32(4, 2))
+    case("Bucketize", lambda x: raw.Bucketize(input=x, boundaries=[-0.5, 0.0, 0.75]), f32(9))
+    case("Bucketize_f64", lambda x: raw.Bucketize(input=x, boundaries=[-0.5, 0.75]), np.array([0.75 - 1e-12, 0.75, -0.5 - 1e-13, 9.0]))
+    for n, (a, b) in enumerate([(False, True), (True, False)]):
+        shapes = f32(*((2, 4, 3) if a else (2, 3, 4))), f32(*((2, 5, 4) if b else (2, 4, 5)))
+        case(f"BatchMatMul_old_{n}", lambda x, y, a=a, b=b: raw.BatchMatMul(x=x, y=y, adj_x=a, adj_y=b), *shapes, terms=10)
+        case(f"BatchMatMulV3_{n}", lambda x, y, a=a, b=b: raw.BatchMatMulV3(x=x, y=y, adj_x=a, adj_y=b, Tout=tf.float32), *shapes, terms=10)
+    case("MatrixDiagV2", lambda x: raw.MatrixDiagV2(diagonal=x, k=0, num_rows=3, num_cols=5, padding_value=2.5), f32(2, 3))
+    case("MatrixDiagPartV2", lambda x: raw.MatrixDiagPartV2(input=x, k=0, padding_value=0.0), f32(2, 3, 4))
+    case("MatrixSetDiagV2", lambda x, d: raw.MatrixSetDiagV2(input=x, diagonal=d, k=0), f32(2, 3, 4), f32(2, 3))
+    case("ConjugateTranspose", lambda x: raw.ConjugateTranspose(x=x, perm=[1, 0]), x)
+    case("TopKV2_places", lambda x: list(raw.TopKV2(input=x, k=2, index_type=tf.int64)), x)
+    case("InTopK", lambda x, t: raw.InTopK(predictions=x, targets=t, k=2), f32(4, 5), np.array([1, 3, 0, 4], np.int64))
+    for n, (exclusive, reverse) in enumerate([(False, False), (True, True)]):
+        case(f"CumulativeLogsumexp_{n}", lambda x, a=exclusive, b=reverse: raw.CumulativeLogsumexp(x=x, axis=1, exclusive=a, reverse=b), f32(2, 5), terms=20)
+    half = f32(3, 3)
+    positive = (half @ half.T + 3 * np.eye(3)).astype(np.float32)
+    case("Cholesky", with_gradient(tf.linalg.cholesky), positive, terms=100)
+    case("CholeskyGrad", lambda l, dl: raw.CholeskyGrad(l=l, grad=dl), np.linalg.cholesky(positive).astype(np.float32), f32(3, 3), terms=100)
+    for n, (lower, adjoint) in enumerate([(True, False), (False, True)]):
+        solve = lambda x, y, l=lower, a=adjoint: raw.MatrixTriangularSolve(matrix=x, rhs=y, lower=l, adjoint=a)
+        case(f"MatrixTriangularSolve_{n}", solve, f32(2, 3, 3) + 4 * np.eye(3, dtype=np.float32), f32(2, 3, 2), terms=40)
+    case("MaxPool3D", with_gradient(lambda x: tf.nn.max_pool3d(x, 2, 2, "SAME")), f32(1, 5, 4, 5, 2), terms=8)
+    places = lambda x, b: raw.MaxPoolWithArgmax(input=x, ksize=[1, 3, 3, 1], strides=[1, 2, 2, 1], padding="SAME", include_batch_in_index=b)
+    case("MaxPoolWithArgmax", lambda x: [part for b in (True, False) for part in places(x, b)], f32(2, 5, 6, 2))
+    case("MaxPoolWithArgmax_gradient", with_gradient(lambda x: places(x, True)[0]), f32(2, 5, 6, 2), terms=9)
+    channels = [f32(3, 4, 2, 5), f32(5), f32(5), f32(5), f32(5, low=0.5, high=2.0)]
+    for op in ["FusedBatchNorm", "FusedBatchNormV2"]:
+        for n, training in enumerate([True, False]):
+            norm = lambda x, s, o, m, v, op=op, t=training: getattr(raw, op)(x=x, scale=s, offset=o, mean=m, variance=v, epsilon=1e-3, is_training=t)
+            whole = lambda *xs, norm=norm: list(norm(*xs))[:3] + tf.gradients(norm(*xs)[0], xs[:3], tf.reshape(tf.linspace(-1.0, 1.0, 120), [3, 4, 2, 5]))
+            case(f"{op}_gradient_{n}", whole, *channels, terms=400)
+    averaged = lambda x, s, o, m, v: list(raw.FusedBatchNormV3(x=x, scale=s, offset=o, mean=m, variance=v, epsilon=1e-3, exponential_avg_factor=0.3))[:3]
+    case("FusedBatchNormV3_averaged", averaged, *channels, terms=60)
+    case("EnsureShape", lambda x: raw.EnsureShape(input=x, shape=[2, None]), x)
+    case("EmptyOnes", lambda x: [raw.Empty(shape=[2, 3], dtype=tf.float32, init=True), raw.OnesLike(x=x)], x)
+    stack = lambda handle: raw.TensorListStack(input_handle=handle, element_shape=[3], element_dtype=tf.float32)
+    case("TensorListScatterV2", lambda x: stack(raw.TensorListScatterV2(tensor=x, indices=[2, 0], element_shape=[3], num_elements=4)), x)
+    pieces = lambda x: raw.TensorListFromTensor(tensor=x, element_shape=[2, 3])
+    case("TensorListConcat", lambda x: list(raw.TensorListConcat(input_handle=pieces(x), element_dtype=tf.float32, element_shape=[2, 3])), f32(3, 2, 3))
+    case("passed", lambda x, y: [
+        *raw.IdentityN(input=[x, y]), raw.PreventGradient(input=x), raw.Snapshot(input=x), raw.GuaranteeConst(input=x),
+        raw.CheckNumerics(tensor=x, message=""), raw.CheckNumericsV2(tensor=x, message=""), raw.Print(input=x, data=[], message=""),
+        raw.PlaceholderWithDefault(input=x, shape=[2, 3]),
+    ], x, i32(2))
+    called(x)
+
+
+def called(x):
+    """Functions that are called, functional loops and branches, and handles that are closed."""
+    add = function.Defun(tf.float32)(lambda x: x * 2.0 + 1.0)
+    take = function.Defun(tf.float32)(lambda x: tf.exp(x))
+    none = function.Defun(tf.float32)(lambda x: raw.FakeParam(dtype=tf.float32, shape=[2, 3]))
+    more_left = function.Defun(tf.int32, tf.float32)(lambda i, x: i < 3)
+    trip = function.Defun(tf.int32, tf.float32)(lambda i, x: (i + 1, tf.sin(x) + 0.5))
+    case("StatefulPartitionedCall", lambda x: raw.StatefulPartitionedCall(args=[x], Tout=[tf.float32], f=add), x, terms=2)
+    here = "/job:localhost/replica:0/task:0/device:CPU:0"
+    case("RemoteCall", lambda x: raw.RemoteCall(target=here, args=[x], Tout=[tf.float32], f=add), x, terms=2)
+    case("While", lambda x: raw.While(input=[0, x], cond=more_left, body=trip)[1], x, terms=40)
+    for taken in (True, False):
+        case(f"If_{taken}", lambda p, x: raw.If(cond=p, input=[x], Tout=[tf.float32], then_branch=add, else_branch=take), np.array(taken), x, terms=8)
+    case("Case", lambda i, x: raw.Case(branch_index=i, input=[x], Tout=[tf.float32], branches=[add, take]), np.array(1, np.int32), x, terms=8)
+    case("FakeParam", lambda p, x: raw.If(cond=p, input=[x], Tout=[tf.float32], then_branch=take, else_branch=none), np.array(True), x, terms=8)
+
+    def closed_array(x):
+        handle, flow = raw.TensorArrayV3(size=2, dtype=tf.float32)
+        flow = raw.TensorArrayWriteV3(handle=handle, index=1, value=x, flow_in=flow)
+        value = raw.TensorArrayReadV3(handle=handle, index=1, flow_in=flow, dtype=tf.float32)
+        with tf.control_dependencies([value]), tf.control_dependencies([raw.TensorArrayCloseV3(handle=handle)]):
+            return value + 1.0
+
+    def closed_stack(x):
+        handle = raw.StackV2(max_size=2, elem_type=tf.float32)
+        with tf.control_dependencies([raw.StackPushV2(handle=handle, elem=x)]):
+            value = raw.StackPopV2(handle=handle, elem_type=tf.float32)
+        with tf.control_dependencies([value]), tf.control_dependencies([raw.StackCloseV2(handle=handle)]):
+            return value + 1.0
+
+    case("TensorArrayCloseV3", closed_array, x)
+    case("StackCloseV2", closed_stack, x)
+
+
+def held(x, is_ref):
+    """A variable, and the op that sets it to x."""
+    if is_ref:
+        variable = raw.VariableV2(shape=x.shape, dtype=x.dtype)
+        return variable, raw.Assign(ref=variable, value=x)
+    variable = raw.VarHandleOp(shape=x.shape, dtype=x.dtype, shared_name=x.op.name + "/variable")
+    return variable, raw.AssignVariableOp(resource=variable, value=x)
+
+
+def update(op, *values, name=None, terms=24, **attributes):
+    """A case of an op that changes variables: the first values become variables, which are read after it."""
+    arguments = op_def_registry.get(op).input_arg
+    is_ref = arguments[0].is_ref
+    n = sum(argument.is_ref or argument.type == tf.resource.as_datatype_enum for argument in arguments)
+
+    def build(*xs):
+        variables, begun = zip(*[held(x, is_ref) for x in xs[:n]])
+        with tf.control_dependencies(begun):
+            done = getattr(raw, op)(**dict(zip([argument.name for argument in arguments], variables + xs[n:])), **attributes)
+        with tf.control_dependencies([done]):
+            return [tf.identity(v) if is_ref else raw.ReadVariableOp(resource=v, dtype=x.dtype) for v, x in zip(variables, xs)]
+
+    case(name or op, build, *values, terms=terms)
+
+
+# Slots of each optimizer (p: positive, s: of any sign, m: small), and its other inputs in order.
+GRADIENT, ROWS = "gradient", "rows"
+OPTIMIZERS = {
+    "GradientDescent": ("", [0.1, GRADIENT]), "Momentum": ("s", [0.1, GRADIENT, ROWS, 0.9]),
+    "KerasMomentum": ("s", [0.1, GRADIENT, ROWS, 0.9]), "Adagrad": ("p", [0.1, GRADIENT, ROWS]),
+    "AdagradV2": ("p", [0.1, 1e-3, GRADIENT, ROWS]), "ProximalGradientDescent": ("", [0.1, 0.5, 0.2, GRADIENT, ROWS]),
+    "ProximalAdagrad": ("p", [0.1, 0.5, 0.2, GRADIENT, ROWS]), "RMSProp": ("ps", [0.1, 0.9, 0.8, 1e-3, GRADIENT, ROWS]),
+    "CenteredRMSProp": ("mps", [0.1, 0.9, 0.8, 1e-3, GRADIENT, ROWS]), "Adadelta": ("pp", [0.1, 0.9, 1e-3, GRADIENT, ROWS]),
+    "Ftrl": ("ps", [GRADIENT, ROWS, 0.1, 0.3, 0.2, -0.5]), "FtrlV2": ("ps", [GRADIENT, ROWS, 0.1, 0.3, 0.2, 0.15, -0.4]),
+    "Adam": ("sp", [0.81, 0.98, 0.1, 0.9, 0.99, 1e-3, GRADIENT]), "AdaMax": ("sp", [0.81, 0.1, 0.9, 0.99, 1e-3, GRADIENT]),
+    "AdamWithAmsgrad": ("spp", [0.81, 0.98, 0.1, 0.9, 0.99, 1e-3, GRADIENT]),
+    "AddSign": ("s", [0.1, 1.0, 0.9, 0.8, GRADIENT]), "PowerSign": ("s", [0.1, 1.0, 0.9, 0.8, GRADIENT]),
+}
+
+
+def updates():
+    """Ops that change variables, references and resources: optimizers, dense and of rows, and scatters."""
+    bounds = {"p": (0.1, 1.0), "s": (-2.0, 2.0), "m": (-0.2, 0.2)}
+
+    def step(op, kind, name=None, **attributes):
+        slots, inputs = OPTIMIZERS[kind]
+        is_sparse = "Sparse" in op
+        shape = (5, 3) if is_sparse else (4,)
+        values = [f32(*shape)] + [f32(*shape, low=bounds[slot][0], high=bounds[slot][1]) for slot in slots]
+        for one in inputs:
+            if one == GRADIENT:
+                values.append(f32(2, 3) if is_sparse else f32(4))
+            elif one != ROWS:
+                values.append(np.float32(one))
+            elif is_sparse:
+                values.append(np.array([3, 1], np.int32))
+        update(op, *values, name=name, terms=200, **attributes)
+
+    for kind, (_, inputs) in OPTIMIZERS.items():
+        for form in ["Apply", "ResourceApply"] + ["SparseApply", "ResourceSparseApply"] * (ROWS in inputs):
+            if op_def_registry.get(form + kind):
+                step(form + kind, kind)
+    for op, kind in [("ApplyMomentum", "Momentum"), ("ResourceSparseApplyMomentum", "Momentum"), ("ResourceApplyKerasMomentum", "KerasMomentum"),
+                     ("ResourceSparseApplyKerasMomentum", "KerasMomentum"), ("ResourceApplyAdam", "Adam")]:
+        step(op, kind, name=f"{op}_nesterov", use_nesterov=True)
+    for op in ["ResourceApplyAdagrad", "SparseApplyAdagrad"]:
+        step(op, "Adagrad", name=f"{op}_slots_kept", update_slots=False)
+
+    for op in ["Assign", "AssignAdd", "AssignSub", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]:
+        update(op, f32(4), f32(4), terms=2)
+    table = f32(5, 3)
+    for form in ["Scatter", "ResourceScatter"]:
+        for kind in ["Add", "Sub", "Mul", "Max", "Min", "Update"]:
+            rows = np.array([3, 0, 4 if kind == "Update" else 3], np.int32)
+            update(form + kind, table, rows, f32(3, 3), terms=4)
+            update(form + kind, table, rows[:2], np.float32(0.75), name=f"{form}{kind}_number", terms=4)
+        update(f"{form}Add", table, np.array(2, np.int32), f32(3), name=f"{form}Add_row", terms=4)
+        for kind in ["Add", "Sub", "Update"]:
+            places = np.array([[1, 2], [4, 0]], np.int32)
+            update(f"{form}Nd{kind}", table, places, f32(2), terms=4)
+            update(f"{form}Nd{kind}", table, places[:, :1], f32(2, 3), name=f"{form}Nd{kind}_rows", terms=4)
+    resource(table)
+
+
+def resource(table):
+    """Reads of variables in other ways than as a whole."""
+
+    def read(build, is_ref=False):
+        def after(x, *others):
+            variable, begun = held(x, is_ref)
+            with tf.control_dependencies([begun]):
+                return build(variable, *others)
+
+        return after
+
+    case("ResourceGatherNd", read(lambda v, i: raw.ResourceGatherNd(resource=v, indices=i, dtype=tf.float32)), table, np.array([[0, 1], [4, 2]], np.int32))
+    case("ResourceGather", read(lambda v, i: raw.ResourceGather(resource=v, indices=i, dtype=tf.float32)), table, np.array([[4], [0]], np.int32))
+    case("VariableShape", read(lambda v: raw.VariableShape(input=v, out_type=tf.int64)), table)
+    case("VarIsInitializedOp", read(lambda v: raw.VarIsInitializedOp(resource=v)), table)
+    case("IsVariableInitialized", read(lambda v: raw.IsVariableInitialized(ref=v), is_ref=True), table)
+
+    def switched(variable, p):
+        off, on = raw.RefSwitch(data=raw.RefIdentity(input=variable), pred=p)
+        return raw.Merge(inputs=[off * 2.0, on + 1.0])[0]
+
+    for taken in (True, False):
+        case(f"RefSwitch_{taken}", read(switched, is_ref=True), table, np.array(taken), terms=2)
+
+
 def save(folder, file_name):
     feeds = {tensor: value for fed, inputs, _, _ in cases.values() for tensor, value in zip(fed, inputs)}
     outs = [tensor for _, _, outs, _ in cases.values() for tensor in outs]
@@ -559,7 +763,7 @@ def save(folder, file_name):
 
 if __name__ == "__main__":
     name = sys.argv[2] if len(sys.argv) > 2 else "ops"
-    families = {"lists": [lists], "more": [more], "images": [images], "ops": [elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control]}
+    families = {"lists": [lists], "more": [more], "images": [images], "rest": [rest], "updates": [updates], "ops": [elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control]}
     for family in families[name]:
         family()
     save(sys.argv[1], name)

@@ -28,7 +28,7 @@ pub(super) const TABLE: Table = &[
             let axis = c.axis(axis, dims.len())? as usize;
             let mut offset = vec![0; dims.len()];
             offset[axis] = at;
-            at += dims[axis];
+            at = i64::saturating_add(at, dims[axis]);
             out.push(Value::Array(c.ints_constant(&offset, &[offset.len() as i64], DType::S32)));
         }
         Ok(out)
@@ -39,7 +39,7 @@ pub(super) const TABLE: Table = &[
         let axis = c.axis(axis, c.dims(x).len())?;
         let n = c.node.int("num_split").unwrap_or(0).max(1);
         let size = c.dims(x)[axis as usize];
-        if size % n != 0 {
+        if size % n != 0 || n > MAX_PARTS {
             return Err(Problem::new(format!("{size} elements are split into {n} parts")));
         }
         c.parts(x, axis, &vec![size / n; n as usize])
@@ -50,9 +50,9 @@ pub(super) const TABLE: Table = &[
         let axis = c.axis(axis, c.dims(x).len())?;
         let n = c.dims(x)[axis as usize];
         if let Some(open) = sizes.iter().position(|size| *size == -1) {
-            sizes[open] = n - sizes.iter().filter(|size| **size != -1).sum::<i64>();
+            sizes[open] = n.saturating_sub(total(sizes.iter().filter(|size| **size != -1)));
         }
-        if sizes.iter().sum::<i64>() != n || sizes.iter().any(|size| *size < 0) {
+        if total(sizes.iter()) != n || sizes.iter().any(|size| *size < 0) {
             return Err(Problem::new(format!("{n} elements are split into parts of {sizes:?}")));
         }
         c.parts(x, axis, &sizes)
@@ -77,6 +77,9 @@ pub(super) const TABLE: Table = &[
         let mut dims = c.dims(x);
         let axis = c.axis(c.node.int("axis").unwrap_or(0), dims.len())?;
         let n = dims.remove(axis as usize);
+        if n > MAX_PARTS {
+            return Err(Problem::new(format!("it has {n} outputs, expected at most {MAX_PARTS}")));
+        }
         Ok((0..n).map(|at| Value::Array(c.e().reshape(c.slice_axis(x, axis, at, 1), &dims))).collect())
     }),
     ("Slice", |c| {
@@ -84,7 +87,8 @@ pub(super) const TABLE: Table = &[
         let (dims, starts, sizes) = (c.dims(x), c.known_or_none(1)?, c.ints(2)?);
         match starts {
             Some(starts) if starts.len() == dims.len() && sizes.len() == dims.len() => {
-                let limit = |axis: usize| if sizes[axis] == -1 { dims[axis] } else { starts[axis] + sizes[axis] };
+                let end = |axis: usize| starts[axis].saturating_add(sizes[axis]);
+                let limit = |axis: usize| if sizes[axis] == -1 { dims[axis] } else { end(axis) };
                 let limits: Vec<i64> = (0..dims.len()).map(limit).collect();
                 c.one(c.slice(x, &starts, &limits))
             }
@@ -169,6 +173,14 @@ pub(super) const TABLE: Table = &[
         c.one(x)
     }),
 ];
+
+/// Outputs of a node at most.
+const MAX_PARTS: i64 = 1 << 16;
+
+/// A sum of sizes, of whatever a graph holds.
+fn total<'a>(sizes: impl Iterator<Item = &'a i64>) -> i64 {
+    sizes.fold(0i64, |sum, size| sum.saturating_add(*size))
+}
 
 fn constant(c: &mut Call<'_, '_>) -> Outputs {
     let Some(value) = c.node.tensor("value") else { return Err(Problem::new("its attribute `value` is missing")) };
@@ -354,7 +366,11 @@ impl Call<'_, '_> {
         let node = self.node;
         let has = |mask: &str, at: usize| node.int(mask).unwrap_or(0) >> at.min(62) & 1 == 1;
         let n_new = (0..begin.len()).filter(|at| has("new_axis_mask", *at) && !has("ellipsis_mask", *at)).count();
-        let has_ellipsis = (0..begin.len()).any(|at| has("ellipsis_mask", at));
+        let n_ellipses = (0..begin.len()).filter(|at| has("ellipsis_mask", *at)).count();
+        if n_ellipses > 1 {
+            return Err(Problem::new(format!("it has {n_ellipses} ellipses, expected at most 1")));
+        }
+        let has_ellipsis = n_ellipses == 1;
         let n_named = begin.len() - n_new - usize::from(has_ellipsis);
         let n_rest = dims
             .len()
@@ -376,8 +392,8 @@ impl Call<'_, '_> {
             } else {
                 let dim = dims[slices.len()];
                 let step = steps[at];
-                if step == 0 {
-                    return Err(Problem::new("one of its strides is 0"));
+                if step == 0 || step == i64::MIN {
+                    return Err(Problem::new(format!("one of its strides is {step}")));
                 }
                 let from_start = |place: i64| if place < 0 { place.saturating_add(dim) } else { place };
                 if has("shrink_axis_mask", at) {

@@ -40,6 +40,14 @@ pub(super) struct SpatialDim {
     pub high: i64,
 }
 
+/// The largest stride, dilation, window and padding: sums of some of them and of sizes are numbers.
+pub(super) const MAX_STEP: i64 = 1 << 31;
+
+/// The extent of `n` elements that are `stride` apart.
+pub(super) fn extent(n: i64, stride: i64) -> i64 {
+    if n == 0 { 0 } else { (n - 1).saturating_mul(stride).saturating_add(1) }
+}
+
 /// The low and high padding of a spatial dim.
 pub(super) fn padding(
     kind: &str,
@@ -48,6 +56,11 @@ pub(super) fn padding(
     window: i64,
     stride: i64,
 ) -> Result<(i64, i64), Problem> {
+    let (low, high) = explicit.unwrap_or_default();
+    if [window, low, high].iter().any(|size| !(0..=MAX_STEP).contains(size)) {
+        let message = format!("its window has {window} elements, with {low} before and {high} behind its input");
+        return Err(Problem::new(format!("{message}, expected 0 to {MAX_STEP}")));
+    }
     Ok(match (kind, explicit) {
         ("VALID", _) => (0, 0),
         ("SAME", _) => {
@@ -86,12 +99,12 @@ impl Call<'_, '_> {
             let axis = *axis as usize;
             let stride = strides.get(axis).copied().unwrap_or(1);
             let dilation = dilations.get(axis).copied().unwrap_or(1);
-            if stride < 1 || dilation < 1 {
+            if ![stride, dilation].iter().all(|step| (1..=MAX_STEP).contains(step)) {
                 return Err(Problem::new(format!(
-                    "it has stride {stride} and dilation {dilation}, expected 1 or more"
+                    "it has stride {stride} and dilation {dilation}, expected 1 to {MAX_STEP}"
                 )));
             }
-            let window = (kernel[at] - 1) * dilation + 1;
+            let window = extent(kernel[at], dilation);
             let explicit = pads.get(2 * axis).copied().zip(pads.get(2 * axis + 1).copied());
             let (low, high) = padding(kind, explicit, input[axis], window, stride)?;
             Ok(SpatialDim { stride, dilation, low, high })
@@ -103,6 +116,16 @@ impl Call<'_, '_> {
         match input.len() == kernel.len() && input.len() >= 3 {
             true => Ok(()),
             false => Err(Problem::new(format!("its input has dims {input:?}, its kernel {kernel:?}"))),
+        }
+    }
+
+    /// Checks the dims of a gradient's input or kernel, which are an input of its own, and that its cotangent has as many.
+    pub(super) fn check_cotangent(&self, dims: &[i64], dy: InstrId) -> Result<Vec<i64>, Problem> {
+        self.check_dims(dims)?;
+        let dy_dims = self.dims(dy);
+        match dy_dims.len() == dims.len() {
+            true => Ok(dy_dims),
+            false => Err(Problem::new(format!("its cotangent has dims {dy_dims:?}, expected as many as {dims:?}"))),
         }
     }
 
@@ -160,6 +183,7 @@ impl Call<'_, '_> {
         let (kernel, dy) = (self.array(1)?, self.array(2)?);
         let kernel_dims = self.dims(kernel);
         self.check_kernel(&input, &kernel_dims)?;
+        let dy_dims = self.check_cotangent(&input, dy)?;
         let layout = self.layout(input.len())?;
         let spatial = self.spatial(&layout, &input, &kernel_dims)?;
         let features = input[layout.feature as usize];
@@ -179,15 +203,13 @@ impl Call<'_, '_> {
                 self.e().reshape(moved, &[sizes, &[groups * per_group, out / groups]].concat())
             }
         };
-        let dy_dims = self.dims(dy);
         let window = spatial.iter().enumerate().map(|(at, dim)| {
             let axis = layout.spatial[at] as usize;
-            let reach = (kernel_dims[at] - 1) * dim.dilation + 1;
-            let dilated = if dy_dims[axis] == 0 { 0 } else { (dy_dims[axis] - 1) * dim.stride + 1 };
+            let reach = extent(kernel_dims[at], dim.dilation);
             let low = reach - 1 - dim.low;
             WindowDim {
                 padding_low: low,
-                padding_high: input[axis] + reach - 1 - dilated - low,
+                padding_high: (input[axis] + reach - 1 - low).saturating_sub(extent(dy_dims[axis], dim.stride)),
                 window_dilation: dim.dilation,
                 base_dilation: dim.stride,
                 reversal: true,
@@ -219,8 +241,9 @@ impl Call<'_, '_> {
     fn by_kernel(&mut self, is_depthwise: bool) -> Outputs {
         let (x, dy) = (self.array(0)?, self.array(2)?);
         let kernel_dims = self.ints(1)?;
-        let (input, dy_dims) = (self.dims(x), self.dims(dy));
+        let input = self.dims(x);
         self.check_kernel(&input, &kernel_dims)?;
+        let dy_dims = self.check_cotangent(&kernel_dims, dy)?;
         let layout = self.layout(input.len())?;
         let spatial = self.spatial(&layout, &input, &kernel_dims)?;
         let n = layout.spatial.len();
@@ -229,11 +252,10 @@ impl Call<'_, '_> {
         let groups = if per_group > 0 && features % per_group == 0 { features / per_group } else { 1 };
         let window = spatial.iter().enumerate().map(|(at, dim)| {
             let axis = layout.spatial[at] as usize;
-            let reach = (kernel_dims[at] - 1) * dim.dilation + 1;
-            let dilated = if dy_dims[axis] == 0 { 0 } else { (dy_dims[axis] - 1) * dim.stride + 1 };
+            let reach = extent(kernel_dims[at], dim.dilation);
             WindowDim {
                 padding_low: dim.low,
-                padding_high: dilated + reach - 1 - input[axis] - dim.low,
+                padding_high: extent(dy_dims[axis], dim.stride).saturating_add(reach - 1 - input[axis] - dim.low),
                 stride: dim.dilation,
                 window_dilation: dim.stride,
                 ..WindowDim::of_size(dy_dims[axis])

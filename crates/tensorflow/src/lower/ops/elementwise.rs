@@ -117,7 +117,7 @@ pub(super) const TABLE: Table = &[
     ("SquaredDifference", |c| {
         let (x, y) = c.pair()?;
         let difference = c.e().sub(x, y);
-        c.one(c.e().mul(difference, difference))
+        c.one(c.e().mul(difference, c.conjugate(difference)))
     }),
     ("Equal", |c| c.compared(Comparison::Eq)),
     ("NotEqual", |c| c.compared(Comparison::Ne)),
@@ -205,6 +205,15 @@ impl Call<'_, '_> {
     fn compared(&mut self, direction: Comparison) -> Outputs {
         let (x, y) = self.pair()?;
         self.one(self.e().compare(direction, x, y))
+    }
+
+    /// The complex conjugate; real numbers themselves.
+    pub(super) fn conjugate(&self, x: InstrId) -> InstrId {
+        if !matches!(self.dtype(x), DType::C64 | DType::C128) {
+            return x;
+        }
+        let (real, imaginary) = (self.e().unary(UnaryOp::Real, x), self.e().unary(UnaryOp::Imag, x));
+        self.e().binary(BinaryOp::Complex, real, self.e().neg(imaginary))
     }
 
     /// A binary op that is 0 where input `zero` is 0.
@@ -370,8 +379,9 @@ fn select(c: &mut Call<'_, '_>) -> Outputs {
 fn cast(c: &mut Call<'_, '_>) -> Outputs {
     let x = c.array(0)?;
     let dtype = c.dtype_of("DstT")?;
-    if c.node.flag("Truncate") && dtype == DType::BF16 {
-        return Err(Problem::new("it cuts f32 off to bf16 (`Truncate`), which HLO's convert does not")
+    let wide = c.dtype(x);
+    if c.node.flag("Truncate") && wide.is_float() && dtype.is_float() && dtype.bits() < wide.bits() {
+        return Err(Problem::new(format!("it cuts {wide} off to {dtype} (`Truncate`), which HLO's convert does not"))
             .with_help("cast without `Truncate`, which rounds to nearest"));
     }
     if dtype == DType::Pred && c.dtype(x) != DType::Pred {

@@ -378,7 +378,9 @@ fn bucketize(c: &mut Call<'_, '_>) -> Outputs {
     let (axes, last): (Vec<i64>, i64) = ((0..dims.len() as i64).collect(), dims.len() as i64);
     let e = c.e();
     let boundaries = e.constant(Literal::from_elements([boundaries.len() as i64], &boundaries));
-    let x = e.broadcast(e.convert(x, DType::F32), &axes, &wide);
+    // As in C++: the wider float of both.
+    let dtype = if c.dtype(x) == DType::F64 { DType::F64 } else { DType::F32 };
+    let (boundaries, x) = (e.convert(boundaries, dtype), e.broadcast(e.convert(x, dtype), &axes, &wide));
     let is_below = e.compare(Comparison::Lt, x, c.along(boundaries, last, &wide));
     c.one(e.reduce_sum(e.convert(e.unary(UnaryOp::Not, is_below), DType::S32), &[last]))
 }

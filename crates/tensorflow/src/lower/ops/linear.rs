@@ -24,9 +24,18 @@ pub(super) const TABLE: Table = &[
 ];
 
 impl Call<'_, '_> {
-    /// Products of matrices in the last two dims; the dims before them are batch dims, which broadcast.
+    /// Products of matrices in the last two dims; the dims before them are batch dims, which broadcast. A matrix that is adjoint is
+    /// transposed and conjugated.
     fn batched(&mut self, x_flag: &str, y_flag: &str) -> Outputs {
         let (mut x, mut y) = (self.array(0)?, self.array(1)?);
+        let are_adjoint = [self.node.flag(x_flag), self.node.flag(y_flag)];
+        x = if are_adjoint[0] { self.conjugate(x) } else { x };
+        y = if are_adjoint[1] { self.conjugate(y) } else { y };
+        // Version 3 says the result's dtype: sums of products of 8-bit integers are of 32 bits.
+        let dtype = self.node.dtype("Tout").unwrap_or(self.dtype(x));
+        if dtype.bits() > self.dtype(x).bits() {
+            (x, y) = (self.e().convert(x, dtype), self.e().convert(y, dtype));
+        }
         let (x_dims, y_dims) = (self.dims(x), self.dims(y));
         let (Some(x_batch), Some(y_batch)) = (x_dims.len().checked_sub(2), y_dims.len().checked_sub(2)) else {
             return Err(Problem::new(format!("its inputs have dims {x_dims:?} and {y_dims:?}, expected matrices")));
@@ -34,7 +43,8 @@ impl Call<'_, '_> {
         let batch = self.broadcast_dims(&x_dims[..x_batch], &y_dims[..y_batch])?;
         x = self.broadcast_to(x, &[&batch[..], &x_dims[x_batch..]].concat())?;
         y = self.broadcast_to(y, &[&batch[..], &y_dims[y_batch..]].concat())?;
-        self.one(self.matrix_product(x, y, [self.node.flag(x_flag), self.node.flag(y_flag)]))
+        let product = self.matrix_product(x, y, are_adjoint);
+        self.one(self.e().convert(product, dtype))
     }
 
     /// Products of matrices in the last two dims, of arrays with the same batch dims; each may be transposed first.

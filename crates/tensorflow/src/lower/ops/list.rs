@@ -552,7 +552,7 @@ impl Call<'_, '_> {
             return Err(Problem::new("its elements are scalars, expected rows to put end to end"));
         };
         let flat = self.e().reshape(all, &[&[n * each], inner].concat());
-        let lengths = self.ints_constant(&vec![*each; *n as usize], &[*n], DType::S64);
+        let lengths = self.e().full(DType::S64, &[*n], *each as f64);
         Ok(vec![Value::Array(flat), Value::Array(lengths)])
     }
 

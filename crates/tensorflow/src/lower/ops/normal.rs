@@ -52,7 +52,8 @@ fn forward(c: &mut Call<'_, '_>) -> Outputs {
     }
     let [y, batch_mean, batch_variance] = c.e().batch_norm_training([wide, scale, offset], attributes);
     let dims = c.dims(x);
-    let n = dims.iter().product::<i64>() / dims[attributes.feature_index as usize].max(1);
+    let n_features = dims.get(attributes.feature_index as usize).copied().unwrap_or(1);
+    let n = dims.iter().product::<i64>() / n_features.max(1);
     // Bessel's correction; TensorFlow divides by at least 1.
     let unbiased = c.e().mul_scalar(batch_variance, n as f64 / (n - 1).max(1) as f64);
     let factor = f64::from(c.node.float("exponential_avg_factor").unwrap_or(1.0));

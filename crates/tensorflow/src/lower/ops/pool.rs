@@ -8,7 +8,7 @@ use super::super::Call;
 use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
-use super::convolution::padding;
+use super::convolution::{MAX_STEP, extent, padding};
 use crate::error::Problem;
 use bf16scope_hlo::ops::{Comparison, PadDim, SliceDim, WindowDim};
 use bf16scope_hlo::{BinaryOp, DType, InstrId, Metadata, Op, Shape};
@@ -33,8 +33,10 @@ impl Call<'_, '_> {
         if sizes.len() != dims.len() || strides.len() != dims.len() {
             return Err(Problem::new(format!("its window is {sizes:?} over dims {dims:?}")));
         }
-        if sizes.iter().chain(strides).any(|n| *n < 1) {
-            return Err(Problem::new(format!("its window is {sizes:?} in steps of {strides:?}, expected 1 or more")));
+        if sizes.iter().chain(strides).any(|n| !(1..=MAX_STEP).contains(n)) {
+            return Err(Problem::new(format!(
+                "its window is {sizes:?} in steps of {strides:?}, expected 1 to {MAX_STEP}"
+            )));
         }
         let kind = self.node.text("padding");
         let dim = |axis: usize| {
@@ -60,7 +62,7 @@ impl Call<'_, '_> {
     fn counts(&self, like: InstrId, dims: &[i64], window: &[WindowDim]) -> InstrId {
         let is_padded = window.iter().any(|dim| (dim.padding_low, dim.padding_high) != (0, 0));
         if !is_padded {
-            return self.like(like, window.iter().map(|dim| dim.size).product::<i64>() as f64);
+            return self.like(like, window.iter().map(|dim| dim.size as f64).product());
         }
         // A pooling sum of ones counts them.
         let ones = self.e().full(self.dtype(like), dims, 1.0);
@@ -186,22 +188,21 @@ fn max_pool_grad_at_places(c: &mut Call<'_, '_>) -> Outputs {
 fn avg_pool_grad(c: &mut Call<'_, '_>) -> Outputs {
     let dims = c.ints(0)?;
     let dy = c.array(1)?;
+    let dy_dims = c.check_cotangent(&dims, dy)?;
     let window = c.pool_window(&dims)?;
     let dtype = c.dtype(dy);
     let wide = c.e().convert(dy, c.sums_in(dtype));
     let shares = c.e().div(wide, c.counts(wide, &dims, &window));
     // Each share goes to all elements of its window: a sum over the windows that hold an element.
-    let dy_dims = c.dims(dy);
     let spread: Vec<WindowDim> = window
         .iter()
         .enumerate()
         .map(|(axis, dim)| {
-            let dilated = if dy_dims[axis] == 0 { 0 } else { (dy_dims[axis] - 1) * dim.stride + 1 };
             let low = dim.size - 1 - dim.padding_low;
             WindowDim {
                 base_dilation: dim.stride,
                 padding_low: low,
-                padding_high: dims[axis] + dim.size - 1 - dilated - low,
+                padding_high: (dims[axis] + dim.size - 1 - low).saturating_sub(extent(dy_dims[axis], dim.stride)),
                 ..WindowDim::of_size(dim.size)
             }
         })

@@ -215,13 +215,14 @@ fn mean(c: &mut Call<'_, '_>) -> Outputs {
 fn top_k(c: &mut Call<'_, '_>) -> Outputs {
     let x = c.array(0)?;
     let k = c.int(1)?;
-    let axis = c.dims(x).len() as i64 - 1;
+    let axis = c.axis(-1, c.dims(x).len())?;
     let n = c.dims(x).last().copied().unwrap_or(0);
     if !(0..=n).contains(&k) {
         return Err(Problem::new(format!("it takes {k} of {n} elements")));
     }
     let (values, places) = c.sorted(x);
-    Ok(vec![Value::Array(c.slice_axis(values, axis, 0, k)), Value::Array(c.slice_axis(places, axis, 0, k))])
+    let places = c.e().convert(c.slice_axis(places, axis, 0, k), c.node.dtype("index_type").unwrap_or(DType::S32));
+    Ok(vec![Value::Array(c.slice_axis(values, axis, 0, k)), Value::Array(places)])
 }
 
 /// Whether fewer than k predictions are greater than the target class's prediction.

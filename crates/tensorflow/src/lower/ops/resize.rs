@@ -118,7 +118,9 @@ impl Call<'_, '_> {
             let size = self.ints(1)?;
             ([size.first(), size.get(1)].map(|size| size.copied().unwrap_or(0)), [height, width])
         };
-        if from.iter().chain(&to).any(|size| *size < 1 || *size > 1 << 14) {
+        // The weights along an axis are a matrix.
+        let is_bounded = |axis: usize| from[axis] * to[axis] <= 1 << 25;
+        if from.iter().chain(&to).any(|size| *size < 1 || *size > 1 << 14) || ![0, 1].into_iter().all(is_bounded) {
             return Err(Problem::new(format!("it makes {to:?} pixels of {from:?}")));
         }
         let (align, half) = (self.node.flag("align_corners"), self.node.flag("half_pixel_centers"));

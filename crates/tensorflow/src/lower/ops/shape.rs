@@ -7,6 +7,7 @@ use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
+use crate::tensor::n_elements;
 use bf16scope_hlo::{DType, InstrId};
 
 pub(super) const TABLE: Table = &[
@@ -48,8 +49,14 @@ pub(super) const TABLE: Table = &[
         c.one(c.e().reshape(x, &dims))
     }),
     ("Squeeze", squeeze),
-    ("Transpose", |c| c.transposed()),
-    ("ConjugateTranspose", |c| c.transposed()),
+    ("Transpose", |c| {
+        let x = c.array(0)?;
+        c.transposed(x)
+    }),
+    ("ConjugateTranspose", |c| {
+        let x = c.array(0)?;
+        c.transposed(c.conjugate(x))
+    }),
     ("InvertPermutation", |c| {
         let permutation = c.ints(0)?;
         let mut inverse = vec![0; permutation.len()];
@@ -137,15 +144,13 @@ impl Call<'_, '_> {
 
     /// Checks that computed dims are valid for an array.
     pub(super) fn check_dims(&self, dims: &[i64]) -> Result<(), Problem> {
-        let n = dims.iter().try_fold(1i64, |n, dim| n.checked_mul(*dim).filter(|_| *dim >= 0));
-        match n {
-            Some(n) if n < 1 << 48 => Ok(()),
-            _ => Err(Problem::new(format!("its result would have dims {dims:?}"))),
+        match n_elements(dims) {
+            Some(_) => Ok(()),
+            None => Err(Problem::new(format!("its result would have dims {dims:?}"))),
         }
     }
 
-    fn transposed(&mut self) -> Outputs {
-        let x = self.array(0)?;
+    fn transposed(&mut self, x: InstrId) -> Outputs {
         let permutation = self.ints(1)?;
         let permutation = self.axes(&permutation, self.dims(x).len())?;
         self.one(self.e().transpose(x, &permutation))

@@ -65,13 +65,13 @@ impl Call<'_, '_> {
             true => {
                 let split = self.e().reshape(x, &[n, h / block, block, w / block, block, channels]);
                 let moved = self.e().transpose(split, &[0, 1, 3, 2, 4, 5]);
-                self.e().reshape(moved, &[n, h / block, w / block, block * block * channels])
+                self.e().reshape(moved, &[n, h / block, w / block, channels.saturating_mul(block * block)])
             }
             false => {
                 let inner = channels / (block * block);
                 let split = self.e().reshape(x, &[n, h, w, block, block, inner]);
                 let moved = self.e().transpose(split, &[0, 1, 3, 2, 4, 5]);
-                self.e().reshape(moved, &[n, h * block, w * block, inner])
+                self.e().reshape(moved, &[n, h.saturating_mul(block), w.saturating_mul(block), inner])
             }
         };
         if is_nchw {

@@ -80,6 +80,12 @@ impl Call<'_, '_> {
 
     fn scattered_into(&mut self, op: Option<BinaryOp>, is_negated: bool) -> Outputs {
         let (variable, [old, indices, updates]) = self.scatter_inputs(is_negated)?;
+        // A single number is for every element of the rows.
+        let (dims, row_dims) = (self.dims(indices), self.dims(old).into_iter().skip(1));
+        let updates = match self.dims(updates).is_empty() {
+            true => self.e().broadcast(updates, &[], &dims.into_iter().chain(row_dims).collect::<Vec<i64>>()),
+            false => updates,
+        };
         let new = self.scattered(old, indices, updates, 0, op);
         self.assign(variable, new)?;
         Ok(vec![Value::Variable(variable)])
