@@ -55,6 +55,35 @@ def test_inside_shard_map():
     assert far(jnp.tanh(x @ w), jax.jit(shard_map(low, **specs))(x, w)) <= 4 * ROUNDING
 
 
+#: What each device computes of its rows, and the spec of the result.
+BODIES = {
+    "layer": (lambda w, x: jnp.tanh(x @ w) @ w, PartitionSpec("data")),
+    "loop": (lambda w, x: jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=3)[0], PartitionSpec("data")),
+    "gradients": (
+        lambda w, x: jax.lax.pmean(jax.grad(lambda w: jnp.mean((jnp.tanh(x @ w) @ w) ** 2))(w), "data"),
+        PartitionSpec(),
+    ),
+    "attention": (
+        lambda w, x: jax.nn.softmax((x @ w) @ jax.lax.all_gather(x, "data", tiled=True).T) @ jax.lax.all_gather(x, "data", tiled=True),
+        PartitionSpec("data"),
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", ["default", "O2", "O3", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", BODIES)
+def test_shard_map_runs_by_every_policy(name, policy):
+    """XLA ended the process over casts between the borders and the body."""
+    over = mesh()
+    body, out = BODIES[name]
+    shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    specs = dict(mesh=over, in_specs=(PartitionSpec(), PartitionSpec("data")), out_specs=out)
+    specs["check_vma" if hasattr(jax, "shard_map") else "check_rep"] = False
+    mapped = shard_map(body, **specs)
+    w, x = draw(1, 16, 16) / 4, draw(2, 16, 16)
+    assert 0 < far(jax.jit(mapped)(w, x), jax.jit(bf16scope.jax.lower(mapped, policy=policy))(w, x)) <= 8 * ROUNDING
+
+
 def test_gradients_inside_shard_map_are_summed_as_jax_does():
     """Of what is the same on all devices, if it keeps account of that, wherever the gradient is taken."""
     over = mesh()

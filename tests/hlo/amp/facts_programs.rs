@@ -1,5 +1,6 @@
 //! Programs that an ordinary rounding would spoil, as JAX 0.10.2 lowers them (`facts_programs/*.hlo`, metadata left out): angles,
-//! running sums, decays, distances, decompositions, in several spellings each.
+//! running sums, decays, distances, decompositions, in several spellings each. In one, a step of two layers under
+//! `jax.checkpoint`, weights stand behind barriers.
 //!
 //! Each runs on the CPU in f32 and lowered by the default policy, excess precision off. Arguments are small random numbers.
 
@@ -22,7 +23,7 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 31] = [
+const PROGRAMS: [(&str, Bound); 32] = [
     ("average_by_halves", Products),
     ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
@@ -57,6 +58,7 @@ const PROGRAMS: [(&str, Bound); 31] = [
     ("variance_by_groups", Products),
     ("variance_by_weights", Products),
     ("variance_by_window", Products),
+    ("weights_behind_barriers", Products),
 ];
 
 /// Numbers with mean 0 and variance 1: sums of twelve numbers of a linear congruential generator.

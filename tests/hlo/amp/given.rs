@@ -126,6 +126,136 @@ ENTRY main {
     assert_eq!(lowered(source, &keeps_scores).1.hurts, []);
 }
 
+/// A running sum of steps that a product computed, as the angle of a wave: by windows, by a product with a triangle, by
+/// a loop.
+fn waves(angles: &str) -> String {
+    format!(
+        "HloModule waves
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}}
+condition {{
+  state.0 = (s32[], f32[4,4], f32[4,4,4]) parameter(0)
+  i.0 = s32[] get-tuple-element(state.0), index=0
+  n = s32[] constant(4)
+  ROOT goes_on = pred[] compare(i.0, n), direction=LT
+}}
+body {{
+  state.1 = (s32[], f32[4,4], f32[4,4,4]) parameter(0)
+  i.1 = s32[] get-tuple-element(state.1), index=0
+  sum = f32[4,4] get-tuple-element(state.1), index=1
+  rows = f32[4,4,4] get-tuple-element(state.1), index=2
+  begin = s32[] constant(0)
+  row = f32[1,4,4] dynamic-slice(rows, i.1, begin, begin), dynamic_slice_sizes={{1,4,4}}
+  flat = f32[4,4] reshape(row)
+  next = f32[4,4] add(sum, flat)
+  one = s32[] constant(1)
+  i.2 = s32[] add(i.1, one)
+  ROOT state.2 = (s32[], f32[4,4], f32[4,4,4]) tuple(i.2, next, rows)
+}}
+ENTRY main {{
+  x = f32[4,4] parameter(0)
+  w = f32[4,4] parameter(1)
+  v = f32[4,4] parameter(2)
+  xs = f32[4,4,4] parameter(3)
+  zero = f32[] constant(0)
+  steps = f32[4,4] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  {angles}
+  waves = f32[4,4] sine(angles)
+  ROOT y = f32[4,4] dot(waves, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}"
+    )
+}
+
+#[test]
+fn a_running_sum_under_a_sine_that_a_policy_rounds_is_named_however_it_is_written() {
+    let o3 = Policy::preset("O3").unwrap();
+    let although = "although a sine or cosine reads it, and it was computed in f32: rounded, the angle would lose its \
+                    absolute precision (%waves)";
+    let keep = |name: &str| format!("--keep '{name}' leaves it f32; the policy `default` leaves all such values");
+    let of_steps = "the policy `default` leaves all such values f32, and the steps that add them up".to_string();
+    for (angles, rounds, help) in [
+        (
+            "angles = f32[4,4] reduce-window(steps, zero), window={size=1x4 pad=0_0x3_0}, to_apply=add",
+            "%steps (dot) and one more value",
+            keep("steps"),
+        ),
+        (
+            "triangle = f32[4,4] constant({{1,1,1,1},{0,1,1,1},{0,0,1,1},{0,0,0,1}})
+  angles = f32[4,4] dot(steps, triangle), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+            "%angles (dot)",
+            keep("angles"),
+        ),
+        (
+            "places = f32[4,4,4] dot(xs, w), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+  start = s32[] constant(0)
+  init = (s32[], f32[4,4], f32[4,4,4]) tuple(start, steps, places)
+  end = (s32[], f32[4,4], f32[4,4,4]) while(init), condition=condition, body=body
+  angles = f32[4,4] get-tuple-element(end), index=1",
+            "%end (while)",
+            of_steps,
+        ),
+    ] {
+        let source = waves(angles);
+        assert_eq!(lowered(&source, &Policy::default()).1.hurts, [], "{angles}");
+        let (_, report) = lowered(&source, &o3);
+        let [hurt] = &report.hurts[..] else { panic!("one rounding hurts, {angles}: {:?}", report.hurts) };
+        assert_eq!(hurt.sentence(), format!("the policy rounds {rounds}, {although}\nhelp: {help}"));
+    }
+}
+
+/// Squared distances between the rows of a layer.
+const DISTANCES: &str = "HloModule distances
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  v = f32[8,4] parameter(2)
+  zero = f32[] constant(0)
+  h = f32[8,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  squares = f32[8,16] multiply(h, h)
+  norms = f32[8] reduce(squares, zero), dimensions={1}, to_apply=add
+  rows = f32[8,8] broadcast(norms), dimensions={0}
+  columns = f32[8,8] broadcast(norms), dimensions={1}
+  both = f32[8,8] add(rows, columns)
+  products = f32[8,8] dot(h, h), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  two = f32[] constant(2)
+  twos = f32[8,8] broadcast(two), dimensions={}
+  twice = f32[8,8] multiply(products, twos)
+  distances = f32[8,8] subtract(both, twice)
+  ROOT y = f32[8,4] dot(distances, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}";
+
+/// The f32 sums of the product that gave the rows count, too, though that product is lowered.
+#[test]
+fn a_cancellation_that_a_policy_rounds_is_named_with_the_sums_that_it_is_made_of() {
+    let (module, report) = lowered(DISTANCES, &Policy::default());
+    assert_eq!((dtype(&module, "h"), dtype(&module, "products"), report.hurts.len()), (DType::F32, DType::F32, 0));
+    let (module, report) = lowered(DISTANCES, &Policy::preset("O3").unwrap());
+    assert_eq!((dtype(&module, "h"), dtype(&module, "products")), (DType::BF16, DType::BF16));
+    let why = "it is subtracted from sums of its operands' own products";
+    assert!(report.hurts.iter().all(|hurt| hurt.why.starts_with(why)), "{:?}", report.hurts);
+    let n_values: usize = report.hurts.iter().map(|hurt| hurt.n).sum();
+    assert_eq!((&report.hurts[0].instruction[..], n_values), ("h", 5), "{:?}", report.hurts);
+}
+
+/// The key is about choices: what a sine, a cancellation or a recurrence needs stays f32.
+#[test]
+fn a_policy_that_rounds_choices_leaves_what_other_consumers_need() {
+    let policy = Policy { choices: Boundary::Lower, ..Policy::default() };
+    let (module, report) = lowered(DISTANCES, &policy);
+    assert_eq!((dtype(&module, "products"), dtype(&module, "distances")), (DType::F32, DType::F32));
+    assert_eq!(report.hurts, []);
+    let listed = Policy::preset("tf_amp").unwrap();
+    assert_eq!(dtype(&lowered(DISTANCES, &listed).0, "products"), DType::BF16);
+}
+
 /// docs/GUIDE.md and docs/policy.schema.json agree with the pass's table of a policy's keys.
 #[test]
 fn the_pages_have_the_keys_of_a_policy() {

@@ -13,6 +13,11 @@ fn listed(rule: &str) -> BTreeSet<&'static str> {
     words.filter(|words| words.first() == Some(&rule)).flat_map(|words| words[1..].to_vec()).collect()
 }
 
+/// The number of random programs that are listed as failing a rule.
+pub fn n_random_listed(rule: &str) -> usize {
+    listed(rule).iter().filter(|case| case.starts_with("random.")).count()
+}
+
 /// Compares the failures of a rule, each with what was measured, to the list.
 pub fn judge(rule: &str, failing: &BTreeMap<String, String>) {
     let listed = listed(rule);

@@ -64,6 +64,7 @@ pub(super) fn assign(
     keeps_sum.iter_mut().zip(&needs.sums).for_each(|(keeps, &is_needed)| *keeps |= is_needed);
     let ends = Ends::find(graph, policy, kind, is_result, needs);
     out.differentiates = ends.differentiates && policy.reach != Reach::None;
+    out.needed.clone_from(&needs.of_result);
     let (moved, is_narrow_read) = (moved(graph), &is_narrow_read[..]);
     let mut assigner = Assigner { graph, classes, policy, kind, out, moved, ends, needs, keeps_sum };
     let mut facts = assigner.facts(loops, branches, is_narrow_read);

@@ -2,6 +2,7 @@
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
+use super::need::Need;
 use std::collections::BTreeMap;
 
 /// The result of [`assign`](super::assign::assign).
@@ -24,6 +25,8 @@ pub(super) struct Assignment {
     pub differentiates: bool,
     /// For each value whether its cast must clamp, so that finite numbers stay finite.
     pub beyond: Vec<bool>,
+    /// For each product, loop, branch or running sum whose f32 result is needed the need, and the consumer that has it.
+    pub needed: Vec<Option<(Need, NodeId)>>,
 }
 
 impl Assignment {
@@ -33,6 +36,7 @@ impl Assignment {
             low: vec![false; rule.len()],
             value_low: vec![false; n_values],
             from: vec![None; rule.len()],
+            needed: vec![None; rule.len()],
             rule,
             crossings: BTreeMap::new(),
             narrow_results: Vec::new(),

@@ -4,9 +4,8 @@
 //! and similar ops are not fused that way: their result is materialised, in the dtype that they return. So their dtype
 //! is decided by their consumers, not by which side of them is smaller. `hlo/ops/decisions` lists these ops.
 //!
-//! A *sum of rows*, a `scatter` that adds rows to zeros, has both its operand and its result materialised. Between two
-//! products, as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network written for
-//! bf16. The same holds behind the last product for a sum that adds no more rows than its result has.
+//! A *sum of rows*, a `scatter` that adds rows to zeros, as where a graph's edges send messages to its nodes, is f32,
+//! but for some of rows that are narrower than a tile (`tables`).
 //!
 //! A *sum over windows* of few numbers, as in an average pool or its gradient, has its operand and its result
 //! materialised, as compilers do not fuse producers into windows. Between two products it is computed in bf16, as in a
@@ -19,7 +18,7 @@ use bf16scope_hlo::ops::decisions::is_stored;
 use bf16scope_hlo::ops::precision::DeviceSum;
 use bf16scope_hlo::{DType, Op};
 
-/// The most terms that a sum in bf16 may have: rows on average, or a residual over the layers of a loop. A sum of n
+/// The most terms that a sum in bf16 may have: a residual over the layers of a loop. A sum of n
 /// terms of one sign has up to n roundings of 2^-9, so beyond this many its last terms would weigh less than the error
 /// of the first.
 pub(super) const MAX_TERMS: i64 = 64;

@@ -73,7 +73,7 @@ pub(super) struct Decision {
     pub from: Option<NodeId>,
 }
 
-/// Decides for a node. The first matching row decides.
+/// Decides for a node. The first matching row decides; `Rule::why` has the sentences, in the order of the rows.
 pub(super) fn decide(facts: &Facts) -> Decision {
     use Class::{Allow, Clear, Deny, Infer, NotFloat};
     let f32 = |rule, from| Decision { is_low: false, is_narrow: false, rule, from };
@@ -81,27 +81,31 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     let narrow = |rule, from| Decision { is_low: true, is_narrow: true, rule, from };
     let is_between = facts.below.is_some() && facts.above.is_some() && !facts.is_blocked;
     let is_open = facts.reach == Reach::All && !facts.is_blocked;
+    let known = match (facts.decided, facts.storage) {
+        (Some(StoredAs::Narrow), _) => Some(narrow(Rule::Decided, None)),
+        (Some(StoredAs::Rounded), _) => Some(rounded(Rule::Decided, None)),
+        (_, Storage::Fused(rule, from)) => Some(f32(rule, from)),
+        (_, Storage::RoundedOnce(rule, from)) => Some(rounded(rule, from)),
+        (_, Storage::Materialised) => None,
+    };
     let stores = facts.stores.filter(|_| is_between && facts.reach != Reach::None);
-    match (facts.class, facts.storage, facts.wide) {
+    let materialised = stores.map(|stores| match stores {
+        Stores::Move => narrow(Rule::Moved, facts.above),
+        Stores::WindowSum => narrow(Rule::Summed, facts.below),
+        Stores::Turn => narrow(Rule::Between, facts.below),
+        Stores::Summand => rounded(Rule::RoundedOnce, facts.below),
+    });
+    match (facts.class, known, facts.wide) {
         (None | Some(NotFloat), ..) => f32(Rule::Fixed, None),
         (Some(Allow | Infer | Clear), ..) if facts.reach == Reach::None => f32(Rule::Off, None),
-        (Some(Infer | Clear), ..) if facts.decided == Some(StoredAs::Narrow) => narrow(Rule::Decided, None),
-        (Some(Infer | Clear), ..) if facts.decided == Some(StoredAs::Rounded) => rounded(Rule::Decided, None),
-        (Some(Infer | Clear), Storage::Fused(rule, from), _) => f32(rule, from),
-        (Some(Infer | Clear), Storage::RoundedOnce(rule, from), _) => rounded(rule, from),
+        (Some(Infer | Clear), Some(known), _) => known,
         (Some(Allow | Infer), _, Some((rule, from))) => f32(rule, Some(from)),
         (Some(Allow), ..) => Decision { is_narrow: !facts.keeps_sum, ..narrow(Rule::Allowed, None) },
         (Some(Infer), ..) if is_open => narrow(Rule::Reach, None),
         (Some(Infer), ..) if is_between && facts.reach == Reach::Between => narrow(Rule::Between, facts.below),
         (Some(Infer), ..) => f32(Rule::OutOfReach, None),
-        (Some(Deny { .. }), ..) => match stores {
-            Some(Stores::WindowSum) => narrow(Rule::Summed, facts.below),
-            Some(Stores::Turn) => narrow(Rule::Between, facts.below),
-            Some(Stores::Summand) => rounded(Rule::RoundedOnce, facts.below),
-            _ => f32(Rule::Denied, None),
-        },
-        (Some(Clear), ..) if stores == Some(Stores::Move) => narrow(Rule::Moved, facts.above),
-        (Some(Clear), ..) => f32(Rule::WouldRound, None),
+        (Some(Deny { .. }), ..) => materialised.unwrap_or(f32(Rule::Denied, None)),
+        (Some(Clear), ..) => materialised.unwrap_or(f32(Rule::WouldRound, None)),
     }
 }
 
@@ -188,24 +192,28 @@ impl Rule {
     /// The reason, in words that fit behind "because"; empty where the op's class or the policy has the reason.
     pub(super) const fn why(self) -> &'static str {
         match self {
-            Rule::Allowed => "its op is always lowered",
             Rule::Denied | Rule::Fixed | Rule::Decided => "",
-            Rule::Needed(need) => need.why(),
-            Rule::Loss => "the loss is computed from it",
-            Rule::Result => "a result of the program, which keeps its dtype, is computed from it",
-            Rule::Spread => "it is computed from a denied op",
-            Rule::Between => "it lies between ops that are lowered",
-            Rule::Reach => "the policy lowers every op of its class",
-            Rule::OutOfReach => "it does not lie between ops that are lowered",
+            Rule::Off => "the policy lowers nothing",
             Rule::Fused => {
                 "it is fused into its consumer and never materialised, so a narrow dtype would save no memory"
             }
             Rule::RoundedOnce => {
                 "it computes in f32 and is rounded once, where it is materialised for all its consumers"
             }
-            Rule::Moved => "it moves values and is materialised, and one of its consumers is lowered",
+            Rule::Needed(need) => need.why(),
+            Rule::Loss => "the loss is computed from it",
+            Rule::Result => "a result of the program, which keeps its dtype, is computed from it",
+            Rule::Spread => "it is computed from a denied op",
+            Rule::Allowed => "its op is always lowered",
+            Rule::Reach => "the policy lowers every op of its class",
+            Rule::Between => "it lies between ops that are lowered",
+            Rule::OutOfReach => "it does not lie between ops that are lowered",
             Rule::Summed => {
                 "it sums values that are narrow already, and both its operand and its result are materialised"
+            }
+            Rule::Moved => "it moves values and is materialised, and one of its consumers is lowered",
+            Rule::WouldRound => {
+                "it commutes with rounding, and a narrow result would round for a consumer that reads f32, or make a cast larger"
             }
             Rule::Logits => "it gives logits as large as any parameter, which the compiler stores",
             Rule::Filled => {
@@ -213,9 +221,6 @@ impl Rule {
             }
             Rule::ReadNarrow => "it commutes with rounding, and all its consumers read the narrow dtype",
             Rule::OfNarrow => "it commutes with rounding, and its operands are narrow already",
-            Rule::WouldRound => {
-                "it commutes with rounding, and a narrow result would round for a consumer that reads f32, or make a cast larger"
-            }
             Rule::Held => {
                 "it holds a parameter back, and the cast stands behind it, so that no cast is kept beside the parameter"
             }
@@ -225,7 +230,6 @@ impl Rule {
             }
             Rule::SumOfParts => "it sums a concatenation, so it is computed from the sums of the parts",
             Rule::Source => "it is made in the dtype that its consumers read",
-            Rule::Off => "the policy lowers nothing",
         }
     }
 }

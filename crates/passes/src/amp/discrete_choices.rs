@@ -48,6 +48,14 @@ impl Choices {
     pub(super) fn last_around(&self, node: NodeId) -> Option<&RegionContext> {
         self.around.get(&node)?.last()
     }
+
+    /// The same without scores, for a policy that rounds them.
+    pub(super) fn without_scores(mut self) -> Choices {
+        self.of_node.fill(None);
+        self.scores.fill(false);
+        self.around.values_mut().flatten().for_each(|around| around.scores.fill(false));
+        self
+    }
 }
 
 /// The flow of values through an op that runs regions.

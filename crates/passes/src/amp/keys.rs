@@ -94,7 +94,7 @@ pub const KEYS: [Key; 15] = [
         name: "choices",
         values: Values::One(&["keep", "lower"]),
         default: "keep",
-        meaning: "whether products may be narrow whose results decide something discrete, such as a router's",
+        meaning: "whether products may be narrow whose results decide something discrete, such as a router's; with `rounds: listed` or `narrow: [loss]`, what any other reader amplifies, too",
     },
     Key {
         name: "losses",

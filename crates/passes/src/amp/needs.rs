@@ -40,6 +40,8 @@ pub(super) struct Needs {
     pub sums: Vec<bool>,
     /// For each value whether a loop or branch has to take it as an operand, or return it, in f32.
     pub given: Vec<bool>,
+    /// For each product, loop, branch or running sum whose f32 result is needed the need, and the consumer that has it.
+    pub of_result: Vec<Option<(Need, NodeId)>>,
     /// For each value whether it is data that the program was given, in f32, or computed from such data alone: from no
     /// product and from no weight that the program updates. What reads it in f32 reads what was given, moved or not.
     pub is_input: Vec<bool>,
@@ -52,6 +54,7 @@ impl Needs {
             of_node: choices.iter().map(|at| at.map(|at| (Need::Choice, at))).collect(),
             sums: vec![false; graph.nodes.len()],
             given: vec![false; graph.values.len()],
+            of_result: vec![None; graph.nodes.len()],
             is_input: vec![false; graph.values.len()],
         }
     }
@@ -120,29 +123,38 @@ impl Finder<'_, '_> {
         self.add(node, need, at);
     }
 
+    /// The f32 sum of a product is needed.
+    fn keep_sum(&mut self, product: NodeId, need: Need, at: NodeId) {
+        self.needs.sums[product as usize] = true;
+        self.needs.of_result[product as usize].get_or_insert((need, at));
+    }
+
+    /// A result of a loop or a branch is needed in f32.
+    fn keep_result(&mut self, value: ValueId, need: Need, at: NodeId) {
+        self.needs.given[value as usize] = true;
+        self.needs.of_result[self.graph.producer(value) as usize].get_or_insert((need, at));
+    }
+
     /// Goes backward from what sines, exponentials, decompositions and cancelling sums read, to what computed it.
     fn reads(&mut self, made_in_f32: &MadeInF32, loops: &BTreeMap<NodeId, Loop>) {
         let graph = self.graph;
         // For each value: the node that reads it as an angle, the one that reads it as a matrix to decompose, and
-        // whether an exponential reads it.
+        // the exponential that reads it.
         let mut angle: Vec<Option<NodeId>> = vec![None; graph.values.len()];
-        let mut matrix = angle.clone();
-        let mut is_exponent = vec![false; graph.values.len()];
+        let (mut matrix, mut power) = (angle.clone(), angle.clone());
         for node in graph.node_ids().rev() {
             let record = graph.node(node);
             let op = &graph.instr(record).op;
             let origin = record.results().find_map(|value| made_in_f32.origins[value as usize]);
             let is_wanted = |by: &[Option<NodeId>]| record.results().find_map(|value| by[value as usize]);
-            let (turns, decomposition) = (is_wanted(&angle), is_wanted(&matrix));
-            let exponent = record.gives(&is_exponent);
-            if turns.is_some() || exponent {
+            let (turns, decomposition, exponent) = (is_wanted(&angle), is_wanted(&matrix), is_wanted(&power));
+            let absolute = turns.map(|at| (Need::Angle, at)).or(exponent.map(|at| (Need::Exponent, at)));
+            if let Some((need, at)) = absolute {
                 match origin {
-                    Some(F32Origin::Summed) => self.needs.sums[node as usize] = true,
+                    Some(F32Origin::Summed) => self.keep_sum(node, need, at),
                     Some(F32Origin::ByLoop) => {
-                        let wanted = record
-                            .results()
-                            .filter(|&value| angle[value as usize].is_some() || is_exponent[value as usize]);
-                        wanted.for_each(|value| self.needs.given[value as usize] = true);
+                        let is_read = |&value: &ValueId| angle[value as usize].or(power[value as usize]).is_some();
+                        record.results().filter(is_read).for_each(|value| self.keep_result(value, need, at));
                     }
                     Some(F32Origin::Multiplied | F32Origin::Computed) | None => {}
                 }
@@ -184,17 +196,19 @@ impl Finder<'_, '_> {
             if amplification(op) == Amplification::Spectrum {
                 record.operands.iter().for_each(|&value| self.transformed(value, node));
             }
-            if exponent && made_in_f32.is_of_running_sum[record.first_result as usize] {
+            if exponent.is_some() && made_in_f32.is_of_running_sum[record.first_result as usize] {
                 self.add(node, Need::Exponent, node);
             }
             // A short one would be lowered as a sum over a small window.
-            if (turns.is_some() || exponent) && is_running_sum(graph, node) {
-                let need = if exponent { Need::Exponent } else { Need::Angle };
+            if let Some((_, at)) = absolute.filter(|_| is_running_sum(graph, node)) {
+                let need = if exponent.is_some() { Need::Exponent } else { Need::Angle };
                 self.needs.of_node[node as usize].get_or_insert((need, node));
+                self.needs.of_result[node as usize].get_or_insert((need, at));
             }
             let is_reduced = is_reduction(op) && made_in_f32.is_of_running_sum[record.first_result as usize];
-            if amplification(op) == Amplification::Exponent || exponent && (record.is_soft() || is_reduced) {
-                record.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
+            let is_raised = (amplification(op) == Amplification::Exponent).then_some(node);
+            if let Some(at) = is_raised.or(exponent.filter(|_| record.is_soft() || is_reduced)) {
+                record.operands.iter().for_each(|&value| power[value as usize] = Some(at));
             }
         }
     }
@@ -210,7 +224,7 @@ impl Finder<'_, '_> {
     /// Products that cancel, and their operands, back to the f32 sums of the products that those were computed from.
     fn cancellations(&mut self) {
         let Cancellations { nodes, mut is_read, sums } = cancellations(self.graph);
-        sums.into_iter().for_each(|product| self.needs.sums[product as usize] = true);
+        sums.into_iter().for_each(|product| self.keep_sum(product, Need::Cancellation, product));
         let Some(&(first, _)) = nodes.first() else { return };
         nodes.into_iter().for_each(|(node, sum)| self.add_with_products(node, Need::Cancellation, sum));
         for node in self.graph.node_ids().rev() {
@@ -218,7 +232,9 @@ impl Finder<'_, '_> {
             if !record.gives(&is_read) {
                 continue;
             }
-            self.needs.sums[node as usize] |= record.is_product();
+            if record.is_product() {
+                self.keep_sum(node, Need::Cancellation, first);
+            }
             if record.is_soft() {
                 self.add(node, Need::Cancellation, first);
                 record.operands.iter().for_each(|&value| is_read[value as usize] = true);

@@ -68,7 +68,7 @@ pub struct Policy {
     /// added rows and their sums are bf16, and lookups stand behind a barrier.
     pub tables: Boundary,
     /// Whether a data movement whose result is materialised is rounded once if any of its consumers is lowered, and
-    /// sums of rows between products are computed in the narrow dtype.
+    /// sums over small windows between products are computed in the narrow dtype.
     pub moved: Boundary,
     /// Whether arrays between products are narrow where a loop fills, reads slice by slice or carries them, or where a
     /// branch takes or returns them.
@@ -77,7 +77,8 @@ pub struct Policy {
     /// of an LSTM. It is f32 otherwise, as its rounding is carried, too. Without effect where `loops` is `keep`.
     pub carried: Boundary,
     /// Whether products may be lowered if discrete choices depend on them, through a `topk`, a `sort`, an `argmax` or
-    /// a comparison of scores, and the program computes on with the choice.
+    /// a comparison of scores, and the program computes on with the choice. A policy that goes by lists alone, or
+    /// lowers what leads to the loss, then rounds all else that a consumer amplifies too.
     pub choices: Boundary,
     /// The losses among the entry's results, by number: ops between the last products and a loss stay f32. If absent,
     /// they are inferred from the program.
@@ -324,6 +325,12 @@ impl Policy {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether what other consumers than choices amplify stays f32. Policies that round choices and go by lists alone
+    /// (`tf_amp`), or lower what leads to the loss too (`O3`, `jmp:`), round all of it.
+    pub(super) fn regards_needs(&self) -> bool {
+        self.choices == Boundary::Keep || self.moved == Boundary::Lower && self.loss == Boundary::Keep
     }
 
     /// One line for each pattern of `keep` that matches nothing in the module (perhaps a typing error), for each

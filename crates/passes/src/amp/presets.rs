@@ -158,6 +158,17 @@ mod tests {
         assert_eq!(boundaries, [Boundary::Keep; 4]);
     }
 
+    /// A policy of your own that rounds choices still leaves a sine its angle; these presets do not.
+    #[test]
+    fn presets_that_round_choices_round_what_other_consumers_need_too() {
+        for name in NAMES {
+            let policy = preset(name).unwrap();
+            assert_eq!(policy.regards_needs(), !["tf_amp", "O3"].contains(&name), "{name}");
+        }
+        assert!(!preset("jmp:p=f32,c=bf16").unwrap().regards_needs());
+        assert!(Policy { choices: Boundary::Lower, ..Policy::default() }.regards_needs());
+    }
+
     #[test]
     fn jmp_policies_have_jmps_defaults() {
         let policy = preset("jmp:p=f32,c=bf16").unwrap();

@@ -44,6 +44,12 @@ pub struct Decision {
     /// The other forms in which its value could be stored without an additional rounding.
     #[serde(skip)]
     pub alternatives: Vec<StoredAs>,
+    /// Why a consumer needs its result in f32, and the name of that consumer.
+    #[serde(skip)]
+    pub(super) need: Option<(Need, String)>,
+    /// Whether it reads the narrow dtype.
+    #[serde(skip)]
+    pub(super) reads_low: bool,
     /// Bytes of its result before.
     pub n_bytes_before: i64,
     /// The same now.
@@ -200,7 +206,12 @@ fn decision(
     if record.gives_f32 && assignment.low[node as usize] {
         rule += GIVES_F32;
     }
-    let from = assignment.from[node as usize].map(|from| graph.instr(graph.node(from)).name.clone());
+    let name = |node: NodeId| graph.instr(graph.node(node)).name.clone();
+    let from = assignment.from[node as usize];
+    let need = match assignment.rule[node as usize] {
+        Rule::Needed(need) => Some((need, from.unwrap_or(node))),
+        _ => assignment.needed[node as usize],
+    };
     let (old, new_dtype) = (dtype(&instr.shape), dtype(&new));
     let gives_f32 = assignment.low[node as usize] && old == DType::F32.to_string();
     Some(Decision {
@@ -213,8 +224,10 @@ fn decision(
         old,
         new: new_dtype,
         rule,
-        from,
+        from: from.map(name),
         alternatives: alternatives(graph, assignment, node),
+        need: need.map(|(need, at)| (need, name(at))),
+        reads_low: assignment.low[node as usize],
         n_bytes_before: instr.shape.n_bytes(),
         n_bytes_after: new.n_bytes(),
     })

@@ -103,15 +103,18 @@ impl<'m> Rewriter<'m> {
         if kind == RegionKind::Entry {
             self.losses = loss::taken(&graph);
         }
+        let regards_needs = self.policy.regards_needs();
         let choices = match self.policy.choices {
             Boundary::Keep => self.originals.choices(&graph, kind, around),
+            Boundary::Lower if regards_needs => self.originals.choices(&graph, kind, around).without_scores(),
             Boundary::Lower => Choices { of_node: vec![None; graph.nodes.len()], ..Choices::default() },
         };
         let loops = self.loops_of(&graph, &choices);
         let branches = self.branches_of(&graph, &choices);
-        let needs = match self.policy.choices {
-            Boundary::Keep => needs(&graph, &choices.of_node, &loops, around),
-            Boundary::Lower => Needs::of_choices(&graph, &choices.of_node),
+        let needs = if regards_needs {
+            needs(&graph, &choices.of_node, &loops, around)
+        } else {
+            Needs::of_choices(&graph, &choices.of_node)
         };
         let assignment = assign(&graph, &self.originals.classes, kind, crossing, &loops, &branches, &needs);
         self.differentiates |= assignment.differentiates;

@@ -1,17 +1,15 @@
 //! A second look at the roundings that a policy asked for: those that are likely to hurt accuracy.
 //!
 //! The default policy leaves some values f32 for their consumers: a choice, a recurrence, a sine, a decomposition, a
-//! cancellation. If another policy rounds one of these, the report names it, and how to keep it f32.
+//! cancellation. If another policy rounds one of these, or an f32 sum that one reads, the report names it, and how to
+//! keep it f32.
 
+use super::need::Need;
 use super::policy::{Boundary, Policy, Reach};
-use super::report::{Decision, Hurt, LoweringReport, reasons};
+use super::report::{Decision, Hurt, LoweringReport};
 use crate::PassError;
 use bf16scope_hlo::Module;
-use std::collections::BTreeMap;
-
-/// The prefix of the names of rules that leave a value f32 for a consumer, and the rule for choices among them.
-const NEEDED: &str = "Needed(";
-const CHOICE: &str = "Needed(Choice)";
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The values that a policy rounds though the default leaves them f32 for a consumer, in the order of the module.
 ///
@@ -33,19 +31,29 @@ pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -
         return Ok(Vec::new());
     }
     let (_, usual) = super::lowered(module, &usual)?;
-    let needs: Vec<(String, String)> = reasons().into_iter().filter(|(rule, _)| rule.starts_with(NEEDED)).collect();
-    let need = |decision: &Decision| needs.iter().find(|(_, why)| decision.rule.starts_with(&why[..]));
-    let needed: BTreeMap<&str, (&(String, String), &Decision)> = usual
+    let needed: BTreeMap<&str, (Need, &str, &Decision)> = usual
         .decisions
         .iter()
-        .filter(|decision| !decision.is_lowered)
-        .filter_map(|decision| Some((&decision.instruction[..], (need(decision)?, decision))))
+        .filter(|decision| decision.new == decision.old)
+        .filter_map(|decision| {
+            let (need, reader) = decision.need.as_ref()?;
+            Some((&decision.instruction[..], (*need, &reader[..], decision)))
+        })
         .collect();
+    let (readers, usual_readers) = (low_readers(report), low_readers(&usual));
     let mut hurts: Vec<Hurt> = Vec::new();
-    for decision in report.decisions.iter().filter(|decision| decision.is_lowered) {
-        let Some(((rule, why), usual)) = needed.get(&decision.instruction[..]) else { continue };
-        let read_by = usual.from.clone().filter(|from| *from != decision.instruction);
-        if let Some(hurt) = hurts.iter_mut().find(|hurt| hurt.why == *why && hurt.read_by == read_by) {
+    for decision in &report.decisions {
+        let Some(&(need, reader, usual)) = needed.get(&decision.instruction[..]) else { continue };
+        let is_rounded = decision.new != decision.old || decision.is_lowered && !usual.is_lowered;
+        // A loop or a branch keeps the types at its border, whatever is rounded within and behind.
+        let runs_regions = matches!(&decision.opcode[..], "while" | "conditional");
+        let is_read_low = runs_regions && readers.contains(reader) && !usual_readers.contains(reader);
+        if !(is_rounded || is_read_low) {
+            continue;
+        }
+        let read_by = Some(reader.to_string()).filter(|reader| *reader != decision.instruction);
+        let why = need.why();
+        if let Some(hurt) = hurts.iter_mut().find(|hurt| hurt.why == why && hurt.read_by == read_by) {
             hurt.n += 1;
             continue;
         }
@@ -54,19 +62,27 @@ pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -
             opcode: decision.opcode.clone(),
             n: 1,
             read_by,
-            why: why.clone(),
-            remedy: remedy(rule == CHOICE, policy, decision),
+            why: why.to_string(),
+            remedy: remedy(need, policy, decision, is_rounded),
         });
     }
     Ok(hurts)
 }
 
+/// The names of instructions that read the narrow dtype.
+fn low_readers(report: &LoweringReport) -> BTreeSet<&str> {
+    let readers = report.decisions.iter().filter(|decision| decision.reads_low);
+    readers.map(|decision| &decision.instruction[..]).collect()
+}
+
 /// How to keep such a value f32.
-fn remedy(is_choice: bool, policy: &Policy, decision: &Decision) -> String {
+fn remedy(need: Need, policy: &Policy, decision: &Decision, is_rounded: bool) -> String {
     let name = &decision.instruction;
-    if is_choice && policy.choices == Boundary::Lower {
+    if need == Need::Choice && policy.choices == Boundary::Lower {
         format!("`choices: keep` in a policy leaves all scores f32, --keep '{name}' this one")
-    } else {
+    } else if is_rounded {
         format!("--keep '{name}' leaves it f32; the policy `default` leaves all such values")
+    } else {
+        "the policy `default` leaves all such values f32, and the steps that add them up".to_string()
     }
 }
