@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from bf16scope import _jax_internals as internals
+from bf16scope import _losses
 from bf16scope._linear import Later, Linear, Products
 
 
@@ -184,7 +185,8 @@ class _OneModule:
 
             _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in wanted), has_aux=True)
             self.n_results = len(out)
-            return list(out) + list(vjp(jax.numpy.ones_like(out[self.loss])))
+            results = [_losses.named(it) if number == self.loss else it for number, it in enumerate(out)]
+            return results + list(vjp(jax.numpy.ones_like(out[self.loss])))
 
         # Differentiation adds constants of JAX's.
         self.jaxpr, self.consts = internals.trace(both, options, primals)

@@ -28,7 +28,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr
 
-from bf16scope import _native, _scale
+from bf16scope import _losses, _native, _scale
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report
 from bf16scope._words import visible
@@ -609,7 +609,7 @@ def _lowered(program: _InHlo, options: Options, params, began: float) -> tuple[M
     """The module lowered, and the report."""
     converted, module = time.perf_counter(), program.module
     keep = [*options.keep, *([f"*/{FULL_PRECISION}/*"] if program.holds(FULL_PRECISION) else [])]
-    low, report = module.lower(options.policy, options.dtype, keep)
+    low, report = module.lower(options.policy, options.dtype, keep, losses=_losses.numbers(params["jaxpr"].jaxpr))
     name = _function_of(params["jaxpr"]) or module.name
     seconds = converted - began, time.perf_counter() - converted
     log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)

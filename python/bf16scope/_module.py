@@ -210,7 +210,12 @@ class Module:
         return [(dtype, tuple(dims)) for dtype, dims in self._native.results]
 
     def lower(
-        self, policy: Policy = "default", dtype: str | None = None, keep: str | Iterable[str] = ()
+        self,
+        policy: Policy = "default",
+        dtype: str | None = None,
+        keep: str | Iterable[str] = (),
+        *,
+        losses: Sequence[int] | None = None,
     ) -> tuple[Module, Report]:
         """The module with its heavy work in a narrow dtype, and the report on it.
 
@@ -218,8 +223,9 @@ class Module:
           policy: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the path of a file with one.
           dtype: `bfloat16` or `float16`; default the policy's.
           keep: patterns of the names of instructions that stay in f32 (`*/layer_norm/*`).
+          losses: the numbers of the results that are losses, unless the policy names them; default a guess.
         """
-        lowered, report = self._native.lower(policy_text(policy), dtype, patterns(keep))
+        lowered, report = self._native.lower(policy_text(policy), dtype, patterns(keep), losses)
         return Module(lowered), Report(json.loads(report))
 
     def run(self, arrays: Sequence[Any], allow_excess_precision: bool = False) -> list[np.ndarray]:

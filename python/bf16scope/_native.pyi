@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 class Module:
@@ -15,7 +16,7 @@ class Module:
     def results(self) -> list[tuple[str, list[int]]]: ...
     def narrow_results(self) -> list[bool]: ...
     def lower(
-        self, policy: str, dtype: str | None, keep: list[str], losses: list[int] | None = None, data: list[int] = []
+        self, policy: str, dtype: str | None, keep: list[str], losses: Sequence[int] | None = None, data: list[int] = []
     ) -> tuple[Module, str]: ...
     def run(
         self, arguments: list[str], program: str, allow_excess_precision: bool

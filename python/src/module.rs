@@ -151,8 +151,8 @@ impl Module {
     }
 
     /// The module by a policy in a narrow dtype, and the report on every decision as JSON. `losses` are the numbers of results
-    /// that are losses, which are guessed if it is none; `data` those of parameters that hold only positions, times, counts or
-    /// masks.
+    /// that are losses, unless the policy names them; they are guessed if neither does. `data` are the numbers of parameters that
+    /// hold only positions, times, counts or masks.
     #[pyo3(signature = (policy, dtype, keep, losses=None, data=Vec::new()))]
     fn lower(
         &self,
@@ -166,7 +166,7 @@ impl Module {
         let mut policy = policy_in(policy, dtype)?;
         policy.keep.extend(keep);
         policy.keep = policy.keep.iter().flat_map(|pattern| of_layers(&self.module, pattern)).collect();
-        policy.losses = losses.or(policy.losses);
+        policy.losses = policy.losses.or(losses);
         policy.data.extend(data);
         let module = Arc::clone(&self.module);
         work(python, move |_| {

@@ -57,6 +57,29 @@ def test_a_loss_and_its_gradients_are_one_module():
     assert far(jax.tree.map(lambda g: 3 * g, ours(*args)[1]), tripled) <= 2.0**-23
 
 
+def test_the_loss_is_the_number_that_is_differentiated():
+    """Not another number of which more is computed; and of a mapped loss each number, also where it reads what products read."""
+    from bf16scope import _jax_internals as internals
+
+    def loss(weights, x, shares):
+        shared = (x @ weights[0]) * shares
+        bent = jnp.tanh(shared)
+        return shared.mean(), {"size": bent.mean(), "projected": bent @ weights[1]}
+
+    args = [jnp.eye(8), draw(0, 8, 8)], jnp.ones((4, 8)), jnp.full((4, 8), 1 / 3)
+    gradient = jax.value_and_grad(bf16scope.jax.lower(loss), has_aux=True)
+    of_each = jax.vmap(gradient, in_axes=(None, 0, 0))
+    for f in (gradient, jax.grad(bf16scope.jax.lower(loss), has_aux=True), of_each):
+        [(module, report)] = internals.lowered_parts(f, args, {})
+        assert [(it["result"], it["is_given"]) for it in report.to_dict()["losses"]] == [(0, True)]
+    compiled = jax.jit(of_each).lower(*args).compile(compiler_options={"xla_allow_excess_precision": False})
+    assert far(jnp.full(4, 1 / 3), compiled(*args)[0][0]) <= 2.0**-23
+    # A policy that names losses knows better.
+    named = jax.value_and_grad(bf16scope.jax.lower(loss, policy={"preset": "default", "losses": [2]}), has_aux=True)
+    [(module, report)] = internals.lowered_parts(named, args, {})
+    assert [it["result"] for it in report.to_dict()["losses"]] == [2]
+
+
 def test_a_loss_with_what_is_beside_it():
     args = network()
     with_hidden = lambda params, x, y: (loss(params, x, y), {"hidden": jnp.tanh(x @ params["w1"]), "n": len(y)})

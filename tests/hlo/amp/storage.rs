@@ -632,3 +632,34 @@ fn rows_and_columns_of_a_padded_convolution_are_merged_in_the_dtype_of_their_rea
     assert_eq!(decided(source("1_1x1_1", "16,64,8,8")), ["bf16", "f32"]);
     assert_eq!(decided(unpadded), ["bf16", "bf16"]);
 }
+
+/// A causal convolution by shifts: zeros before a product's result, and slices of that, which exponentials read.
+#[test]
+fn what_is_padded_with_an_exact_number_stays_narrow() {
+    let source = "ENTRY main {
+  x = f32[16,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  count = s32[] constant(0)
+  filler = f32[] convert(count)
+  product = f32[16,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  padded = f32[19,16] pad(product, filler), padding=3_0x0_0
+  front = f32[16,16] slice(padded), slice={[0:16], [0:16]}
+  back = f32[16,16] slice(padded), slice={[3:19], [0:16]}
+  first = f32[16,16] exponential(front)
+  second = f32[16,16] exponential(back)
+  ROOT out = (f32[16,16], f32[16,16]) tuple(first, second)
+}
+";
+    let names = ["product", "padded", "front", "back"];
+    let decided = |source: &str| dtypes(source, &Policy::default(), names);
+    assert_eq!(decided(source), ["bf16", "bf16", "bf16", "bf16"]);
+    let converted = "count = s32[] constant(0)\n  filler = f32[] convert(count)";
+    let with_filler = |filler: &str| decided(&source.replace(converted, filler));
+    assert_eq!(with_filler("filler = f32[] constant(0)"), ["bf16", "bf16", "bf16", "bf16"]);
+    // Neither is bf16, and a parameter is not known to be.
+    for rounded in ["filler = f32[] constant(0.1)", "filler = f32[] parameter(2)"] {
+        assert_eq!(with_filler(rounded), ["bf16", "f32", "f32", "f32"], "{rounded}");
+    }
+    let past = decided(&source.replace("constant(0)", "constant(257)"));
+    assert_eq!(past, ["bf16", "f32", "f32", "f32"]);
+}

@@ -539,9 +539,14 @@ impl<'m> Dataflow<'m> {
             let mut floats = operands.iter().map(|&v| self.value(v)).filter(|v| v.is_f32()).peekable();
             floats.peek().is_some() && floats.all(property)
         };
+        let is_integer = |&v: &ValueId| {
+            let is_constant = matches!(self.instr(self.node(self.producer(v))).op, Op::Constant(_));
+            is_constant && self.rounds_integers(v, 1) == Some(false)
+        };
         let (is_exact, is_zero) = match (&kind, &instr.op) {
             (NodeKind::Constant, Op::Constant(value)) => (narrow::is_exact(value, self.low), narrow::is_zero(value)),
             (NodeKind::FromLow | NodeKind::FromExact, _) => (true, false),
+            (NodeKind::Fixed(_), Op::Convert) => (operands.iter().all(is_integer), false),
             (NodeKind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
             _ => (false, false),
         };

@@ -1,7 +1,8 @@
 //! Ops of class clear commute with rounding, so they are lowered exactly where that adds no error. If all consumers
 //! read the narrow dtype, the cast moves above the op, unless that makes the cast larger; if the operands are narrow
-//! already, the cast back moves below it, unless that makes the cast larger. An op whose result a compiler
-//! materialises is lowered if any consumer reads the narrow dtype. A barrier on a parameter is left as it is.
+//! already, the cast back moves below it, unless that makes the cast larger; where a `pad` does, the padded array is
+//! still half as large. An op whose result a compiler materialises is lowered if any consumer reads the narrow dtype. A
+//! barrier on a parameter is left as it is.
 
 use super::*;
 use bf16scope_hlo::Op;
@@ -105,7 +106,9 @@ impl Assigner<'_> {
         let is_low = |v: &ValueId| self.out.value_low[*v as usize];
         let mut floats = record.operands.iter().filter(|v| is_float(v));
         let all_free = floats.clone().all(|v| is_low(v) || graph.value(*v).is_exact);
-        let grows = self.elements(record.results()) > self.elements(record.operands.iter().copied());
+        // A slice of what is padded is often all that is read of it, as in a causal convolution by shifts.
+        let pads = matches!(graph.op(node), Op::Pad(_));
+        let grows = !pads && self.elements(record.results()) > self.elements(record.operands.iter().copied());
         let Some(&narrow) = floats.find(|v| is_low(v)).filter(|_| all_free && !grows) else { return false };
         let read_narrow =
             |value: ValueId| graph.users[value as usize].iter().any(|&user| self.takes_narrow(value, user));
