@@ -88,6 +88,15 @@ fn what_is_wrong_has_its_line() {
     assert!(error.contains("other.yaml:3:50: `*/logit/*` under `except` is the name of no variable"), "{error}");
     let error = fails("trainable: ['*/logit/*']", model, &[]);
     assert!(error.contains("other.yaml:3:21: `*/logit/*` under `trainable` is the name of no variable"), "{error}");
+    // A pattern without a list has its place too, and so has that of a group.
+    let error = fails("trainable: '*/logit/*'", model, &[]);
+    assert!(error.contains("other.yaml:3:20: `*/logit/*` under `trainable` is the name of no variable"), "{error}");
+    for (variables, column) in [("'*/logit/*'", 34), ("['*/bias', '*/logit/*']", 45)] {
+        let error = fails(&format!("optimizers: [{{variables: {variables}, optimizer: sgd}}]"), model, &[]);
+        let expected = format!("other.yaml:3:{column}: `optimizers` has the pattern `*/logit/*`, and no variable that");
+        assert!(error.contains(&expected) && !error.contains("operand"), "{error}");
+        assert!(error.contains("help: write one that matches, such as `mlp/"), "{error}");
+    }
     let error = fails("initialize_from: w.safetensors, rules: gtp2", model, &[]);
     assert!(error.contains("there are no rules `gtp2`: did you mean `gpt2`?"), "{error}");
     let classes = "model: {kind: mlp, input: [8, 8, 1], n_classes: 12, hidden: [32]}";

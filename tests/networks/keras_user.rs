@@ -254,6 +254,12 @@ fn a_mean_over_a_sequence_reads_a_mask() {
     assert!(dense.contains("layer `dense` (dense) reads 2, expected one"), "{dense}");
     let help = "help: `dense` reads no mask: leave `m` out, and name it at the layers that read one: `lstm`, `gru`,";
     assert!(dense.contains(help), "{dense}");
+    // A mask is not joined with what it masks.
+    let masked = "{masking: , inputs: [x], name: m}, {lstm: 4, inputs: [x, y, m]}";
+    let lstm = model("x: [9, 4], y: [9, 4]", masked).unwrap_err();
+    assert!(lstm.contains("layer `lstm` (lstm) reads 3, expected one or two"), "{lstm}");
+    let help = "help: `lstm` reads a sequence and a mask: keep `m`, and join the others first, with `concat` or `add`";
+    assert!(lstm.contains(help), "{lstm}");
 }
 
 /// The gradient of `x · stop_gradient(x)` is x, and not 2x.
@@ -293,7 +299,15 @@ fn options_of_keras_layers_are_told_their_equivalent() {
         ("{gru: 4, bidirectional: true, merge_mode: sum}", "both directions are put behind one another: "),
         ("{MultiHeadAttention: {num_heads: 2, key_dim: 4}}", "it is called `head_dim`"),
         ("{layer_norm: , axis: -1}", "it is of the last axis, Keras' default"),
-        ("{GlobalAveragePooling1D: {keepdims: true}}", "write `{reduce: mean, "),
+        (
+            "{GlobalAveragePooling1D: {keepdims: true}}",
+            "write `{reduce: mean, axis: 1, keepdims: true}` of a sequence, and `axis: [1, 2]` of an image; `reduce` reads \
+             no mask: with one, leave it out, and write `{reshape: [1, -1]}` after the pool",
+        ),
+        (
+            "{GlobalMaxPooling1D: {keepdims: true}}",
+            "write `{reduce: max, axis: 1, keepdims: true}` of a sequence, and ",
+        ),
         ("{ReLU: {max_value: 6}}", "write `relu6`, or "),
         ("{dense: 4, trainable: false}", "write `trainable: ['NAME/*']` under `train`"),
         ("{dense: 4, input_shape: [8]}", "the dims of what the network reads stand in its `inputs`"),

@@ -302,6 +302,10 @@ fn losses_and_variables_that_do_not_fit_are_named() {
     assert!(message(of_pattern.clone()).ends_with("`judges` is the name of no variable that trains"), "{of_pattern}");
     let of_layer = error("labels: 0.9, variables: 'judge/*'", "labels: 0.9, variables: judge");
     assert!(of_layer.contains("help: write 'judge/*', all of a layer or block"), "{of_layer}");
+    for none in ["''", "false", "[]"] {
+        let none = error("labels: 1, name", &format!("labels: 1, variables: {none}, name"));
+        assert!(none.contains("help: leave the key out, or give patterns, such as 'generator/*'"), "{none}");
+    }
     let twice = error("labels: 1, name", "labels: 1, variables: '*', name");
     assert!(
         twice

@@ -1,6 +1,6 @@
 //! Calls a task in a graph: its inputs, its outputs, and the results that are reported.
 
-use super::program_error::ProgramError;
+use super::program_error::{ProgramError, some_of};
 use bf16scope_hlo::ops::RuleError;
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{DType, InstrId};
@@ -331,6 +331,7 @@ pub(super) fn differentiate(
                 let (loss, variables, depends_on) = (group.name.clone(), names(), depends_on());
                 return Err(ProgramError::NoGradientOf { loss, variables, depends_on });
             }
+            _ if missing().next().is_some() => warn_of_stopped(graph, names(), &depends_on()),
             _ => {}
         }
         gradients.extend(trainable.iter().zip(&reached).map(|((number, _), (gradient, _))| (*number, *gradient)));
@@ -356,6 +357,18 @@ pub(super) fn differentiate(
     };
     let gradients = numbers.into_iter().zip(gradients).map(|(number, id)| (number, in_f32(graph.tensor(*id))));
     Ok((gradients.collect(), cotangents))
+}
+
+/// Warns of variables without a gradient on which the loss depends: a forward pass reads them, and they never change.
+fn warn_of_stopped(graph: &Graph, without: Vec<String>, depends_on: &[String]) {
+    let stopped: Vec<String> = without.into_iter().filter(|name| depends_on.contains(name)).collect();
+    if !stopped.is_empty() {
+        graph.warn(format!(
+            "no gradient reaches {}: all that the loss reads of them stands behind `stop_gradient`, a comparison or an index; if \
+             they are not meant to train, freeze them by `trainable` under `train`",
+            some_of(&stopped, "")
+        ));
+    }
 }
 
 /// The cotangent of each observed value: if several losses have one, that of the loss whose variables share the longest

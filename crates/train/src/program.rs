@@ -379,6 +379,36 @@ mod tests {
         assert_eq!(message(true), expected("x, y, weights"));
     }
 
+    /// One of its variables stands behind `stop_gradient`.
+    #[derive(Debug)]
+    struct Stopped;
+
+    impl Task for Stopped {
+        fn name(&self) -> &str {
+            "stopped"
+        }
+        fn features(&self) -> Vec<Feature> {
+            vec![Feature::compute("x", [3]), Feature::exact("y", DType::F32, []).label()]
+        }
+        fn call(&self, s: &Scope, features: &Features<'_>, _mode: Mode) -> Outputs {
+            let weights = |name: &str| s.variable(name, DType::F32, [4, 3], Init::Ones).value;
+            let hidden = (&features.get("x") * &weights("before")).stop_gradient();
+            let logit = (&hidden * &weights("after")).sum(&[1]);
+            Outputs::new().loss((&logit * &features.get("y")).mean(&[0]))
+        }
+    }
+
+    /// Such variables used to keep their values without a word.
+    #[test]
+    fn variables_that_no_gradient_reaches_are_a_warning() {
+        let program = training(&Stopped, Precision::F32, 4, &Objective::default()).unwrap().program;
+        let expected = "no gradient reaches before: all that the loss reads of them stands behind `stop_gradient`, a \
+                        comparison or an index; if they are not meant to train, freeze them by `trainable` under `train`";
+        assert_eq!(program.warnings, [expected]);
+        let frozen = Objective { trainable: vec!["after".to_string()], ..Objective::default() };
+        assert_eq!(training(&Stopped, Precision::F32, 4, &frozen).unwrap().program.warnings, [""; 0]);
+    }
+
     #[test]
     fn every_trainable_variable_and_slot_is_updated() {
         for task in tasks() {

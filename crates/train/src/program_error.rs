@@ -97,7 +97,7 @@ pub enum ProgramError {
 }
 
 /// The first names, and the number of the others.
-fn some_of(names: &[String], none: &str) -> String {
+pub(super) fn some_of(names: &[String], none: &str) -> String {
     const N_NAMED: usize = 6;
     match names.len().checked_sub(N_NAMED) {
         _ if names.is_empty() => none.to_string(),

@@ -165,6 +165,26 @@ impl Node {
         }
     }
 
+    /// The patterns of names here: one, or a list of one at least. Empty text and booleans are none; `help` says what to
+    /// write in their place.
+    ///
+    /// # Errors
+    /// No pattern, or another value.
+    pub fn patterns(&self, help: &str) -> Result<Vec<String>, ReadError> {
+        let none = || ReadError::new("found no pattern, expected one at least");
+        let pattern = |node: &Node| match &node.value {
+            Value::Null => Err(none().or_at(node.mark).with_help(help)),
+            Value::Text(text) if text.trim().is_empty() => Err(none().or_at(node.mark).with_help(help)),
+            Value::Bool(_) => Err(node.wrong("a pattern of names").with_help(help)),
+            _ => String::deserialize(node),
+        };
+        match &self.value {
+            Value::List(list) if list.is_empty() => Err(none().or_at(self.mark).with_help(help)),
+            Value::List(list) => list.iter().map(pattern).collect(),
+            _ => Ok(vec![pattern(self)?]),
+        }
+    }
+
     /// The error of a node of another kind.
     pub fn wrong(&self, expected: &str) -> ReadError {
         ReadError::wrong(self.description(), expected).or_at(self.mark)

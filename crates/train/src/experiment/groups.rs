@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 #[serde(deny_unknown_fields)]
 pub struct OptimizerGroup {
     /// The patterns: `*` is any text, `?` any character. A variable belongs to the first group that matches.
-    #[serde(deserialize_with = "super::some_patterns")]
+    #[serde(deserialize_with = "patterns")]
     pub variables: Vec<String>,
     /// The rule. Default that of `train`.
     #[serde(default, deserialize_with = "optimizer")]
@@ -20,6 +20,10 @@ pub struct OptimizerGroup {
     /// The learning rate. Default that of `train`.
     #[serde(default)]
     pub learning_rate: Option<Timed<LearningRate>>,
+}
+
+fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Node::read(deserializer, |node| node.patterns("leave the group out, or give patterns, such as ['*/bias']"))
 }
 
 fn optimizer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Optimizer>, D::Error> {

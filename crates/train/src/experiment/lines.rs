@@ -4,7 +4,7 @@ use super::Experiment;
 use crate::weight_names::WeightNameError;
 use crate::{ProgramError, TrainError, TrainPlace};
 use bf16scope_data::{DataError, DataErrorKind, DataPlace};
-use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, Step};
+use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, Step, Value};
 use bf16scope_passes::PassErrorKind;
 use std::error::Error;
 
@@ -118,7 +118,9 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
 
 fn way_to_weights(experiment: &Experiment, error: &WeightNameError) -> Option<Vec<Step>> {
     match error {
-        WeightNameError::Idle { pattern, .. } => element("except", &experiment.train.except, pattern),
+        WeightNameError::Idle { pattern, .. } => {
+            way_to_pattern(experiment, vec![key("train"), key("except")], |text| text == pattern)
+        }
         // A flag may name another file, which is not in the experiment.
         WeightNameError::Weights(error) => {
             let file = experiment.train.initialize_from.as_ref()?;
@@ -131,7 +133,9 @@ fn way_to_weights(experiment: &Experiment, error: &WeightNameError) -> Option<Ve
 /// The path of keys to what prevents a program.
 fn way_of_program(experiment: &Experiment, error: &ProgramError) -> Option<Vec<Step>> {
     match error {
-        ProgramError::Trainable { pattern, .. } => element("trainable", &experiment.train.trainable, pattern),
+        ProgramError::Trainable { pattern, .. } => {
+            way_to_pattern(experiment, vec![key("train"), key("trainable")], |text| text == pattern)
+        }
         ProgramError::Accumulate { .. } => Some(vec![key("train"), key("accumulate")]),
         ProgramError::Replicas { .. } => Some(vec![key("mesh"), key("data")]),
         ProgramError::Pass(error) => match error.kind() {
@@ -152,6 +156,10 @@ fn way_of_program(experiment: &Experiment, error: &ProgramError) -> Option<Vec<S
                     let at = parts.iter().position(|part| message.contains(&format!("`{part}`")))?;
                     Some(vec![key("train"), key("weight_decay"), key("except"), Step::Index(at)])
                 }
+                "optimizer/pattern" => (0..experiment.train.optimizers.len()).find_map(|number| {
+                    let way = vec![key("train"), key("optimizers"), Step::Index(number), key("variables")];
+                    way_to_pattern(experiment, way, |text| message.contains(&format!("the pattern `{text}`,")))
+                }),
                 "optimizer/rate" => Some(vec![key("train"), key("learning_rate")]),
                 _ => None,
             }
@@ -160,8 +168,15 @@ fn way_of_program(experiment: &Experiment, error: &ProgramError) -> Option<Vec<S
     }
 }
 
-/// The path to an element of a list under `train`.
-fn element(key: &str, list: &[String], wanted: &str) -> Option<Vec<Step>> {
-    let at = list.iter().position(|other| other == wanted)?;
-    Some(vec![Step::Key("train".to_string()), Step::Key(key.to_string()), Step::Index(at)])
+/// The path to the pattern that is meant, where `way` leads to one, or to a list of them.
+fn way_to_pattern(experiment: &Experiment, way: Vec<Step>, is_it: impl Fn(&str) -> bool) -> Option<Vec<Step>> {
+    let root = experiment.origin.document()?.root();
+    let node = way.iter().try_fold(root, |node, step| node.after(step))?;
+    match &node.value {
+        Value::List(list) => {
+            let at = list.iter().position(|node| node.text().is_some_and(&is_it))?;
+            Some([way, vec![Step::Index(at)]].concat())
+        }
+        _ => node.text().is_some_and(&is_it).then_some(way),
+    }
 }

@@ -45,7 +45,7 @@ use bf16scope_data::Source;
 use bf16scope_data::table::Learnt;
 use bf16scope_files as files;
 use bf16scope_model::document::{self, kind};
-use bf16scope_model::document::{ConfigProblem, Document, Node, NodeError, Origin, ReadError, Step, Value};
+use bf16scope_model::document::{ConfigProblem, Document, Node, NodeError, Origin, ReadError, Step};
 use bf16scope_model::graph::{Numbers, Precision, Storage};
 use bf16scope_model::models::Model;
 use bf16scope_model::optim::{
@@ -699,13 +699,8 @@ pub fn default_checkpoint(path: &Path, precision: Precision) -> PathBuf {
 
 /// One pattern, or a list of one at least: an empty list would read as if nothing trained.
 fn some_patterns<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    Node::read(deserializer, |node| match &node.value {
-        Value::List(list) if list.is_empty() => {
-            Err(ReadError::new("found no pattern, expected one at least; without the key all variables train"))
-        }
-        Value::List(_) => Vec::deserialize(node),
-        _ => String::deserialize(node).map(|pattern| vec![pattern]),
-    })
+    const HELP: &str = "leave the key out, or give patterns: without it all variables train";
+    Node::read(deserializer, |node| node.patterns(HELP))
 }
 
 #[cfg(test)]

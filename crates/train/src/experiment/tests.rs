@@ -316,9 +316,10 @@ fn errors_point_at_the_line() {
     check(
         "  trainable: []\n",
         expect![[r#"
-            e.yaml:3:14: found no pattern, expected one at least; without the key all variables train
+            e.yaml:3:14: found no pattern, expected one at least
               3 |   trainable: []
-                |              ^"#]],
+                |              ^
+              help: leave the key out, or give patterns: without it all variables train"#]],
     );
     check(
         "  learning_rate: [0.1]\n",
@@ -517,6 +518,16 @@ fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
     // One pattern is a list of one, as of a loss's `variables`.
     let one = parse("model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {trainable: '*/bias'}\n").unwrap();
     assert_eq!(one.train.trainable, ["*/bias"]);
+    // A value without a pattern is not the name of a variable.
+    for value in ["", "''", "null", "false", "['*/bias', '']", "[true]"] {
+        let trainable = format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n  trainable: {value}\n");
+        let error = parse(&trainable).unwrap_err();
+        assert!(error.starts_with("e.yaml:"), "{value}: {error}");
+        assert!(error.contains("\n  help: leave the key out, or give patterns: "), "{value}: {error}");
+        let of_group = format!("  optimizers: [{{variables: {value}, optimizer: sgd}}]\n");
+        let error = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{of_group}")).unwrap_err();
+        assert!(error.contains("\n  help: leave the group out, or give patterns, "), "{value}: {error}");
+    }
     // Values that are not nearly right have no such help.
     for text in ["  batch: \"many\"\n", "  batch: 1.5\n", "  batch: [3]\n"] {
         let error = parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain:\n{text}")).unwrap_err();

@@ -88,9 +88,15 @@ const MEANINGS: &[Meaning] = &[
         "it is of the last axis, Keras' default; of all axes of an example write `{group_norm: 1}`",
     ),
     (
-        &["global_max_pool", "global_avg_pool"],
+        &["global_avg_pool"],
         &["keepdims"],
-        "write `{reduce: mean, axis: [1, 2], keepdims: true}`, or `max`",
+        "write `{reduce: mean, axis: 1, keepdims: true}` of a sequence, and `axis: [1, 2]` of an image; `reduce` reads no \
+         mask: with one, leave it out, and write `{reshape: [1, -1]}` after the pool",
+    ),
+    (
+        &["global_max_pool"],
+        &["keepdims"],
+        "write `{reduce: max, axis: 1, keepdims: true}` of a sequence, and `axis: [1, 2]` of an image",
     ),
     (&["activation", "relu"], &["max_value"], "write `relu6`, or `{expression: \"minimum(relu(x), 4)\"}`"),
     (&["elu"], &["alpha"], "it is 1, Keras' default: leave it out"),

@@ -5,7 +5,7 @@
 use super::choice::{Choice, Names};
 use super::objective::{Labels, NameElsewhere, default_labels, unknown_name};
 use super::{constant, keras_options};
-use crate::document::{self, Node, ReadError, Value};
+use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
 use crate::nn::options::unit_interval;
 use crate::nn::{self, Activation, Focal};
@@ -563,9 +563,5 @@ impl Serialize for Loss {
 
 /// A pattern, or a list of them.
 fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    Node::read(deserializer, |node| match &node.value {
-        Value::List(list) if list.is_empty() => Err(node.wrong("one pattern at least, such as 'generator/*'")),
-        Value::List(_) => Vec::deserialize(node),
-        _ => String::deserialize(node).map(|pattern| vec![pattern]),
-    })
+    Node::read(deserializer, |node| node.patterns("leave the key out, or give patterns, such as 'generator/*'"))
 }

@@ -209,13 +209,9 @@ impl Wiring {
             let error = wrong(format!("layer `{name}` ({kind}) reads {n}, expected {words}"));
             return Err(match expected {
                 Arity::Several => error.with_help(format!("name them: `{{{kind}: [a, b]}}`")),
-                Arity::One | Arity::OneOrTwo | Arity::UpToThree => match self.mask_among(config, &layer.inputs) {
-                    Some(mask) if expected == Arity::One => error.with_help(format!(
-                        "`{kind}` reads no mask: leave `{mask}` out, and name it at the layers that read one: `lstm`, \
-                         `gru`, `attention`, `transformer_block`, `llama_block`, `global_avg_pool`"
-                    )),
-                    Some(_) | None => error.with_help("join them first, with `concat` or `add`"),
-                },
+                Arity::One | Arity::OneOrTwo | Arity::UpToThree => {
+                    error.with_help(self.joined_first(config, layer, expected))
+                }
                 Arity::Named => error.with_help("leave `inputs` out, or name them in the formula's order"),
             });
         }
@@ -227,6 +223,24 @@ impl Wiring {
             }
         };
         layer.inputs.iter().map(source).collect()
+    }
+
+    /// The advice for a layer that names more than it reads.
+    fn joined_first(&self, config: &Config, layer: &Layer, arity: Arity) -> String {
+        let (Some(mask), kind) = (self.mask_among(config, &layer.inputs), layer.kind.name()) else {
+            return "join them first, with `concat` or `add`".to_string();
+        };
+        let parts = match arity {
+            Arity::OneOrTwo => "a sequence and a mask",
+            Arity::UpToThree => "queries, memory and a mask",
+            Arity::One | Arity::Several | Arity::Named => {
+                return format!(
+                    "`{kind}` reads no mask: leave `{mask}` out, and name it at the layers that read one: `lstm`, `gru`, \
+                     `attention`, `transformer_block`, `llama_block`, `global_avg_pool`"
+                );
+            }
+        };
+        format!("`{kind}` reads {parts}: keep `{mask}`, and join the others first, with `concat` or `add`")
     }
 
     /// The mask among the layers of these names.

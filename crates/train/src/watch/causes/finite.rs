@@ -13,10 +13,22 @@ const IN_F16: &str = "they are in the data, or are numbers beyond 65,504, where 
                       feature (`data: {scale: 1e-3}`)";
 const FIRST_LAYER: &str = "no update came before: give it and the layers before it smaller initial values (`kernel_initializer: \
                            glorot_uniform`), or compute it in f32 (`dtype: float32`)";
+const FIRST_LAYER_IN_F32: &str = "no update came before: give it and the layers before it smaller initial values \
+                                  (`kernel_initializer: glorot_uniform`)";
 const FIRST_LOSS: &str = "no update came before: look at labels that this loss does not take, and at what it takes the logarithm \
                           or the root of";
 const FIRST_BACKWARD: &str = "no update came before: the gradient of a root at 0 is infinite, that of `sqrt(v + 1e-6)` is not; and \
                               large ones leave f16's range (`loss_scale: dynamic`)";
+const IN_F32: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`)";
+
+/// Whether f32 would have more range or precision than what computes the row: a gradient is f32 whatever its layer is.
+fn is_low(look: &Look<'_>, row: &WatchRow) -> bool {
+    let is_low = |row: &WatchRow| matches!(&*row.dtype, "bf16" | "f16");
+    match row.quantity {
+        Quantity::Gradient => look.rows(Quantity::Activation).any(|(_, other)| is_low(other)),
+        _ => row.role != Some(Role::Loss) && is_low(row),
+    }
+}
 
 /// The remedy for what is in the data, or in the first step: no learning rate makes either.
 fn before_any_update(look: &Look<'_>, row: &WatchRow) -> Option<&'static str> {
@@ -25,7 +37,8 @@ fn before_any_update(look: &Look<'_>, row: &WatchRow) -> Option<&'static str> {
         (Some(Role::Input | Role::Label), _) => Some(IN_DATA),
         _ if look.now.step > 1 => None,
         (Some(Role::Loss), _) => Some(FIRST_LOSS),
-        (_, Quantity::Activation) => Some(FIRST_LAYER),
+        (_, Quantity::Activation) if is_low(look, row) => Some(FIRST_LAYER),
+        (_, Quantity::Activation) => Some(FIRST_LAYER_IN_F32),
         (_, Quantity::Cotangent | Quantity::Gradient) => Some(FIRST_BACKWARD),
         (_, Quantity::Update) => None,
     }
@@ -50,7 +63,8 @@ pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
         (_, Some(remedy)) => not_finite.with_remedy(remedy),
         (_, None) => match before_any_update(look, row) {
             Some(remedy) => not_finite.with_remedy(remedy),
-            None => not_finite,
+            None if is_low(look, row) => not_finite,
+            None => not_finite.with_remedy(IN_F32),
         },
     }]
 }

@@ -77,7 +77,20 @@ fn no_learning_rate_makes_what_is_not_finite_at_first() {
     ];
     for (at, expected) in at_first {
         assert!(remedied(1, at).starts_with(&format!("no update came before: {expected}")), "{}", remedied(1, at));
-        assert!(remedied(21, at).starts_with("lower the learning rate, clip gradients"), "{}", remedied(21, at));
+        assert!(remedied(21, at).starts_with("lower the learning rate, or clip gradients"), "{}", remedied(21, at));
+    }
+}
+
+#[test]
+fn f32_is_no_remedy_for_what_is_in_f32() {
+    let is_remedy = |step: u64, at: usize, dtype: &str| {
+        let mut look = of_norm(step, false, 1.0, 1.0);
+        (look.rows[at].not_finite, look.rows[at].dtype) = (0.25, dtype.to_string());
+        remedy("not_finite", &[look]).contains("in f32 (`dtype: float32`)")
+    };
+    for step in [1, 21] {
+        assert_eq!(["f32", "bf16", "f16"].map(|dtype| is_remedy(step, 1, dtype)), [false, true, true]);
+        assert!(!is_remedy(step, 4, "bf16"), "the loss is no layer");
     }
 }
 
