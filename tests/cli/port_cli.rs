@@ -127,6 +127,31 @@ fn both_layers_of_a_separable_convolution_start_from_the_checkpoint() {
     }
 }
 
+/// A reshape that takes examples apart is no layer: the kernel behind it has other dims, which *differs* says.
+#[test]
+fn variables_with_other_dims_are_said() {
+    let folder = Folder::new();
+    let shape_of_rows = "node { name: \"rows\" op: \"Const\" attr { key: \"dtype\" value { type: DT_INT32 } } \
+                         attr { key: \"value\" value { tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: -1 \
+                         int_val: 2 } } } }\n";
+    let labels = "node { name: \"labels\" op: \"Placeholder\" attr { key: \"dtype\" value { type: DT_INT32 } } \
+                  attr { key: \"shape\" value { shape { dim { size: 16 } } } } }\n";
+    let graph = node("dense/kernel", "VariableV2", &[], &shape(&[2, 3]))
+        + &node("x", "Placeholder", &[], &shape(&[8, 4]))
+        + labels
+        + shape_of_rows
+        + &node("pairs", "Reshape", &["x", "rows"], "")
+        + &node("dense/MatMul", "MatMul", &["pairs", "dense/kernel"], "")
+        + &node("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["dense/MatMul", "labels"], "");
+    let collection = "collection_def { key: \"losses\" value { node_list { value: \"entropy:0\" } } }";
+    std::fs::write(folder.path("g.pbtxt"), format!("graph_def {{ {graph} }} {collection}")).unwrap();
+    let output = folder.run(&["port", "g.pbtxt", "-o", "out", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let differs = report["differs"].as_array().unwrap();
+    let expected = "1 of 1 variables, such as `dense/kernel`, do not have the graph's dims here";
+    assert!(differs.iter().any(|note| note["text"] == expected), "{report:#}{}", text(&output.stderr));
+}
+
 /// The rates of the ported experiments, compared with TensorFlow's: `schedules.txt`.
 #[test]
 fn ported_rates_are_tensorflows() {

@@ -21,8 +21,8 @@ use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_study::ModelSubject;
 use bf16scope_tensorflow::{
-    self as tensorflow, Choice, Graph, InputInfo, Lowered, NetworkPort, Note, PipelineStep, Place, Ported,
-    TrainingPort, VariableCount,
+    self as tensorflow, Choice, Graph, Lowered, NetworkPort, Note, PipelineStep, Place, Ported, TrainingPort,
+    VariableCount,
 };
 use bf16scope_tpu::Target;
 use bf16scope_train::experiment::Experiment;
@@ -55,7 +55,7 @@ pub struct Args {
     /// Write experiment.yaml, step.hlo.pb and, with a checkpoint, start.safetensors into this folder
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Batch, where the graph leaves it open
+    /// Batch, one core's: the experiment's, and the step's where the graph leaves it open
     #[arg(long, value_name = "N", value_parser = super::whole::whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
     /// Write each layer on a line of its own, instead of blocks for parts that repeat
@@ -90,6 +90,9 @@ struct PortReport {
     /// The experiment's names of variables, by the graph's names.
     #[serde(skip)]
     names: BTreeMap<String, String>,
+    /// The dims of the variables that layers have, by the graph's names.
+    #[serde(skip)]
+    variables: BTreeMap<String, Vec<i64>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -149,11 +152,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     // Graph and module are not freed: for 200,000 nodes that would take half a second, and the process ends anyway.
     let graph = ManuallyDrop::new(Graph::open(&args.graph)?);
-    let mut ported = tensorflow::port(&graph);
+    let mut ported = tensorflow::port_with_batch(&graph, args.batch.map(i64::from));
     if args.no_blocks {
         ported.experiment = ported.experiment_by_layer.take();
     }
-    let batch = args.batch.map(i64::from).or(ported.network.batch).or(Some(8));
+    let batch = ported.network.batch.or(Some(8));
     let size_of = |_: usize, dim: usize| batch.filter(|_| dim == 0);
     let lowered = ManuallyDrop::new(tensorflow::lower(&graph, &Choice { name: None, size_of: &size_of }));
     let step = match &*lowered {
@@ -272,7 +275,7 @@ fn becomes(
 
 fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortReport {
     let Ported { network, training, pipeline, differs, missing, slips, experiment, variables, .. } = ported;
-    let (becomes, names) = (becomes(&pipeline, &network, &training, &variables), network.names);
+    let becomes = becomes(&pipeline, &network, &training, &variables);
     let step_row =
         |PipelineStep { text, place: Place { node, line, callers }, .. }| StepRow { text, node, place: line, callers };
     let rows = |notes: Vec<Note>| notes.into_iter().map(|note| row(note, has_step)).collect();
@@ -298,7 +301,8 @@ fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortRe
         experiment,
         step,
         written: Vec::new(),
-        names,
+        names: network.names,
+        variables: network.variables,
     }
 }
 
@@ -333,14 +337,15 @@ fn write(
     let subject = ModelSubject::read(&path, &context.setup())
         .with_context(|| format!("{} is not read back, which is an error of bf16scope's: report it", path.display()))?;
     let program = subject.build(Precision::Bf16, &Target::Cpu)?;
-    let theirs = lowered.map(|lowered| &lowered.roles.variables);
     let shapes: BTreeMap<&str, &Vec<i64>> =
         program.variables.iter().map(|variable| (variable.name.as_str(), &variable.dims)).collect();
-    let is_same = |variable: &&InputInfo| {
-        let name = report.names.get(&variable.name).unwrap_or(&variable.name);
-        shapes.get(name.as_str()) == Some(&&variable.shape.dims) && name.contains('/')
+    let is_other = |(name, dims): &(&String, &Vec<i64>)| {
+        let ours = report.names.get(*name).map_or(name.as_str(), String::as_str);
+        shapes.get(ours) != Some(dims)
     };
-    let n_same = theirs.into_iter().flatten().filter(is_same).count();
+    let others: Vec<String> = report.variables.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
+    let n_same = report.variables.len() - others.len();
+    report.differs.extend(other_dims(&others, report.variables.len()));
     report.written.push(format!("{} ({n_same} of its variables have the graph's dims)", path.display()));
     let rules = put("rules.yaml", rules(&report.graph, &report.names).as_bytes())?;
     report.written.push(format!("{rules} (the graph's names, for `weights --rules` and `train: {{rules: …}}`)"));
@@ -350,6 +355,18 @@ fn write(
         report.written.push(format!("{} ({n})", start.display()));
     }
     Ok(())
+}
+
+/// The remark on variables that have no dims or other dims in the experiment, which is not the graph's network then.
+fn other_dims(others: &[String], n: usize) -> Option<NoteRow> {
+    let first = others.first()?;
+    Some(NoteRow {
+        node: String::new(),
+        place: String::new(),
+        callers: Vec::new(),
+        text: format!("{} of {n} variables, such as `{first}`, do not have the graph's dims here", others.len()),
+        help: "compare experiment.yaml with the script; the graph's checkpoint does not fit it".to_string(),
+    })
 }
 
 /// The rules that map TensorFlow's variable names to ours: a rule for each renamed variable, then the names of slots and averages.

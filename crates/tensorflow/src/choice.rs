@@ -126,11 +126,17 @@ fn named(graph: &Graph, name: &str) -> Result<Targets, GraphError> {
     let mut targets = Targets::default();
     for name in name.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let Some(edge) = graph.body.edge(name) else {
-            let names =
-                graph.signatures.keys().chain(graph.body.nodes.iter().map(|node| &node.name)).map(String::as_str);
+            let names = graph.signatures.keys().chain(graph.body.nodes.iter().map(|node| &node.name));
+            let names = names.map(String::as_str).chain(graph.clusters());
             let near = nearest(name, names).map(|near| format!("`{near}` is one")).unwrap_or_default();
-            let help =
-                if near.is_empty() { "name a signature, a tensor or an op of the graph".to_string() } else { near };
+            let programs = graph.clusters().into_iter().collect::<Vec<&str>>().join(", ");
+            let help = match (near.is_empty(), programs.is_empty()) {
+                (false, _) => near,
+                (true, true) => "name a signature, a tensor or an op of the graph".to_string(),
+                (true, false) => {
+                    format!("name a signature, a tensor or an op of the graph, or a TPU program: {programs}")
+                }
+            };
             let message = format!("it has no signature, tensor or op `{name}`");
             return Err(GraphError::NoProgram { file: graph.file.clone(), message, help });
         };

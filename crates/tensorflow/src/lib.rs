@@ -50,6 +50,6 @@ pub use lower::{InputInfo, Lowered, ResultInfo, Roles, known_ops, lower};
 pub use node::{Edge, Node};
 pub use ported::{
     HeadLine, LayerLine, NetworkPort, Note, PipelineStep, Place, Ported, Slip, SlipKind, TrainingPort, VariableCount,
-    port, slips,
+    port, port_with_batch, slips,
 };
 pub use script::{Finding, ScriptReading, SequentialModel, read_script};

@@ -5,9 +5,9 @@ mod graphs;
 mod run;
 
 use bf16scope_hlo::Literal;
-use bf16scope_tensorflow::{Choice, Graph, Lowered, Ported, SlipKind, lower, port};
+use bf16scope_tensorflow::{Choice, Graph, Lowered, Ported, SlipKind, lower, port, port_with_batch};
 use fixtures::unpacked;
-use graphs::{node, number, plain, read};
+use graphs::{dense, gradients, node, number, plain, read};
 use run::{f32s, run};
 
 /// A node with one more attribute.
@@ -84,6 +84,58 @@ fn one_of_several_tpu_programs_is_named() {
         "g: it has 2 TPU programs: cluster, cluster_1\nhelp: name the one that is meant, `--fetch cluster`"
     );
     assert_eq!(results(&graph, Some("cluster_1")), ["cluster_1/y"]);
+    assert_eq!(
+        lowered(&graph, Some("program")).unwrap_err(),
+        "g: it has no signature, tensor or op `program`\nhelp: name a signature, a tensor or an op of the graph, or a TPU \
+         program: cluster, cluster_1"
+    );
+}
+
+/// A cross-entropy of the classes of `features`, which is differentiated.
+fn trained(features: &str, n_examples: i64) -> String {
+    node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[n_examples]))
+        + &dense("classes", 3).replace("\"features\"", &format!("{features:?}"))
+        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+        + &plain("mean", "Mean", &["entropy"])
+        + &gradients("mean")
+}
+
+/// An experiment is of one replica: inputs that only the others read are left out.
+#[test]
+fn inputs_of_other_replicas_are_none_of_the_experiment() {
+    let input = |name: &str| node(name, "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 4]));
+    let graph = input("x0")
+        + &input("x1")
+        + &plain("replicated", "TPUReplicatedInput", &["x0", "x1"])
+        + &with(&node("metadata", "TPUReplicateMetadata", &[], &[], None), "num_replicas", "i: 2")
+        + &trained("replicated", 4);
+    let text = read(&graph).experiment.unwrap();
+    assert!(text.contains("  inputs:\n    x0: [4]\n  layers:\n"), "{text}");
+    assert!(text.contains("  batch: 8\n") && text.contains("mesh: {data: 2}\n"), "{text}");
+}
+
+/// The batch of an experiment: the one asked for, else the inputs', else the pipeline's, else ours, with a remark.
+#[test]
+fn the_batch_is_the_one_asked_for_or_the_graphs() {
+    const FIXED: &str = "shape { dim { size: 8 } dim { size: 4 } } shape { dim { size: 8 } }";
+    let graph = pipeline("DT_FLOAT").replace("int64_val: 8 ", "int64_val: 16 ") + &trained("get", 8);
+    let open = graph.replace(FIXED, "shape { dim { size: -1 } dim { size: 4 } } shape { dim { size: -1 } }");
+    assert_ne!(graph, open);
+    let unbatched = open.replace("\"BatchDatasetV2\"", "\"UnbatchDataset\"");
+    for (text, asked, batch) in [
+        (&graph, None, 8),
+        (&graph, Some(24), 24),
+        (&open, None, 16),
+        (&open, Some(24), 24),
+        (&unbatched, Some(24), 24),
+        (&unbatched, None, 32),
+    ] {
+        let ported = port_with_batch(&Graph::read(text.as_bytes(), "g").unwrap(), asked);
+        let written = ported.experiment.unwrap();
+        assert!(written.contains(&format!("\n  batch: {batch}\n")), "{asked:?} {batch}: {written}");
+        let is_noted = ported.differs.iter().any(|note| note.text == "the graph leaves its batch open; here it is 32");
+        assert_eq!(is_noted, batch == 32, "{:?}", ported.differs);
+    }
 }
 
 /// `while i < 3: total += infeed`, as `tpu.repeat` writes it: each trip has another batch, so one is lowered.

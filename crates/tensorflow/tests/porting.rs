@@ -199,6 +199,29 @@ fn networks_that_enlarge_images_have_words() {
     assert_eq!(ported.variables.unmapped, [""; 0]);
 }
 
+/// Variables outside of all scopes: their layer is called as its op is.
+#[test]
+fn variables_without_a_scope_have_a_layer_with_a_name() {
+    let float = [("dtype", "DT_FLOAT")];
+    let text = node("features", "Placeholder", &[], &float, Some(&[8, 4]))
+        + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+        + &node("W", "VarHandleOp", &[], &float, Some(&[4, 3]))
+        + &node("b", "VarHandleOp", &[], &float, Some(&[3]))
+        + &node("read_W", "ReadVariableOp", &["W"], &float, None)
+        + &node("read_b", "ReadVariableOp", &["b"], &float, None)
+        + &plain("MatMul", "MatMul", &["features", "read_W"])
+        + &plain("add", "AddV2", &["MatMul", "read_b"])
+        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["add", "class"])
+        + &plain("mean", "Mean", &["entropy"])
+        + &gradients("mean");
+    let ported = read(&text);
+    let names = ["W", "b"].map(|name| ported.network.names[name].as_str());
+    assert_eq!(names, ["MatMul/kernel", "MatMul/bias"]);
+    assert_eq!(ported.variables.unmapped, [""; 0]);
+    let text = ported.experiment.unwrap();
+    assert!(text.contains("    - {dense: 3, name: MatMul}\n"), "{text}");
+}
+
 /// Initializers of a graph that have no name in YAML.
 #[test]
 fn other_initializers_are_written_with_numbers() {

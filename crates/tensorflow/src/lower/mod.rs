@@ -171,7 +171,10 @@ impl<'g> Lowering<'g> {
                 None => self.outputs(node, inputs, &gates)?,
             };
         if let Some(error) = self.e.error() {
-            let help = error.error.help.clone();
+            // TensorFlow runs what only lacks a constant of its dtype here.
+            let not_lowered = (error.error.rule == "constant/dtype")
+                .then(|| "it is not lowered here in this dtype: cut the graph behind it".to_string());
+            let help = error.error.help.clone().or(not_lowered);
             let problem = Problem { message: format!("{}: {}", error.opcode, error.error.message), help };
             return Err(self.error(node, problem));
         }

@@ -236,6 +236,8 @@ impl Porting<'_, '_> {
         options: Vec<(&'static str, String)>,
         reads: Vec<String>,
     ) -> Symbol {
+        // A variable outside of all scopes names no layer: its op does.
+        let name = if name.is_empty() { node.name.as_str() } else { name };
         let names = std::iter::once(name.to_string()).chain((1..).map(|n| format!("{name}_{n}")));
         let name = names.into_iter().find(|name| !self.taken.contains(name)).unwrap_or_default();
         self.taken.insert(name.clone());
@@ -337,7 +339,7 @@ impl Porting<'_, '_> {
         }
     }
 
-    /// Removes layers that no loss depends on.
+    /// Removes layers and inputs that no loss depends on, such as the inputs of further replicas.
     fn prune(&mut self) {
         let mut needed: HashSet<String> = self.port.heads.iter().map(|head| head.output.clone()).collect();
         for line in self.port.layers.iter().rev() {
@@ -346,6 +348,7 @@ impl Porting<'_, '_> {
             }
         }
         self.port.layers.retain(|line| needed.contains(&line.name));
+        self.port.inputs.retain(|(name, ..)| needed.contains(name));
     }
 
     /// Notes renamed variables, with a single remark for all of the same kind, and those that layers share.
@@ -428,13 +431,15 @@ impl Porting<'_, '_> {
         let Some((name, _)) = gamma.as_ref().or(beta.as_ref()).cloned() else { return self.unclaimed(node) };
         let mut options = Vec::new();
         if kind == "batch_norm" {
+            let scoped =
+                |variable: &str| if name.is_empty() { variable.to_string() } else { format!("{name}/{variable}") };
             for variable in ["moving_mean", "moving_variance"] {
-                let full = format!("{name}/{variable}");
+                let full = scoped(variable);
                 if let Some(dims) = self.variable_dims(&full) {
                     self.claims.push((full, variable, dims));
                 }
             }
-            if let Some(momentum) = self.momenta.get(&format!("{name}/moving_mean")) {
+            if let Some(momentum) = self.momenta.get(&scoped("moving_mean")) {
                 options.push(("momentum", momentum.to_string()));
             }
         }

@@ -121,8 +121,13 @@ impl Note {
     }
 }
 
-/// Ports a graph to an experiment.
+/// Ports a graph to an experiment. Its batch is that of the graph's inputs, else that of its pipeline.
 pub fn port(graph: &Graph) -> Ported {
+    port_with_batch(graph, None)
+}
+
+/// Ports a graph to an experiment with this batch, one core's; without one as [`port`] does.
+pub fn port_with_batch(graph: &Graph, batch: Option<i64>) -> Ported {
     let slips = slips::slips(graph);
     let loss = region::loss(graph);
     let mut notes = Notes::default();
@@ -130,6 +135,7 @@ pub fn port(graph: &Graph) -> Ported {
     let served = if loss.is_none() { inline::served(graph) } else { None };
     let graph = served.as_ref().unwrap_or(graph);
     let mut network = layers::network(graph, loss, &mut notes);
+    network.batch = batch.or(network.batch).or_else(|| pipeline::batch(&pipeline));
     network.metrics = metrics::metrics(graph, &network, &mut notes);
     let training = training::training(graph, loss, &network, &mut notes);
     let used: BTreeSet<&String> = network.variables.keys().collect();
@@ -149,6 +155,10 @@ pub fn port(graph: &Graph) -> Ported {
     };
     let written = |has_blocks| yaml::experiment(graph, &network, &training, has_blocks);
     let has_words = !network.layers.is_empty();
+    if has_words && network.batch.is_none() {
+        let text = format!("the graph leaves its batch open; here it is {}", yaml::batch(&network, &training));
+        notes.differs.push(Note::new(graph, None, text, "give `--batch N`, or write `batch` under `train`"));
+    }
     let (experiment, experiment_by_layer) = (has_words.then(|| written(true)), has_words.then(|| written(false)));
     let (differs, missing) = (notes.differs, notes.missing);
     Ported { network, training, pipeline, differs, missing, slips, experiment, experiment_by_layer, variables }

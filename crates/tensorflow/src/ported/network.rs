@@ -24,7 +24,7 @@ pub struct NetworkPort {
     pub label_smoothing: f64,
     /// Metrics in YAML, as `tf.metrics` has them in the graph.
     pub metrics: Vec<String>,
-    /// The batch, if the graph fixes it.
+    /// The batch of one core: the one asked for, else that of the graph's inputs or of its pipeline.
     pub batch: Option<i64>,
     /// Features that weigh examples, with their dims without the batch.
     pub weights: Vec<(String, Vec<i64>)>,
@@ -79,7 +79,7 @@ pub(super) fn momenta(graph: &Graph) -> HashMap<String, f64> {
     let symbols = Symbols::new(graph);
     let momentum = |update: &Node| {
         let variable = symbols.node(symbols.behind(*update.inputs.first()?).node).variable_name();
-        if !variable.ends_with("/moving_mean") {
+        if variable != "moving_mean" && !variable.ends_with("/moving_mean") {
             return None;
         }
         let product = symbols.node(symbols.behind(*update.inputs.get(1)?).node);

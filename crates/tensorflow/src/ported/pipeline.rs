@@ -21,6 +21,8 @@ pub struct PipelineStep {
     pub text: String,
     /// The node that makes it.
     pub place: Place,
+    /// The size of the batches that it makes, if it makes some and the graph has the number.
+    pub batch: Option<i64>,
 }
 
 /// The cast that the host makes before features go to the device.
@@ -48,6 +50,14 @@ pub(super) fn pipeline(graph: &Graph, notes: &mut Notes) -> Vec<PipelineStep> {
         notes.differs.extend(uncast(graph));
     }
     steps
+}
+
+/// The size of the batches that a pipeline gives; `None` where a step behind takes them apart.
+pub(super) fn batch(steps: &[PipelineStep]) -> Option<i64> {
+    let groups = |step: &&PipelineStep| {
+        ["batch", "flat map", "interleave", "window"].iter().any(|word| step.text.contains(word))
+    };
+    steps.iter().rev().find(groups)?.batch
 }
 
 /// The dataset that an iterator of the graph reads: the one that a `get_next` is of, else the first.
@@ -86,7 +96,7 @@ fn behind(body: &Body, edge: Edge) -> usize {
 }
 
 fn step(text: impl Into<String>, node: &Node) -> PipelineStep {
-    PipelineStep { text: text.into(), place: Place::of_node(node) }
+    PipelineStep { text: text.into(), place: Place::of_node(node), batch: None }
 }
 
 /// The steps of a dataset with this name; none of those that say how a host works.
@@ -99,7 +109,7 @@ fn steps_of(graph: &Graph, body: &Body, node: &Node, name: &str) -> Vec<Pipeline
     let last = node.inputs.len().saturating_sub(1);
     let batch = |word: &str, size: usize, has_remainder: bool| {
         let dropped = if has_remainder && number(last) == Some(1) { ", drop remainder" } else { "" };
-        step(counted(word, size) + dropped, node)
+        PipelineStep { batch: number(size).filter(|n| *n > 0), ..step(counted(word, size) + dropped, node) }
     };
     let is_first_version = node.op.ends_with("Dataset");
     match name {

@@ -109,6 +109,12 @@ pub(super) fn layers(network: &NetworkPort, has_blocks: bool) -> String {
     text
 }
 
+/// The batch of all cores, for the graph's is one core's part; where that is open, 32 or the next number that cores share.
+pub(super) fn batch(network: &NetworkPort, training: &TrainingPort) -> i64 {
+    let n_cores = training.n_cores.unwrap_or(1).max(1);
+    network.batch.map_or((31 + n_cores) / n_cores * n_cores, |batch| batch.saturating_mul(n_cores))
+}
+
 /// The experiment, with repeated parts as blocks or with a line for each layer.
 pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &TrainingPort, has_blocks: bool) -> String {
     let file = graph.file.rsplit('/').next().unwrap_or_default();
@@ -131,10 +137,7 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
     }
     metrics(network, &mut text);
     text.push_str("train:\n");
-    // The graph's batch is one core's part.
-    let n_cores = training.n_cores.unwrap_or(1).max(1);
-    let batch = network.batch.map_or((31 + n_cores) / n_cores * n_cores, |batch| batch.saturating_mul(n_cores));
-    let _ = writeln!(text, "  batch: {batch}");
+    let _ = writeln!(text, "  batch: {}", batch(network, training));
     let pairs = [
         ("optimizer", &training.optimizer),
         ("learning_rate", &training.learning_rate),
@@ -150,7 +153,7 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
     if network.label_smoothing > 0.0 {
         let _ = writeln!(text, "  label_smoothing: {:?}", network.label_smoothing);
     }
-    if n_cores > 1 {
+    if let Some(n_cores) = training.n_cores.filter(|n_cores| *n_cores > 1) {
         let _ = writeln!(text, "mesh: {{data: {n_cores}}}");
     }
     text

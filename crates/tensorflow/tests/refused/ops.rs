@@ -201,7 +201,16 @@ pub const OPS: &[Refused] = &[
         "`ij,jk,k->i` is of 3 arrays, and it has 3; 1 or 2 are lowered",
         "",
     ),
-    ("a: FLOAT[3,3]; y Einsum a equation=text:ii->i N=int:1", "`ii->i` takes a diagonal, which is not lowered", ""),
+    (
+        "a: FLOAT[3,3]; y Einsum a equation=text:ii->i N=int:1",
+        "`ii->i` takes a diagonal, which is not lowered",
+        "write tf.linalg.diag_part before it, or cut the graph behind it",
+    ),
+    (
+        "x: COMPLEX64[3]; a = INT32[1] 0; y Sum x a T=type:COMPLEX64",
+        "constant: a constant of c64 was asked for, which has no scalar rule",
+        "it is not lowered here in this dtype: cut the graph behind it",
+    ),
     (
         "a: FLOAT[2,3]; y Einsum a equation=text:ijk->i N=int:1",
         "`ijk` does not name the axes of an array of rank 2",

@@ -96,7 +96,8 @@ fn einsum(c: &mut Call<'_, '_>) -> Outputs {
         let set = labels(term, c.dims(*x).len(), n_hidden)?;
         let repeats = (1..set.len()).any(|at| set[..at].contains(&set[at]));
         if repeats {
-            return Err(Problem::new(format!("`{equation}` takes a diagonal, which is not lowered")));
+            let problem = Problem::new(format!("`{equation}` takes a diagonal, which is not lowered"));
+            return Err(problem.with_help("write tf.linalg.diag_part before it, or cut the graph behind it"));
         }
         sets.push(set);
     }

@@ -35,7 +35,6 @@ use std::sync::LazyLock;
 
 use super::Call;
 use super::call::Outputs;
-use bf16scope_hlo::words;
 
 /// A lowering rule.
 pub(crate) type Rule = for<'a, 'b, 'g> fn(&'a mut Call<'b, 'g>) -> Outputs;
@@ -117,7 +116,16 @@ const PIVOTS: &str = "it chooses pivots, which no TPU does: where the matrix is 
                       factor's diagonal";
 const UNIQUE: &str = "how many values it gives is known only when it runs: tf.math.unsorted_segment_sum has a number";
 
-/// Help for an unknown op: the reason, or a known op with a similar name.
+/// An op's name without the prefix of updates of resources and without its version.
+fn stem(op: &str) -> &str {
+    let op = op.strip_prefix("Resource").unwrap_or(op);
+    match op.trim_end_matches(|c: char| c.is_ascii_digit()) {
+        name if name.len() < op.len() => name.strip_suffix('V').unwrap_or(op),
+        _ => op,
+    }
+}
+
+/// Help for an unknown op: the reason, or a known op that differs only in its version or in what holds the variable.
 pub(crate) fn nearest(op: &str) -> Option<String> {
     if let Some((_, why)) = REFUSED.iter().find(|(part, _)| op.contains(*part)) {
         return Some(why.to_string());
@@ -131,7 +139,7 @@ pub(crate) fn nearest(op: &str) -> Option<String> {
                 .to_string(),
         );
     }
-    let near = words::nearest(op, known_ops())?;
+    let near = known_ops().into_iter().find(|known| stem(known) == stem(op))?;
     Some(format!("`{near}` becomes HLO; an op of your own becomes HLO where it is written with TensorFlow's ops"))
 }
 
@@ -159,5 +167,14 @@ mod tests {
         assert!(help.contains("write tf.linalg.cholesky and tf.linalg.cholesky_solve"), "{help}");
         let help = nearest("NonMaxSuppressionV3").unwrap();
         assert!(help.starts_with("how many boxes it gives is known only when it runs"), "{help}");
+    }
+    #[test]
+    fn only_another_version_of_an_op_is_suggested() {
+        for op in ["MatMulV9", "ResourceMatMul", "FusedBatchNormV7"] {
+            assert!(nearest(op).is_some_and(|help| help.contains("` becomes HLO")), "{op}");
+        }
+        for op in ["RealPart", "Rea", "MatMult", "Svds", "Igammac"] {
+            assert_eq!(nearest(op), None, "{op}");
+        }
     }
 }
