@@ -58,7 +58,7 @@ def test_a_loss_and_its_gradients_are_one_module():
 
 
 def test_the_loss_is_the_number_that_is_differentiated():
-    """Not another number of which more is computed; and of a mapped loss each number, also where it reads what products read."""
+    """Another number with more behind it is not the loss; and a mapped loss is one for each example, also where it reads what products read."""
     from bf16scope import _jax_internals as internals
 
     def loss(weights, x, shares):

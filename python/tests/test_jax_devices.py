@@ -55,7 +55,7 @@ def test_inside_shard_map():
     assert far(jnp.tanh(x @ w), jax.jit(shard_map(low, **specs))(x, w)) <= 4 * ROUNDING
 
 
-#: What each device computes of its rows, and the spec of the result.
+#: Functions of one device's rows, and the spec of the result.
 BODIES = {
     "layer": (lambda w, x: jnp.tanh(x @ w) @ w, PartitionSpec("data")),
     "loop": (lambda w, x: jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=3)[0], PartitionSpec("data")),

@@ -252,7 +252,8 @@ fn a_mean_over_a_sequence_reads_a_mask() {
     // Keras hands a mask on through layers that do not look at it.
     let dense = model("x: [9, 4]", "{masking: , name: m}, {dense: 4, inputs: [x, m]}").unwrap_err();
     assert!(dense.contains("layer `dense` (dense) reads 2, expected one"), "{dense}");
-    let help = "help: `dense` reads no mask: leave `m` out, and name it at the layers that read one: `lstm`, `gru`,";
+    let help = "help: `dense` reads no mask: leave `m` out, and name it at the layers that read one: `lstm`, `gru`, \
+                `attention`, `transformer_block`, `llama_block`, `global_avg_pool`";
     assert!(dense.contains(help), "{dense}");
     // A mask is not joined with what it masks.
     let masked = "{masking: , inputs: [x], name: m}, {lstm: 4, inputs: [x, y, m]}";

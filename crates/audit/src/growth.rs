@@ -15,8 +15,8 @@
 //!   `judge`);
 //! - a jump: a `select`, a sign or a rounding to whole numbers gives another number if its condition changes, however
 //!   small the change; the same for calls of a computation with one;
-//! - an optimizer's first, sign-like update, and the root in its denominator; and a later one of a gradient of which
-//!   some elements are noise (see `judge`).
+//! - an optimizer's first, sign-like update, and the root in its denominator; and a later one whose gradient is noise
+//!   in part (see `judge`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -76,10 +76,10 @@ pub(super) struct Judge {
     op_names: Vec<String>,
     is_chosen: Vec<bool>,
     is_sign_like: Vec<bool>,
-    /// For each array of the result, the elements whose source is noise.
-    noisy: Vec<Option<Vec<bool>>>,
-    /// Names of an optimizer's first updates, and of the instructions from the root to the quotient; and of updates of
-    /// gradients of which some elements are noise.
+    /// For the arrays of the result, the elements whose source is noise.
+    noisy: Masks,
+    /// Names of an optimizer's first updates, and of the instructions from the root to the quotient; and of updates
+    /// whose gradients are noise in part.
     updates: BTreeSet<String>,
 }
 
@@ -261,6 +261,9 @@ fn in_f64(
     Ok((outputs, updates))
 }
 
+/// For each array which of its elements are noise, if any.
+type Masks = Vec<Option<Vec<bool>>>;
+
 /// The sources of state in the result, in which the state is elementwise: gradients of moments and variables.
 struct Sources {
     /// The arrays, each once.
@@ -303,7 +306,7 @@ impl Sources {
         module: &Module,
         inputs: &[Literal],
         exact: &[Literal],
-    ) -> Result<(Vec<Option<Vec<bool>>>, Vec<bool>), AuditError> {
+    ) -> Result<(Masks, Vec<bool>), AuditError> {
         let program = taps::alone(module, &self.arrays);
         let inputs = device::upload(client, &program, inputs, false, &[])?;
         let outputs = device::run(client, &program, &device::buffers(&inputs))?;

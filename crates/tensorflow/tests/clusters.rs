@@ -67,7 +67,7 @@ fn a_tpu_program_is_what_is_lowered_of_its_graph() {
     // The inputs are those of one replica.
     let inputs = lowered(&graph, None).unwrap().roles.inputs;
     assert_eq!(inputs.into_iter().map(|input| input.name).collect::<Vec<_>>(), ["cluster/x0"]);
-    // What goes to the outfeed is a result.
+    // Values for the outfeed are results.
     let outfeed = plain("cluster/abs", "Abs", &["cluster/y"])
         + &node("cluster/outfeed", "OutfeedEnqueueTuple", &["cluster/abs"], &[], None);
     assert_eq!(results(&(graph + &inside("cluster", &outfeed)), None), ["cluster/y", "cluster/abs"]);

@@ -484,7 +484,7 @@ fn draws_by_key_and_counter_are_those_of_the_seed() {
         let n = numbers.len() as f64;
         let mean = numbers.iter().sum::<f64>() / n;
         let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
-        // Of normal numbers within two deviations the variance is 0.774.
+        // Normal numbers within two deviations have a variance of 0.774.
         let (at, spread) = match op {
             "StatelessRandomUniform" => (0.5, 1.0 / 12.0),
             "StatelessRandomNormal" => (0.0, 1.0),

@@ -378,7 +378,7 @@ fn each_reason_is_reached_by_a_real_module() {
     );
 }
 
-/// Whoever adds a row has to make room for it.
+/// A row that is added has to make room for itself.
 #[test]
 fn there_are_no_more_reasons_than_there_were() {
     let n_reasons = amp::reasons().len();

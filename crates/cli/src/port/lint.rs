@@ -80,7 +80,7 @@ pub(super) fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// What was found in a script, and what was not read.
+/// The findings in a script, and a note of what was not read.
 fn in_words(reading: &tensorflow::ScriptReading, path: &Path) -> String {
     let shown = path.display();
     let mut text = String::new();

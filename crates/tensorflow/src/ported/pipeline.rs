@@ -65,7 +65,7 @@ fn last_dataset(graph: &Graph) -> Option<(&Body, usize)> {
     let body = &graph.body;
     let of_maker = |maker: &Node| Some((body, behind(body, *maker.inputs.first()?)));
     let of_iterator = |iterator: usize| {
-        let made = |node: &&Node| {
+        let makes_it = |node: &&Node| {
             node.op == "MakeIterator" && node.inputs.get(1).is_some_and(|edge| behind(body, *edge) == iterator)
         };
         match body.nodes[iterator].function("dataset_factory") {
@@ -73,7 +73,7 @@ fn last_dataset(graph: &Graph) -> Option<(&Body, usize)> {
                 let factory = graph.functions.get(factory)?;
                 Some((&factory.body, behind(&factory.body, *factory.returns.first()?)))
             }
-            None => body.nodes.iter().find(made).and_then(of_maker),
+            None => body.nodes.iter().find(makes_it).and_then(of_maker),
         }
     };
     let read = body.nodes.iter().filter(|node| node.op.starts_with("IteratorGetNext"));

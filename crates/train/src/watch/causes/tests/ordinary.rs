@@ -1,5 +1,5 @@
 //! Ordinary mistakes, and healthy runs that look like another rule's: norms after zeros, indices, data with NaNs,
-//! decays, ends of schedules, labels of which few are large.
+//! decays, ends of schedules, a few large labels.
 
 use super::*;
 
