@@ -14,7 +14,7 @@ def named(loss):
 
 
 def numbers(jaxpr) -> list[int] | None:
-    """The numbers of the results that have the name; None if there are none, and losses have to be guessed."""
+    """Returns the numbers of the results with the name, or None if no result has it and losses have to be guessed."""
     is_named = lambda equation: equation.primitive.name == "name" and equation.params["name"] == _NAME
     losses = {id(var) for equation in jaxpr.eqns if is_named(equation) for var in equation.outvars}
     return [number for number, var in enumerate(jaxpr.outvars) if id(var) in losses] or None

@@ -1,4 +1,4 @@
-//! What 0.1.0 wrote is read: a checkpoint, to evaluate and to go on from, and a package (tests/data/v0_1).
+//! Compatibility: today's program evaluates and resumes a checkpoint of 0.1.0, and runs a package of it (tests/data/v0_1).
 
 use crate::train_cli::Folder;
 

@@ -61,7 +61,7 @@ pub(super) fn help(command: clap::Command) -> clap::Command {
     let filled = |command: clap::Command| match command.get_after_help().map(ToString::to_string) {
         Some(text) => {
             let (text, screen) = (paragraphs(&text), Screen::with_width(width));
-            // Of an example, which is a command, and of an entry of a list the further lines are indented more.
+            // Continuation lines of examples (commands) and of list entries are indented further.
             let line = |line: &str| match line.starts_with("  ") && !line.starts_with("   ") {
                 true if line.starts_with("  bf16scope ") => screen.folded_command(line, 4).into_owned(),
                 is_entry => screen.folded(line, if is_entry { 4 } else { 0 }).into_owned(),

@@ -165,8 +165,8 @@ impl Node {
         }
     }
 
-    /// The patterns of names here: one, or a list of one at least. Empty text and booleans are none; `help` says what to
-    /// write in their place.
+    /// Reads one pattern of names, or a list of at least one. It refuses empty text and booleans; `help` says what to write
+    /// instead.
     ///
     /// # Errors
     /// No pattern, or another value.
