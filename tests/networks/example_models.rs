@@ -37,15 +37,16 @@ const MODELS: &[(&str, i64, i64)] = &[
     ("wavenet.yaml", 512_256, 0),
 ];
 
-/// EfficientNets, with the parameters of their file, without those 7.
-const EFFICIENTNETS: &[(&str, i64, i64)] = &[
-    ("1.0 1.1 240", 7_794_184, 62_048),
-    ("1.1 1.2 260", 9_109_994, 67_568),
-    ("1.2 1.4 300", 12_233_232, 87_296),
-    ("1.4 1.8 380", 19_341_616, 125_200),
-    ("1.6 2.2 456", 30_389_784, 172_736),
-    ("1.8 2.6 528", 43_040_704, 224_432),
-    ("2.0 3.1 600", 66_347_960, 310_720),
+/// EfficientNets B1 to B7, with the parameters of their file: those that train, running statistics, and what Keras' applications
+/// count, which is both and those 7.
+const EFFICIENTNETS: &[(&str, i64, i64, i64)] = &[
+    ("1.0 1.1 240", 7_794_184, 62_048, 7_856_239),
+    ("1.1 1.2 260", 9_109_994, 67_568, 9_177_569),
+    ("1.2 1.4 300", 12_233_232, 87_296, 12_320_535),
+    ("1.4 1.8 380", 19_341_616, 125_200, 19_466_823),
+    ("1.6 2.2 456", 30_389_784, 172_736, 30_562_527),
+    ("1.8 2.6 528", 43_040_704, 224_432, 43_265_143),
+    ("2.0 3.1 600", 66_347_960, 310_720, 66_658_687),
 ];
 
 /// The trainable parameters, and the others.
@@ -70,7 +71,8 @@ fn efficientnets_have_the_parameters_of_their_originals() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/efficientnet.yaml");
     let text = std::fs::read_to_string(path).unwrap();
     let (_, model) = text.split_once("model:\n").unwrap();
-    for &(written, trained, others) in EFFICIENTNETS {
+    for &(written, trained, others, of_keras) in EFFICIENTNETS {
+        assert_eq!(trained + others + 7, of_keras, "{written}");
         let [width, depth, resolution] = written.split(' ').collect::<Vec<_>>()[..] else { panic!("{written}") };
         let model =
             model.replace("width: 1.0", &format!("width: {width}")).replace("depth: 1.0", &format!("depth: {depth}"));

@@ -9,7 +9,7 @@ use bf16scope::models::Model;
 use bf16scope::nn::{Activation, DataFormat, masked_avg_pool, spatial_dropout};
 use bf16scope::task::{Features, Mode};
 
-fn read(text: &str) -> Result<Model, String> {
+pub fn read(text: &str) -> Result<Model, String> {
     document::from_str("m.yaml", &format!("kind: layers\n{text}")).map_err(|error| error.to_string())
 }
 
@@ -253,8 +253,10 @@ fn a_mean_over_a_sequence_reads_a_mask() {
     let dense = model("x: [9, 4]", "{masking: , name: m}, {dense: 4, inputs: [x, m]}").unwrap_err();
     assert!(dense.contains("layer `dense` (dense) reads 2, expected one"), "{dense}");
     let help = "help: `dense` reads no mask: leave `m` out, and name it at the layers that read one: `lstm`, `gru`, \
-                `attention`, `transformer_block`, `llama_block`, `global_avg_pool`";
+                `simple_rnn`, `attention`, `transformer_block`, `llama_block`, `global_avg_pool`";
     assert!(dense.contains(help), "{dense}");
+    let of_input = model("x: [9, 4], padding_mask: [9]", "{dense: 4, inputs: [x, padding_mask]}").unwrap_err();
+    assert!(of_input.contains("help: `dense` reads no mask: leave `padding_mask` out, and name it at"), "{of_input}");
     // A mask is not joined with what it masks.
     let masked = "{masking: , inputs: [x], name: m}, {lstm: 4, inputs: [x, y, m]}";
     let lstm = model("x: [9, 4], y: [9, 4]", masked).unwrap_err();
@@ -317,6 +319,12 @@ fn options_of_keras_layers_are_told_their_equivalent() {
         ("{CategoryEncoding: 5}", "write `{one_hot: 5}` for `output_mode: one_hot`, and `{reduce: max, axis: 1}`"),
         ("{Attention: {use_scale: true}}", "Keras' `Attention` has no kernels: write `{dot: [q, k], axes: [2, 2]}`"),
         ("{TimeDistributed: {Dense: 2}}", "layers of the last axis work on every step: leave it out"),
+        ("{ConvLSTM1D: 4}", "write `lstm` or `gru` of vectors"),
+        ("{DepthwiseConv1D: 3}", "write `{conv1d: 8, kernel_size: 3, groups: 8}`, of 8 channels"),
+        ("{GroupQueryAttention: {num_query_heads: 8}}", "write `{attention: 8, num_key_value_heads: 2}`"),
+        ("{AdaptiveAvgPool2d: 1}", "write `global_avg_pool`"),
+        ("{RandomCrop: 8}", "write `augment: {translation: 0.1}` under `data`"),
+        ("{MixUp: 0.2}", "write `augment: {mixup: 0.2}` under `data`"),
         // A name that Keras does not have either is told as before.
         ("{dense: 4, unitz: 3}", "did you mean `units`?"),
     ] {

@@ -40,7 +40,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, lstm, gru, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, slice, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
+            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, alpha_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, lstm, gru, simple_rnn, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, slice, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
               5 |   - {dens: 10}
                 |      ^^^^
               help: did you mean `dense`?"#]],

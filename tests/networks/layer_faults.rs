@@ -98,6 +98,7 @@ const ROWS: &[Row] = &[
     ),
     ("gaussian_noise", VECTOR, "{gaussian_noise: 0.5}", "-", "{gaussian_noise: x}", "{gaussian_noise: -1}"),
     ("gaussian_dropout", VECTOR, "{gaussian_dropout: 0.5}", "-", "{gaussian_dropout: x}", "{gaussian_dropout: 1.5}"),
+    ("alpha_dropout", VECTOR, "{alpha_dropout: 0.5}", "-", "{alpha_dropout: x}", "{alpha_dropout: 1.5}"),
     (
         "gather",
         "x: [8, 4], y: {shape: [2], dtype: int32}",
@@ -129,6 +130,7 @@ const ROWS: &[Row] = &[
     ("class_token", SEQUENCE, "class_token", VECTOR, "{class_token: 3}", "-"),
     ("lstm", SEQUENCE, "{lstm: 4}", VECTOR, "{lstm: x}", "{lstm: 4, initial_state: x}"),
     ("gru", SEQUENCE, "{gru: 4}", VECTOR, "{gru: x}", "{gru: 0}"),
+    ("simple_rnn", SEQUENCE, "{simple_rnn: 4}", VECTOR, "{simple_rnn: x}", "{simple_rnn: 0}"),
     ("attention", SEQUENCE, "{attention: 2}", VECTOR, "{attention: x}", "{attention: 3}"),
     (
         "transformer_block",
@@ -365,6 +367,24 @@ const MESSAGES: &[(&str, &str, &str, &str)] = &[
         "[{attention: 2, mask: full, inputs: [x, x, m]}]",
         "mask f32[32,8] is not [batch, positions, others], expected [32, 8, 8]",
         "`mask: padding`, `segments` or `full` says what it is",
+    ),
+    (
+        "x: [8, 6], m: [8]",
+        "[{attention: 2, inputs: [x, m]}]",
+        "memory f32[32,8] has rank 2, expected 3: [batch, positions, features]",
+        "a mask is the third of what attention reads: `inputs: [x, x, mask]`",
+    ),
+    (
+        "x: [8, 6], m: [8, 1]",
+        "[{gru: 2, inputs: [x, m]}]",
+        "mask f32[32,8,1] is not of x f32[32,8,6], expected [batch, steps]",
+        "a mask has one number for each step: an input of `[steps]`, or what `masking` gives",
+    ),
+    (
+        "x: [8], n: {shape: [8], dtype: int32}",
+        "[{expression: x * n}]",
+        "f32[32,8] and s32[32,8] meet, expected equal dtypes",
+        "cast one of them with .cast(dtype), or in YAML with the layer `cast: compute`",
     ),
     (
         "x: [8, 6]",

@@ -138,6 +138,14 @@ fn every_kind_of_layer_is_built_and_trained() {
             ),
         ),
         (sequence, format!("{embedded}  - {{attention: 4, num_key_value_heads: 1, rope: {{}}}}\n  - {{dense: 3}}\n")),
+        (sequence, format!("{embedded}  - {{SimpleRNN: 4, bidirectional: true, return_sequences: true}}\n")),
+        (
+            sequence,
+            format!(
+                "{embedded}  - {{simple_rnn: 4, return_sequences: true, remat: segments, name: r}}\n  - {{simple_rnn: 4, \
+                 activation: relu, initial_state: r.h}}\n"
+            ),
+        ),
     ];
     for merge in ["add", "subtract", "multiply", "average", "maximum", "minimum", "concat"] {
         cases.push(("{a: [3], b: [4]}", format!("{two}  - {{{merge}: [p, q]}}\n")));

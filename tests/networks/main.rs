@@ -16,6 +16,7 @@ mod grad_cases;
 mod grad_finite_difference;
 mod grad_loops;
 mod grad_oracle;
+mod keras_layers;
 mod keras_user;
 mod layer_errors;
 mod layer_faults;

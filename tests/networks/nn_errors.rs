@@ -317,7 +317,8 @@ fn losses_and_metrics_say_what_is_wrong() {
         expect![[r#"
             concat: bf16[2,8,8,3] and s32[2] meet, expected equal shapes but along axis 3
               operand 0: bf16[2,8,8,3] x
-              operand 1: s32[2] y"#]],
+              operand 1: s32[2] y
+              help: cast one of them with .cast(dtype), or in YAML with the layer `cast: compute`"#]],
     );
     check(
         |_, x, _| concat(&[x, x], -5),

@@ -26,7 +26,8 @@ pub struct RateTrial {
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateSearch {
-    /// The steps, up to a loss that is not finite or four times the best.
+    /// The steps, up to a loss that is not finite or four times the best; if losses are negative, above the best by
+    /// three times its magnitude or the fall to it.
     pub trials: Vec<RateTrial>,
     /// The rate where the smoothed loss falls fastest over the logarithm of the rate; `None` if it never falls.
     pub steepest: Option<f64>,
@@ -70,7 +71,7 @@ pub fn find_rate(
     let loader = loader(&spec, training)?;
     loader.check()?;
     let mut session = Session::new(client, spec)?;
-    let (mut trials, mut mean, mut best): (Vec<RateTrial>, f64, f64) = (Vec::new(), 0.0, f64::INFINITY);
+    let (mut trials, mut mean): (Vec<RateTrial>, f64) = (Vec::new(), 0.0);
     for step in 0..u64::from(n_steps) {
         let (epoch, within) = (step / loader.n_steps(), step % loader.n_steps());
         let rate = session.learning_rate();
@@ -80,13 +81,22 @@ pub fn find_rate(
         let smoothed = mean / (1.0 - KEPT.powf(step as f64 + 1.0));
         let trial = RateTrial { rate, loss, smoothed };
         observe(&trial);
-        if !loss.is_finite() || smoothed > DIVERGED * best && best > 0.0 {
+        if !loss.is_finite() || has_diverged(&trials, smoothed) {
             break;
         }
-        best = best.min(smoothed);
         trials.push(trial);
     }
     Ok(judged(trials))
+}
+
+/// Whether a smoothed loss is too far above the best one so far. A loss that may be negative has no multiples: its unit
+/// is the fall so far, or the best's magnitude.
+fn has_diverged(trials: &[RateTrial], smoothed: f64) -> bool {
+    let best = trials.iter().map(|trial| trial.smoothed).fold(f64::INFINITY, f64::min);
+    let fall = trials.first().map_or(0.0, |first| first.smoothed - best);
+    let is_signed = trials.iter().any(|trial| trial.loss < 0.0);
+    let unit = if is_signed { fall.max(best.abs()) } else { best };
+    unit > 0.0 && smoothed - best > (DIVERGED - 1.0) * unit
 }
 
 fn judged(trials: Vec<RateTrial>) -> RateSearch {
@@ -113,5 +123,32 @@ mod tests {
         assert_eq!((search.steepest, search.below_least), (Some(1e-3), Some(1e-2)));
         let rising = judged([(1e-4, 2.0), (1e-3, 2.1)].map(trial).to_vec());
         assert_eq!((rising.steepest, rising.below_least), (None, None));
+    }
+
+    #[test]
+    fn a_loss_diverges_from_its_best_by_multiples_or_by_its_fall_if_it_is_negative() {
+        let trials = |losses: &[f64]| -> Vec<RateTrial> {
+            losses.iter().map(|&loss| RateTrial { rate: 1e-3, loss, smoothed: loss }).collect()
+        };
+        for (losses, last, expected) in [
+            (&[2.0, 0.5][..], 2.1, true),
+            (&[2.0, 0.5], 1.9, false),
+            (&[0.0], 5.0, false),
+            (&[], 5.0, false),
+            // From 1 to -4: a fall of 5.
+            (&[1.0, -4.0], 11.1, true),
+            (&[1.0, -4.0], 10.9, false),
+            // It has not fallen: three times 2 above -2.
+            (&[-2.0, -1.5], 4.1, true),
+            (&[-2.0, -1.5], 3.9, false),
+            // A fall through 0, where multiples of the best would say nothing.
+            (&[2.0, -0.5, 0.01], 0.5, false),
+        ] {
+            assert_eq!(has_diverged(&trials(losses), last), expected, "{losses:?}, then {last}");
+        }
+        // A log-likelihood: the search has its least loss and its fastest fall.
+        let trial = |(rate, smoothed): (f64, f64)| RateTrial { rate, loss: smoothed, smoothed };
+        let fallen = judged([(1e-4, -1.0), (1e-3, -1.1), (1e-2, -3.0), (1e-1, -3.1)].map(trial).to_vec());
+        assert_eq!((fallen.steepest, fallen.below_least), (Some(1e-3), Some(1e-2)));
     }
 }

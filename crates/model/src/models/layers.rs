@@ -496,7 +496,8 @@ mod tests {
         expect![[r#"
             m.yaml:2:10: layer `add` (add) reads `a` bf16[batch, 4] and `b` f32[batch, 4]: bf16[32,4] and f32[32,4] meet, expected equal dtypes
               2 | layers: [{add: [a, b]}]
-                |          ^^^^"#]].assert_eq(&error);
+                |          ^^^^
+              help: cast one of them with .cast(dtype), or in YAML with the layer `cast: compute`"#]].assert_eq(&error);
     }
 
     #[test]

@@ -156,8 +156,8 @@ pub fn selu(x: &Tensor) -> Tensor {
 }
 
 /// The fixed point's factors; Klambauer et al. 2017, equation 14.
-const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
-const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+pub(super) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+pub(super) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 
 /// `x · sigmoid(x)`, also called swish.
 ///

@@ -449,7 +449,10 @@ fn dot_dims(lhs_batch: [i64; 2], rhs_batch: [i64; 2], lhs_contracting: i64, rhs_
 fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), RuleError> {
     for (what, x) in [("queries", queries), ("memory", memory)] {
         is_float("attention/dtype", what, x)?;
-        of_rank("attention/rank", what, x, 3, "[batch, positions, features]")?;
+        let help = "a mask is the third of what attention reads: `inputs: [x, x, mask]`";
+        let is_mask = what == "memory" && x.rank() == 2;
+        of_rank("attention/rank", what, x, 3, "[batch, positions, features]")
+            .map_err(|error| if is_mask { error.with_help(help) } else { error })?;
     }
     let (q, m) = (queries.dims(), memory.dims());
     if (q[0], q[2], queries.dtype()) != (m[0], m[2], memory.dtype()) {

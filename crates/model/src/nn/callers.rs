@@ -61,6 +61,7 @@ fn what_a_layer_emits_carries_the_line_that_called_it() {
         batch_norm: |s, x, _t, _c| batch_norm(s, x, "n", &BatchNorm::default());
         lstm: |s, _x, t, _c| lstm(s, t, None, "l", &Lstm { units: 3, ..Lstm::default() });
         gru: |s, _x, t, _c| gru(s, t, None, "l", &Gru { units: 3, ..Gru::default() });
+        simple_rnn: |s, _x, t, _c| simple_rnn(s, t, None, "l", &SimpleRnn { units: 3, ..SimpleRnn::default() });
         attention: |s, _x, t, _c| attention(s, t, t, "a", &Attention { num_heads: 2, ..Attention::default() });
         token_logits: |s, _x, t, _c| token_logits(s, t, "head", &Dense { units: 5, ..Dense::default() });
         token_loss: |_s, _x, t, c| token_loss(t, c, 0.1, Softmax::TwoPasses).loss;
@@ -68,6 +69,7 @@ fn what_a_layer_emits_carries_the_line_that_called_it() {
         cosine: |_s, _x, t, _c| cosine_per_example(&take(t, 0, 1), &take(t, 1, 1));
         is_correct: |_s, _x, t, c| is_correct(t, c);
         gaussian_noise: |s, x, _t, _c| gaussian_noise(s, x, "noise", 0.1);
+        alpha_dropout: |s, x, _t, _c| alpha_dropout(s, x, "alpha", 0.5);
         prelu: |s, x, _t, _c| prelu(s, x, "p", &Prelu::default());
     }
     for how in [Merge::Add, Merge::Subtract, Merge::Multiply, Merge::Average, Merge::Maximum, Merge::Minimum] {

@@ -1,5 +1,6 @@
 //! Dropout, of elements or of whole examples, from an explicit random state.
 
+use super::activation::{SELU_ALPHA, SELU_SCALE};
 use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::ops::{Comparison, RngAlgorithm, RuleError};
 use bf16scope_hlo::{DType, Op, Shape};
@@ -24,7 +25,23 @@ use bf16scope_hlo::{DType, Op, Shape};
 /// Srivastava et al. 2014, inverted as TensorFlow's `nn.dropout`.
 #[track_caller]
 pub fn dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
-    dropped(s, x, name, rate, &(0..x.rank() as i64).collect::<Vec<_>>())
+    dropped(s, x, name, rate, (&axes(x), 0.0))
+}
+
+/// [`dropout`] that keeps the mean of 0 and the variance of 1 that `selu` gives: a dropped element is its least value.
+///
+/// # Shapes, types, errors
+/// As [`dropout`].
+///
+/// # Source
+/// Klambauer et al. 2017; Keras' `AlphaDropout`.
+#[track_caller]
+pub fn alpha_dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
+    dropped(s, x, name, rate, (&axes(x), -SELU_SCALE * SELU_ALPHA))
+}
+
+fn axes(x: &Tensor) -> Vec<i64> {
+    (0..x.rank() as i64).collect()
 }
 
 /// [`dropout`] of whole channels of each example: neighbouring elements are alike, and would reveal dropped ones.
@@ -47,7 +64,7 @@ pub fn spatial_dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
         let error = RuleError::new("spatial_dropout/rank", message).with_help("write `dropout` for vectors");
         return s.graph().fail("spatial_dropout", &[x], error);
     }
-    dropped(s, x, name, rate, &[0, x.rank() as i64 - 1])
+    dropped(s, x, name, rate, (&[0, x.rank() as i64 - 1], 0.0))
 }
 
 /// Stochastic depth: in training, zeroes each example with probability `rate` and multiplies the others by `1 / (1 -
@@ -67,7 +84,7 @@ pub fn spatial_dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
 #[track_caller]
 pub fn stochastic_depth(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
     match x.dims().first() {
-        Some(_) => dropped(s, x, name, rate, &[0]),
+        Some(_) => dropped(s, x, name, rate, (&[0], 0.0)),
         None if x.is_poison() => x.clone(),
         None => {
             let error = RuleError::new("stochastic_depth/rank", "x is a scalar, expected [batch, …]");
@@ -76,9 +93,10 @@ pub fn stochastic_depth(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor 
     }
 }
 
-/// [`dropout`] that drops all elements along these axes together.
+/// [`dropout`] that drops all elements along these axes together, to `least`. If that is not 0, all are scaled and
+/// shifted then, to the mean and variance that they had.
 #[track_caller]
-fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, axes: &[i64]) -> Tensor {
+fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, (axes, least): (&[i64], f64)) -> Tensor {
     s.layer(name, |s| {
         if x.is_poison() {
             return x.clone();
@@ -97,8 +115,14 @@ fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, axes: &[i64]) -> Tensor
             true => is_kept,
             false => is_kept.broadcast_in_dim(&x.dims(), axes),
         };
-        let zeros = s.graph().full(x.dtype(), &x.dims(), 0.0);
-        is_kept.select(&(x * (1.0 / (1.0 - rate))), &zeros)
+        if least == 0.0 {
+            let zeros = s.graph().full(x.dtype(), &x.dims(), 0.0);
+            return is_kept.select(&(x * (1.0 / (1.0 - rate))), &zeros);
+        }
+        let factor = ((1.0 - rate) * (1.0 + rate * least * least)).sqrt().recip();
+        let offset = -factor * least * rate;
+        let values = s.graph().full(x.dtype(), &x.dims(), factor * least + offset);
+        is_kept.select(&(x * factor + offset), &values)
     })
 }
 

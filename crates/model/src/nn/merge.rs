@@ -95,13 +95,22 @@ pub(crate) fn aligned(tensors: &[&Tensor]) -> Result<Vec<Tensor>, RuleError> {
         };
         let expected = if left.dtype() == right.dtype() { "equal shapes, or sizes of 1" } else { "equal dtypes" };
         let message = format!("{left} and {right} meet, expected {expected}");
-        return Err(RuleError::new("merge/shape", message));
+        return Err(unequal("merge/shape", message, left.dtype() == right.dtype()));
     }
     let in_rank = |(tensor, dims): (&&Tensor, Vec<i64>)| match tensor.rank() == rank {
         true => (*tensor).clone(),
         false => tensor.reshape(dims),
     };
     Ok(tensors.iter().zip(all.clone()).map(in_rank).collect())
+}
+
+/// The error of tensors that do not meet, with the help for different dtypes.
+fn unequal(rule: &'static str, message: String, have_one_dtype: bool) -> RuleError {
+    let error = RuleError::new(rule, message);
+    if have_one_dtype {
+        return error;
+    }
+    error.with_help("cast one of them with .cast(dtype), or in YAML with the layer `cast: compute`")
 }
 
 /// Concatenates tensors along `axis`; -1 is the last.
@@ -147,7 +156,7 @@ fn fit(tensors: &[&Tensor], axis: i64) -> Result<i64, RuleError> {
         if !fits {
             let shapes = format!("{} and {}", first.shape(), other.shape());
             let message = format!("{shapes} meet, expected equal shapes but along axis {axis}");
-            return Err(RuleError::new("concat/shape", message));
+            return Err(unequal("concat/shape", message, other.dtype() == first.dtype()));
         }
     }
     Ok(at)

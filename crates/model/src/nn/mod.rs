@@ -72,7 +72,7 @@ pub use distance_loss::{
     categorical_hinge_per_example, contrastive_per_example, cosine_per_example, hinge_per_example,
     log_cosh_per_example, quantile_per_example, squared_hinge_per_example, triplet_per_example,
 };
-pub use dropout::{dropout, spatial_dropout, stochastic_depth};
+pub use dropout::{alpha_dropout, dropout, spatial_dropout, stochastic_depth};
 pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use focal::{
@@ -100,7 +100,9 @@ pub use prelu::{Prelu, prelu};
 pub use ratio_loss::{
     mean_absolute_percentage_error_per_example, mean_squared_logarithmic_error_per_example, poisson_per_example,
 };
-pub use recurrent::{Gru, Lstm, StepRemat, gru, gru_from, gru_with_states, lstm, lstm_from, lstm_with_states};
+pub use recurrent::{
+    Gru, Lstm, SimpleRnn, StepRemat, gru, gru_with_states, lstm, lstm_with_states, simple_rnn, simple_rnn_with_states,
+};
 pub use reduce::{Reduction, reduce};
 pub use reshape::{crop, permute, reshape_example, slice, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};
@@ -135,6 +137,9 @@ fn of_rank(rule: &'static str, what: &str, x: &Tensor, expected: usize, axes: &s
     }
     Err(RuleError::new(rule, format!("{what} {} has rank {}, expected {expected}: {axes}", x.shape(), x.rank())))
 }
+
+/// The advice for a mask of other dims than a sequence's steps.
+const STEPS_OF_A_MASK: &str = "a mask has one number for each step: an input of `[steps]`, or what `masking` gives";
 
 /// An error unless `x` has a floating dtype.
 fn is_float(rule: &'static str, what: &str, x: &Tensor) -> Result<(), RuleError> {

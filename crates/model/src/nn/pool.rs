@@ -145,7 +145,8 @@ pub fn masked_avg_pool(x: &Tensor, mask: &Tensor, format: DataFormat) -> Tensor 
     let (dims, axis) = (x.dims(), if format == DataFormat::ChannelsLast { 1 } else { 2 });
     if dims.len() != 3 || mask.dims() != [dims[0], dims[axis]] {
         let message = format!("mask {} is not of x {}, expected [batch, steps] of a sequence", mask.shape(), x.shape());
-        return x.graph().fail("global_avg_pool", &[x, mask], RuleError::new("global_avg_pool/mask", message));
+        let error = RuleError::new("global_avg_pool/mask", message).with_help(super::STEPS_OF_A_MASK);
+        return x.graph().fail("global_avg_pool", &[x, mask], error);
     }
     let dtype = match x.dtype() {
         DType::BF16 | DType::F16 => DType::F32,

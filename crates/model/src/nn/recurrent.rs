@@ -1,4 +1,4 @@
-//! Recurrent layers: LSTM and GRU, unidirectional or bidirectional, for sequences with and without masks.
+//! Recurrent layers: LSTM, GRU and the simple one, in one direction or both, for sequences with and without masks.
 //!
 //! The product of the whole sequence with the kernel is computed before the loop (or per segment, if segments are
 //! rematerialised); the loop adds the product of each step's state. Sums are rounded where Keras' cells round them: the
@@ -6,7 +6,7 @@
 //! steps in an LSTM's cell is f32 in any precision.
 
 use super::options::{glorot_uniform, is_default, orthogonal, sigmoid, tanh, yes, zeros};
-use super::{Activation, at_least, is_float, of_rank};
+use super::{Activation, STEPS_OF_A_MASK, at_least, is_float, of_rank};
 use crate::document;
 use crate::graph::{BuildError, Graph, Init, Operand, Program, Scope, Tensor};
 use bf16scope_hlo::ops::{RuleError, SliceDim};
@@ -14,7 +14,9 @@ use bf16scope_hlo::{DType, Module, Op};
 use serde::{Deserialize, Serialize};
 
 macro_rules! recurrent {
-    ($(#[$doc:meta])* $Layer:ident { $($(#[$more:meta])* $field:ident: $Type:ty = $value:expr,)* }) => {
+    ($(#[$doc:meta])* $Layer:ident[$($gate:ident)?] {
+        $($(#[$more:meta])* $field:ident: $Type:ty = $value:expr,)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -25,9 +27,9 @@ macro_rules! recurrent {
             /// The activation of a step's new values. Default `tanh`.
             #[serde(default = "tanh")]
             pub activation: Activation,
-            /// The activation of the gates. Default `sigmoid`.
+            $(/// The activation of the gates. Default `sigmoid`.
             #[serde(default = "sigmoid")]
-            pub recurrent_activation: Activation,
+            pub $gate: Activation,)?
             /// Whether there are biases. Default true.
             #[serde(default = "yes")]
             pub use_bias: bool,
@@ -64,7 +66,7 @@ macro_rules! recurrent {
                 $Layer {
                     units: 0,
                     activation: Activation::Tanh,
-                    recurrent_activation: Activation::Sigmoid,
+                    $($gate: Activation::Sigmoid,)?
                     use_bias: true,
                     kernel_initializer: Init::GLOROT_UNIFORM,
                     recurrent_initializer: Init::ORTHOGONAL,
@@ -81,9 +83,10 @@ macro_rules! recurrent {
 
         impl $Layer {
             fn order(&self) -> Order {
+                let gates: &[Activation] = &[$(self.$gate)?];
                 Order {
                     units: self.units,
-                    activations: [self.activation, self.recurrent_activation],
+                    activations: [self.activation, gates.first().copied().unwrap_or_default()],
                     return_sequences: self.return_sequences,
                     go_backwards: self.go_backwards,
                     bidirectional: self.bidirectional,
@@ -97,7 +100,7 @@ macro_rules! recurrent {
 
 recurrent! {
     /// Configuration of [`lstm`]. The defaults are Keras'; `units` has none.
-    Lstm {
+    Lstm[recurrent_activation] {
         /// Whether the bias of the forget gate starts at one. Default true.
         #[serde(default = "yes")]
         unit_forget_bias: bool = true,
@@ -106,7 +109,12 @@ recurrent! {
 
 recurrent! {
     /// Configuration of [`gru`]. The defaults are Keras'; `units` has none.
-    Gru {}
+    Gru[recurrent_activation] {}
+}
+
+recurrent! {
+    /// Configuration of [`simple_rnn`]. The defaults are Keras'; `units` has none.
+    SimpleRnn[] {}
 }
 
 /// Rematerialisation in the backward pass of a recurrent layer, with the same operations, so gradients are the same.
@@ -123,7 +131,7 @@ pub enum StepRemat {
     Segments,
 }
 
-/// Options of both layers.
+/// Options of all layers.
 struct Order {
     units: i64,
     activations: [Activation; 2],
@@ -153,31 +161,15 @@ struct Order {
 /// Hochreiter and Schmidhuber 1997; Keras' `LSTM`, whose cell is of the dtype of x.
 #[track_caller]
 pub fn lstm(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Lstm) -> Tensor {
-    lstm_from(s, x, mask, &[], name, config)
+    lstm_with_states(s, x, mask, &[], name, config).0
 }
 
-/// [`lstm`] with initial `states`, `[batch, units]` each: h, or h and c, forwards and then backwards if it is
-/// bidirectional.
+/// [`lstm`] from initial `states`, `[batch, units]` each: h, or h and c, forwards and then backwards if it is
+/// bidirectional. It also returns its last states, h and c, in that order and in the dtype of the carried ones: c is at
+/// least f32.
 ///
 /// # Errors
-/// As [`lstm`]; another number of states, or of another shape.
-#[track_caller]
-pub fn lstm_from(
-    s: &Scope,
-    x: &Tensor,
-    mask: Option<&Tensor>,
-    states: &[&Tensor],
-    name: &str,
-    config: &Lstm,
-) -> Tensor {
-    lstm_with_states(s, x, mask, states, name, config).0
-}
-
-/// [`lstm_from`] that also returns its last states: h and c, `[batch, units]` each, forwards and then backwards if it
-/// is bidirectional. Like the initial states they have the dtype of the carried ones: c is at least f32.
-///
-/// # Errors
-/// As [`lstm_from`]; the list of states is then empty.
+/// As [`lstm`]; another number of states, or of another shape. The list of states is then empty.
 #[track_caller]
 pub fn lstm_with_states(
     s: &Scope,
@@ -219,22 +211,13 @@ pub fn lstm_with_states(
 /// Cho et al. 2014; Keras' `GRU` with `reset_after`, its default, which is cuDNN's.
 #[track_caller]
 pub fn gru(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Gru) -> Tensor {
-    gru_from(s, x, mask, &[], name, config)
+    gru_with_states(s, x, mask, &[], name, config).0
 }
 
-/// [`gru`] with initial `states`, `[batch, units]`: one for each direction.
+/// [`gru`] from initial `states`, `[batch, units]`, one for each direction; it also returns its last ones.
 ///
 /// # Errors
-/// As [`gru`]; another number of states, or of another shape.
-#[track_caller]
-pub fn gru_from(s: &Scope, x: &Tensor, mask: Option<&Tensor>, states: &[&Tensor], name: &str, config: &Gru) -> Tensor {
-    gru_with_states(s, x, mask, states, name, config).0
-}
-
-/// [`gru_from`] that also returns its last states, `[batch, units]`: one for each direction.
-///
-/// # Errors
-/// As [`gru_from`]; the list of states is then empty.
+/// As [`lstm_with_states`].
 #[track_caller]
 pub fn gru_with_states(
     s: &Scope,
@@ -250,6 +233,36 @@ pub fn gru_with_states(
         let kernels = kernels(s, x, wide, (config.kernel_initializer, config.recurrent_initializer), units);
         let bias = config.use_bias.then(|| s.variable("bias", x.dtype(), [2, wide], config.bias_initializer).value);
         Cell { kernels, bias, has_memory: false, step: Box::new(gru_step) }
+    })
+}
+
+/// Fully connected recurrence without gates: `h' = tanh(x · kernel + bias + h · recurrent_kernel)`.
+///
+/// # Shapes, types, errors
+/// As [`gru`], with one unit instead of three; `bias` is `[units]`.
+///
+/// # Source
+/// Elman 1990; Keras' `SimpleRNN`.
+#[track_caller]
+pub fn simple_rnn(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &SimpleRnn) -> Tensor {
+    simple_rnn_with_states(s, x, mask, &[], name, config).0
+}
+
+/// [`simple_rnn`] from initial states, with its last ones, as [`gru_with_states`].
+#[track_caller]
+pub fn simple_rnn_with_states(
+    s: &Scope,
+    x: &Tensor,
+    mask: Option<&Tensor>,
+    states: &[&Tensor],
+    name: &str,
+    config: &SimpleRnn,
+) -> (Tensor, Vec<Tensor>) {
+    layer(s, x, mask, states, name, ("simple_rnn", &config.order()), |s, x| {
+        let SimpleRnn { units, .. } = *config;
+        let kernels = kernels(s, x, units, (config.kernel_initializer, config.recurrent_initializer), units);
+        let bias = config.use_bias.then(|| s.variable("bias", x.dtype(), [units], config.bias_initializer).value);
+        Cell { kernels, bias, has_memory: false, step: Box::new(simple_step) }
     })
 }
 
@@ -310,6 +323,13 @@ fn gru_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
     let new = activation.of_ops(&(part(&of_x, 2) + reset * part(&of_state, 2)));
     let one = state.graph().full(state.dtype(), &state.dims(), 1.0);
     (&update * state + (one - &update) * new, None)
+}
+
+fn simple_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
+    let StepInputs { of_x, state, recurrent_kernel, activation, .. } = *inputs;
+    let biased = inputs.bias.map(|bias| of_x + bias.broadcast_in_dim(&of_x.dims(), &[1]));
+    let sum = biased.as_ref().unwrap_or(of_x) + state.matmul(recurrent_kernel);
+    (activation.of_ops(&sum), None)
 }
 
 /// Columns `number · units ..` of `[batch, n · units]`.
@@ -377,7 +397,7 @@ fn check(x: &Tensor, mask: Option<&Tensor>, order: &Order) -> Result<(), RuleErr
     at_least("recurrent/steps", "the number of steps", x.dims()[1], 1)?;
     if let Some(mask) = mask.filter(|mask| mask.dims() != x.dims()[..2]) {
         let message = format!("mask {} is not of x {}, expected [batch, steps]", mask.shape(), x.shape());
-        return Err(RuleError::new("recurrent/mask", message));
+        return Err(RuleError::new("recurrent/mask", message).with_help(STEPS_OF_A_MASK));
     }
     Ok(())
 }

@@ -169,7 +169,8 @@ pub const RULES: [Rule; 25] = [
         name: "saturated",
         why: "one number of 1,000 is the largest finite one of its dtype; of numbers in a range of exponents, one of \
               2^15 at most is that by chance",
-        remedy: "scale what goes into this layer, or compute it in bf16 or f32, which reach 3e38",
+        remedy: "compute this layer in f32, which reaches 3e38 (`dtype: float32`), or the run in bf16; or make smaller what \
+                 the layer reads, by a `batch_norm` or `{rescaling: 0.01}` before it",
         explains: &[],
         judge: finite::saturated,
     },

@@ -147,22 +147,28 @@ impl LayerOptions for Expression {
             let known =
                 |name: &str| names.iter().position(|other| other == name).and_then(|at| inputs.get(at).copied());
             let formula = Formula::parse(&self.expression).and_then(|it| checked(&it).map(|()| it));
-            match formula.and_then(|formula| evaluated(&formula, &known)) {
+            match formula.map_err(wrong).and_then(|formula| evaluated(&formula, &known)) {
                 Ok(Value::Tensor(tensor)) => tensor,
                 Ok(Value::Number(_)) => {
                     let error = RuleError::new("expression/names", "the formula reads no layer");
                     s.graph().fail("expression", inputs, error)
                 }
-                Err(message) => s.graph().fail("expression", inputs, RuleError::new("expression/formula", message)),
+                Err(error) => s.graph().fail("expression", inputs, error),
             }
         })
     }
 }
 
-fn evaluated<'a>(formula: &Formula, known: &dyn Fn(&str) -> Option<&'a Tensor>) -> Result<Value, String> {
+fn wrong(message: impl Into<String>) -> RuleError {
+    RuleError::new("expression/formula", message)
+}
+
+fn evaluated<'a>(formula: &Formula, known: &dyn Fn(&str) -> Option<&'a Tensor>) -> Result<Value, RuleError> {
     Ok(match formula {
         Formula::Number(number) => Value::Number(*number),
-        Formula::Name(name) => Value::Tensor(known(name).ok_or_else(|| format!("`{name}` is not read"))?.clone()),
+        Formula::Name(name) => {
+            Value::Tensor(known(name).ok_or_else(|| wrong(format!("`{name}` is not read")))?.clone())
+        }
         Formula::Unary(operator, x) => match (operator, evaluated(x, known)?) {
             (Operator::Not, x) => binary(Operator::Equal, x, Value::Number(0.0))?,
             (_, Value::Number(number)) => Value::Number(-number),
@@ -176,10 +182,10 @@ fn evaluated<'a>(formula: &Formula, known: &dyn Fn(&str) -> Option<&'a Tensor>) 
     })
 }
 
-fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
+fn called(name: &str, arguments: Vec<Value>) -> Result<Value, RuleError> {
     let tensor = |value: &Value| match value {
         Value::Tensor(tensor) => Ok(tensor.clone()),
-        Value::Number(_) => Err(format!("`{name}` reads a number, expected a layer")),
+        Value::Number(_) => Err(wrong(format!("`{name}` reads a number, expected a layer"))),
     };
     if let "maximum" | "minimum" | "max" | "min" = name {
         let op = if name.starts_with("max") { BinaryOp::Maximum } else { BinaryOp::Minimum };
@@ -188,22 +194,22 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
                 Ok(Value::Tensor(x.binary_scalar(op, *number)))
             }
             [x, y] => together(&tensor(x)?, &tensor(y)?, |x, y| x.binary(op, y)),
-            _ => Err(wrong_count(name, arguments.len())),
+            _ => Err(wrong(wrong_count(name, arguments.len()))),
         };
     }
     if name == "where" {
-        let [condition, x, y] = &arguments[..] else { return Err(wrong_count(name, arguments.len())) };
+        let [condition, x, y] = &arguments[..] else { return Err(wrong(wrong_count(name, arguments.len()))) };
         // A product with 0 and 1 would propagate NaN and infinity.
         let condition = tensor(condition)?;
         let like = [x, y].into_iter().find_map(|value| tensor(value).ok());
-        let like = like.ok_or("`where` chooses between two numbers, expected at least one layer")?;
+        let like = like.ok_or_else(|| wrong("`where` chooses between two numbers, expected at least one layer"))?;
         let full = |value: &Value| match value {
             Value::Tensor(tensor) => tensor.clone(),
             Value::Number(number) => like.graph().full(like.dtype(), &like.dims(), *number),
         };
         let (x, y) = (full(x), full(y));
         let is = condition.cast(like.dtype());
-        let all = nn::aligned(&[&is, &x, &y]).map_err(|error| error.message)?;
+        let all = nn::aligned(&[&is, &x, &y])?;
         let dims: Vec<i64> =
             (0..all[0].rank()).map(|axis| all.iter().map(|it| it.dims()[axis]).max().unwrap_or(1)).collect();
         let [is, x, y] = [0, 1, 2].map(|at| all[at].broadcast_to(&dims));
@@ -217,17 +223,17 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
         (_, Some(activation)) => activation.apply(&x),
         _ => {
             let op = FUNCTIONS.iter().find(|(other, _)| *other == name).map(|(_, op)| *op);
-            x.unary(op.ok_or_else(|| unknown(name, &[]))?)
+            x.unary(op.ok_or_else(|| wrong(unknown(name, &[])))?)
         }
     }))
 }
 
-fn together(x: &Tensor, y: &Tensor, combine: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Value, String> {
-    let both = nn::aligned(&[x, y]).map_err(|error| error.message)?;
+fn together(x: &Tensor, y: &Tensor, combine: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Value, RuleError> {
+    let both = nn::aligned(&[x, y])?;
     Ok(Value::Tensor(combine(&both[0], &both[1])))
 }
 
-fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, String> {
+fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, RuleError> {
     let arithmetic = |op: BinaryOp| {
         Ok(match (&x, &y) {
             (Value::Tensor(x), Value::Tensor(y)) => return together(x, y, |x, y| x.binary(op, y)),
@@ -242,7 +248,7 @@ fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, String> {
                     Box::new(Formula::Number(number(&x))),
                     Box::new(Formula::Number(number(&y))),
                 );
-                Value::Number(both.number(&|name| Err(format!("`{name}` has no value")))?)
+                Value::Number(both.number(&|name| Err(format!("`{name}` has no value"))).map_err(wrong)?)
             }
         })
     };
@@ -282,7 +288,7 @@ fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, String> {
         Operator::And => arithmetic(BinaryOp::Minimum),
         Operator::Or => arithmetic(BinaryOp::Maximum),
         Operator::FloorDivide | Operator::Remainder | Operator::Negate | Operator::Not => {
-            Err(format!("`{operator}` is not for layers"))
+            Err(wrong(format!("`{operator}` is not for layers")))
         }
     }
 }

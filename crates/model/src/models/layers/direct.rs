@@ -87,6 +87,7 @@ macro_rules! recurrent {
 recurrent! {
     lstm: nn::Lstm;
     gru: nn::Gru;
+    simple_rnn: nn::SimpleRnn;
 }
 
 /// Options of `max_pool`; see [`nn::max_pool`].
@@ -175,6 +176,8 @@ rates! {
     SpatialDropout = spatial_dropout;
     /// Options of `gaussian_dropout`; see [`nn::gaussian_dropout`].
     GaussianDropout = gaussian_dropout;
+    /// Options of `alpha_dropout`; see [`nn::alpha_dropout`].
+    AlphaDropout = alpha_dropout;
     /// Options of `stochastic_depth`; see [`nn::stochastic_depth`].
     StochasticDepth = stochastic_depth;
 }

@@ -118,7 +118,7 @@ pub(super) fn unnamed_mask(reader: &str, kind: &str, (mask, masked): (&str, &str
          elsewhere"
     );
     let written = match kind {
-        "lstm" | "gru" | "global_avg_pool" => format!("`inputs: [{masked}, {mask}]`"),
+        "lstm" | "gru" | "simple_rnn" | "global_avg_pool" => format!("`inputs: [{masked}, {mask}]`"),
         "transformer_block" | "llama_block" => format!("`inputs: [{masked}, {mask}], mask: padding`"),
         "attention" => format!("`inputs: [{masked}, {masked}, {mask}], mask: padding`"),
         "expression" => format!("`{masked}` or `{mask}` in the place of `x`"),

@@ -11,9 +11,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "layers of the last axis work on every step: leave it out; for `conv` of `[steps, h, w, c]` write `conv3d` with \
          `kernel_size: [1, 3, 3]`",
     ),
-    ("simple_rnn", "write `lstm` or `gru`"),
-    ("rnn", "write `lstm` or `gru`"),
-    ("depthwise_conv1d", "write `{conv1d: 8, kernel_size: 3, groups: 8}`, of 8 channels"),
+    ("rnn", "write `lstm`, `gru` or `simple_rnn`"),
+    ("depthwise_conv", "write `{conv1d: 8, kernel_size: 3, groups: 8}`, of 8 channels"),
     ("resizing", "write `resize` under `features` of `data`, or `upsample`"),
     ("center_crop", "write `crop`, or `center_crop` under `features` of `data`"),
     ("text_vectorization", "write `words` under `columns` of `data`"),
@@ -26,7 +25,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("random_brightness", "write `augment: {brightness: 0.1}` under `data`"),
     ("random_contrast", "write `augment: {contrast: 0.1}` under `data`"),
     ("random_erasing", "write `augment: {erasing: 0.5}` under `data`"),
-    ("conv_lstm2d", "write `lstm` or `gru` of vectors, or `conv3d` of images"),
+    ("random_saturation", "write `augment: {saturation: 0.2}` under `data`"),
+    ("random_crop", "write `augment: {translation: 0.1}` under `data`"),
+    ("mix_up", "write `augment: {mixup: 0.2}` under `data`"),
+    ("cut_mix", "write `augment: {cutmix: 1}` under `data`"),
+    ("conv_lstm", "write `lstm` or `gru` of vectors, or `conv3d` of images"),
     ("split", "write a `{slice: [0, 4], axis: -1}` for each part"),
     ("einsum", "write `dot` of two layers, or `dense`"),
     ("glu", "write a `slice` for each half, and `{expression: \"a * sigmoid(b)\"}` of them"),
@@ -34,7 +37,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("hard_silu", "write `{expression: \"x * hard_sigmoid(x)\"}`"),
     ("mish", "write `{expression: \"x * tanh(softplus(x))\"}`"),
     ("thresholded_relu", "write `{expression: \"where(x > 1, x, 0)\"}`"),
-    ("alpha_dropout", "write `dropout` or `gaussian_dropout`"),
     ("activity_regularization", "write `activity_regularizer: {l2: 1.0e-4}` beside the layer's options"),
     ("weight_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
     ("normalization", "scale the data (`data: {scale: …}`), or write `batch_norm`"),
@@ -44,10 +46,15 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "write `{one_hot: 5}` for `output_mode: one_hot`, and `{reduce: max, axis: 1}` of it for `multi_hot`, the \
          default there",
     ),
-    ("additive_attention", "write `{attention: 1}`, whose scores are products"),
+    (
+        "additive_attention",
+        "write `{expression: tanh(q + k)}` of `[5, 1, 8]` and `[1, 7, 8]`, `{conv: 1, kernel_size: 1, use_bias: \
+         false}`, `{reshape: [5, 7]}`, `softmax`, and `{dot: [weights, values], axes: [2, 1]}`",
+    ),
+    ("group_query_attention", "write `{attention: 8, num_key_value_heads: 2}`"),
     ("stacked_rnn_cells", "write one `lstm` or `gru` after another, with `return_sequences: true` but for the last"),
     ("hashing", "write `categories` under `columns` of `data`"),
-    ("discretization", "write `categories` under `columns` of `data`"),
+    ("discretization", "write `{expression: \"(x > 18) + (x > 65)\"}`, and `{cast: int32}` of it for an `embedding`"),
     ("einsum_dense", "write `dense`, or `dot` of two layers"),
     ("input", "name the network's inputs in `inputs`"),
     ("input_layer", "name the network's inputs in `inputs`"),
@@ -60,16 +67,18 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// Kinds, `[]` for every kind; names of options there; the equivalent.
 type Meaning = (&'static [&'static str], &'static [&'static str], &'static str);
 
+const RECURRENT: &[&str] = &["lstm", "gru", "simple_rnn"];
+
 const MEANINGS: &[Meaning] = &[
-    (&["lstm", "gru"], &["dropout", "recurrent_dropout"], "write a `dropout` layer before it"),
+    (RECURRENT, &["dropout", "recurrent_dropout"], "write a `dropout` layer before it"),
     (&["gru"], &["reset_after"], "it is Keras' with `reset_after: true`, the default there: leave it out"),
     (
-        &["lstm", "gru"],
+        RECURRENT,
         &["merge_mode"],
         "both directions are put behind one another: write a `slice` for each half, and `add` them",
     ),
-    (&["lstm", "gru"], &["return_state"], "layers read its last states as `NAME.h` and `NAME.c`: leave it out"),
-    (&["lstm", "gru"], &["stateful"], "write `initial_state: NAME`, which starts from another layer's state"),
+    (RECURRENT, &["return_state"], "layers read its last states as `NAME.h` and `NAME.c`: leave it out"),
+    (RECURRENT, &["stateful"], "write `initial_state: NAME`, which starts from another layer's state"),
     (
         &["embedding"],
         &["mask_zero"],
@@ -169,7 +178,13 @@ pub(super) fn meaning(kind: &str, option: &str) -> Option<&'static str> {
 
 /// The equivalent of a layer of another framework.
 pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
-    ELSEWHERE.iter().find(|(word, _)| plain(word) == plain(name)).map(|(_, help)| *help)
+    let name = without_axes(name);
+    ELSEWHERE.iter().find(|(word, _)| without_axes(word) == name).map(|(_, help)| *help)
+}
+
+/// [`plain`] without a number of axes.
+pub(super) fn without_axes(name: &str) -> String {
+    ["1d", "2d", "3d"].iter().fold(plain(name), |name, axes| name.replace(axes, ""))
 }
 
 /// A name without case and underscores.

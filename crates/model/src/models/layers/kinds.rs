@@ -3,7 +3,7 @@
 //! To add a kind, write its options with their `build` in a file beside this one, and a line in the table below.
 
 use super::choice::{Choice, Names as ChoiceNames, twice};
-use super::keras_options::plain;
+use super::keras_options::{plain, without_axes};
 use super::layer_options::{Arity, LayerOptions};
 use super::regularizer::Regularizers;
 use super::{arithmetic, block, direct, elementwise, indices, keras_options, llama, margins, merge, reductions, shape};
@@ -167,6 +167,8 @@ kinds! {
     GaussianNoise(elementwise::GaussianNoise) = "gaussian_noise", "GaussianNoise";
     /// Multiplies by noise in training.
     GaussianDropout(direct::GaussianDropout) = "gaussian_dropout", "GaussianDropout";
+    /// Dropout that keeps mean and variance.
+    AlphaDropout(direct::AlphaDropout) = "alpha_dropout", "AlphaDropout";
     /// Rows by index.
     Gather(indices::Gather) = "gather", "Gather";
     /// Classes as one-hot vectors.
@@ -187,6 +189,8 @@ kinds! {
     Lstm(nn::Lstm) = "lstm", "LSTM";
     /// Gated recurrent unit.
     Gru(nn::Gru) = "gru", "GRU";
+    /// A recurrent layer without gates.
+    SimpleRnn(nn::SimpleRnn) = "simple_rnn", "SimpleRNN";
     /// Attention over several heads.
     Attention(nn::Attention) = "attention", "MultiHeadAttention";
     /// Attention and a feed-forward network.
@@ -343,6 +347,7 @@ impl LayerKind {
         match self {
             LayerKind::Lstm(options) => nn::lstm_with_states(s, inputs[0], mask, states, name, options),
             LayerKind::Gru(options) => nn::gru_with_states(s, inputs[0], mask, states, name, options),
+            LayerKind::SimpleRnn(options) => nn::simple_rnn_with_states(s, inputs[0], mask, states, name, options),
             _ => (self.build(s, name, inputs), Vec::new()),
         }
     }
@@ -354,55 +359,30 @@ impl LayerKind {
                 &["forward_h", "forward_c", "backward_h", "backward_c"]
             }
             LayerKind::Lstm(_) => &["h", "c"],
-            LayerKind::Gru(options) if options.bidirectional => &["forward_h", "backward_h"],
-            LayerKind::Gru(_) => &["h"],
+            LayerKind::Gru(nn::Gru { bidirectional: true, .. })
+            | LayerKind::SimpleRnn(nn::SimpleRnn { bidirectional: true, .. }) => &["forward_h", "backward_h"],
+            LayerKind::Gru(_) | LayerKind::SimpleRnn(_) => &["h"],
             _ => &[],
         }
     }
 
-    /// The name that `written` means: Keras' names are accepted, and case and underscores do not matter.
+    /// The name that `written` means: Keras' names are accepted, case and underscores do not matter, nor does a number
+    /// of axes where only one kind has the name (`MaxPooling1D`).
     fn canonical(written: &str) -> &str {
-        let written_plain = plain(written);
-        let is_it = |name: &str| plain(name) == written_plain;
-        let known = NAMES.iter().find(|(ours, keras)| is_it(ours) || is_it(keras)).map(|(ours, _)| *ours);
-        known.or_else(|| ALIASES.iter().find(|(_, other)| is_it(other)).map(|(ours, _)| *ours)).unwrap_or(written)
+        let find = |form: fn(&str) -> String| {
+            let written = form(written);
+            let is_it = |name: &str| form(name) == written;
+            let mut names = NAMES.iter().chain(ALIASES);
+            names.find(|(ours, keras)| is_it(ours) || is_it(keras)).map(|(ours, _)| *ours)
+        };
+        let any = || find(without_axes).filter(|_| keras_options::elsewhere(written).is_none());
+        find(plain).or_else(any).unwrap_or(written)
     }
 }
 
-/// Keras' names, one for each number of spatial axes, and other aliases.
+/// Further names.
 const ALIASES: &[(&str, &str)] = &[
-    ("conv_transpose", "Conv1DTranspose"),
-    ("conv_transpose", "Conv3DTranspose"),
-    ("separable_conv", "SeparableConv1D"),
-    ("spatial_dropout", "SpatialDropout1D"),
-    ("spatial_dropout", "SpatialDropout3D"),
-    ("max_pool", "MaxPooling1D"),
-    ("max_pool", "MaxPooling3D"),
-    ("avg_pool", "AveragePooling1D"),
-    ("avg_pool", "AveragePooling3D"),
-    ("global_max_pool", "GlobalMaxPooling1D"),
-    ("global_max_pool", "GlobalMaxPooling3D"),
-    ("global_avg_pool", "GlobalAveragePooling1D"),
-    ("global_avg_pool", "GlobalAveragePooling3D"),
-    ("zero_padding", "ZeroPadding1D"),
-    ("zero_padding", "ZeroPadding3D"),
     ("zero_padding", "zero_pad"),
-    ("crop", "Cropping1D"),
-    ("crop", "Cropping3D"),
-    ("upsample", "UpSampling1D"),
-    ("upsample", "UpSampling3D"),
-    ("max_pool", "MaxPool1D"),
-    ("max_pool", "MaxPool2D"),
-    ("max_pool", "MaxPool3D"),
-    ("avg_pool", "AvgPool1D"),
-    ("avg_pool", "AvgPool2D"),
-    ("avg_pool", "AvgPool3D"),
-    ("global_max_pool", "GlobalMaxPool1D"),
-    ("global_max_pool", "GlobalMaxPool2D"),
-    ("global_max_pool", "GlobalMaxPool3D"),
-    ("global_avg_pool", "GlobalAvgPool1D"),
-    ("global_avg_pool", "GlobalAvgPool2D"),
-    ("global_avg_pool", "GlobalAvgPool3D"),
     ("conv1d", "Convolution1D"),
     ("conv", "Convolution2D"),
     ("conv3d", "Convolution3D"),
@@ -481,7 +461,7 @@ impl Layer {
         let dtype = choice.take::<LayerDType>("dtype")?;
         let share = choice.take::<String>("share")?;
         let tied_to = if canonical == "dense" { choice.take::<String>("tied_to")? } else { None };
-        let is_recurrent = matches!(canonical, "lstm" | "gru");
+        let is_recurrent = matches!(canonical, "lstm" | "gru" | "simple_rnn");
         let initial_state = if is_recurrent { choice.take::<Names>("initial_state")? } else { None };
         let initial_state = initial_state.map(|Names(names)| names).unwrap_or_default();
         let regularizers = Regularizers::take(&mut choice)?;
@@ -524,7 +504,7 @@ impl Layer {
             LayerKind::Conv(_) | LayerKind::Conv1d(_) | LayerKind::Conv3d(_) => "filters",
             LayerKind::ConvTranspose(_) | LayerKind::SeparableConv(_) => "filters",
             LayerKind::OneHot(_) => "depth",
-            LayerKind::Lstm(_) | LayerKind::Gru(_) => "units",
+            LayerKind::Lstm(_) | LayerKind::Gru(_) | LayerKind::SimpleRnn(_) => "units",
             _ => return node.mark,
         };
         let choice = Choice::read(node, &KINDS, "").ok();

@@ -236,17 +236,20 @@ impl Wiring {
             Arity::One | Arity::Several | Arity::Named => {
                 return format!(
                     "`{kind}` reads no mask: leave `{mask}` out, and name it at the layers that read one: `lstm`, `gru`, \
-                     `attention`, `transformer_block`, `llama_block`, `global_avg_pool`"
+                     `simple_rnn`, `attention`, `transformer_block`, `llama_block`, `global_avg_pool`"
                 );
             }
         };
         format!("`{kind}` reads {parts}: keep `{mask}`, and join the others first, with `concat` or `add`")
     }
 
-    /// The mask among the layers of these names.
+    /// The mask among these names: a `masking` layer, or an input that is called one.
     fn mask_among<'a>(&self, config: &Config, names: &'a [String]) -> Option<&'a String> {
-        let layer = |name: &str| self.find(config, name)?.layer().map(|number| &config.layers[number].kind);
-        names.iter().find(|name| matches!(layer(name), Some(LayerKind::Masking(_))))
+        names.iter().find(|name| match self.find(config, name) {
+            Some(Source::Layer(number)) => matches!(config.layers[number].kind, LayerKind::Masking(_)),
+            Some(Source::Input(_)) => name.to_lowercase().contains("mask"),
+            Some(Source::State(..)) | None => false,
+        })
     }
 
     /// Refuses a layer that reads the mask before it without naming it.
@@ -351,7 +354,7 @@ impl Wiring {
             let states: Vec<String> = states.collect();
             let kind = config.layers[at].kind.name();
             return match states.is_empty() {
-                true => format!("`{layer}` ({kind}) has no states: `lstm` and `gru` have"),
+                true => format!("`{layer}` ({kind}) has no states: `lstm`, `gru` and `simple_rnn` have"),
                 false => format!("`{layer}` ({kind}) has {}", states.join(", ")),
             };
         }

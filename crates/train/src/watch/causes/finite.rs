@@ -19,6 +19,8 @@ const FIRST_LOSS: &str = "no update came before: look at labels that this loss d
                           or the root of";
 const FIRST_BACKWARD: &str = "no update came before: the gradient of a root at 0 is infinite, that of `sqrt(v + 1e-6)` is not; and \
                               large ones leave f16's range (`loss_scale: dynamic`)";
+const SATURATED_BACKWARD: &str = "use `loss_scale: dynamic`, or compute the layers after it in f32 (`dtype: float32`)";
+const SATURATED_IN_F32: &str = "lower the learning rate, or normalise what this layer reads (`batch_norm`)";
 const IN_F32: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`)";
 
 /// Whether f32 would have more range or precision than what computes the row: a gradient is f32 whatever its layer is.
@@ -95,10 +97,14 @@ pub(in crate::watch) fn loss_scale(look: &Look<'_>) -> Vec<Found> {
 pub(in crate::watch) fn saturated(look: &Look<'_>) -> Vec<Found> {
     let rows = look.now.rows.iter().enumerate().filter(|(_, row)| row.saturated >= 1e-3);
     rows.map(|(number, row)| {
-        Found::new(
-            number,
-            format!("{} of them are {:e}, the largest finite {}", percent(row.saturated), row.max, row.dtype),
-        )
+        let (share, n, dtype) = (percent(row.saturated), row.n, &row.dtype);
+        let what = format!("{share} of its {n} numbers are at ±{:.3e}, where {dtype} ends", row.max);
+        let saturated = Found::new(number, what);
+        match (&**dtype, row.quantity) {
+            ("f16", Quantity::Cotangent) => saturated.with_remedy(SATURATED_BACKWARD),
+            ("f16", _) => saturated,
+            _ => saturated.with_remedy(SATURATED_IN_F32),
+        }
     })
     .collect()
 }

@@ -1,5 +1,6 @@
 //! Rules for gradients: layers whose output is 0, and gradients that do not reach the first layers.
 
+use crate::program_error::some_of;
 use crate::watch::look::{Found, Look, norm};
 use crate::watch::row::{Function, Quantity, Role, WatchRow};
 use std::collections::BTreeSet;
@@ -193,6 +194,7 @@ const SHUT: &str = "lower the learning rate, or use another activation (`activat
 const OFFSET: &str = "look at what the layer before multiplies by and adds: `{rescaling: 1.0, offset: 0}`; a ReLU below 0 for all \
                       examples learns nothing any more";
 const UNUSED: &str = "the loss does not depend on it: use it, or leave it out, or freeze it (`trainable`)";
+const UNUSED_ALL: &str = "the loss depends on none of them: use them, or leave them out, or freeze them (`trainable`)";
 
 /// Whether no example of this step counts for a result that the loss reads: the weights of all examples are 0.
 fn has_idle_result(look: &Look<'_>) -> bool {
@@ -235,9 +237,20 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
     if (was_idle || has_idle_result(look)) && cotangents.any(|(_, layer)| is_idle(layer)) {
         return Vec::new();
     }
-    let is_used = look.layers().any(|(_, layer)| layer.layer == row.scope() && look.cotangent(layer).is_some());
-    let unused = Found::new(number, format!("all {} gradients are 0, as at the look before", row.n));
-    vec![if is_used { unused } else { unused.with_remedy(UNUSED) }]
+    let is_used =
+        |row: &WatchRow| look.layers().any(|(_, layer)| layer.layer == row.scope() && look.cotangent(layer).is_some());
+    let alike = look.rows(Quantity::Gradient).map(|(_, row)| row);
+    let alike = alike.filter(|other| is_unused(other) && was_dead(other) && is_used(other) == is_used(row));
+    let names: Vec<String> = alike.map(|row| row.layer.clone()).collect();
+    let (what, unused) = match names.len() {
+        1 => (format!("all {} gradients are 0, as at the look before", row.n), UNUSED),
+        n => {
+            let names = some_of(&names, "");
+            (format!("all gradients of {n} variables are 0, as at the look before: {names}"), UNUSED_ALL)
+        }
+    };
+    let dead = Found::new(number, what);
+    vec![if is_used(row) { dead } else { dead.with_remedy(unused) }]
 }
 
 const SIGMOIDS: &str = "the slope of a sigmoid is 1/4 at most, and as many factors as layers come together: use `activation: relu` or \

@@ -75,10 +75,19 @@ pub(in crate::watch) fn weight_decay(look: &Look<'_>) -> Vec<Found> {
         return decayed(look).into_iter().collect();
     }
     let largest = look.rows(Quantity::Update).max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms));
-    largest
-        .map(|(number, _)| Found::new(number, format!("each step takes {} of it away", percent(decay))))
-        .into_iter()
-        .collect()
+    let what = format!("each step takes {} of it away", percent(decay));
+    largest.map(|(number, _)| Found::new(number, what).with_remedy(lower_decay(look))).into_iter().collect()
+}
+
+/// The remedy for a decay that moves variables by the learning rate times itself.
+fn lower_decay(look: &Look<'_>) -> String {
+    let (decay, rate) = (look.now.decay, look.now.learning_rate);
+    // Without the digits that the division adds.
+    let value: f64 = format!("{:.3e}", decay / rate).parse().unwrap_or(decay / rate);
+    format!(
+        "lower `weight_decay` from {value}, where 1e-4 to 0.1 are usual, or the learning rate, {rate:.1e}, which \
+         multiplies it"
+    )
 }
 
 /// The share of its largest number at the first look that a kernel keeps, if nothing takes it away.
@@ -106,7 +115,8 @@ fn decayed(look: &Look<'_>) -> Option<Found> {
             first.step
         )
     };
-    (size <= KEPT * at_first).then(|| Found::new(number, message()))
+    let decayed = (size <= KEPT * at_first).then(|| Found::new(number, message()))?;
+    Some(if look.now.decay > 0.0 { decayed.with_remedy(lower_decay(look)) } else { decayed })
 }
 
 /// The least share of a variable by which only an update that is hundreds of times too large moves it.

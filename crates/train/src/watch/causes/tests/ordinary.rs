@@ -155,3 +155,68 @@ fn a_loss_whose_derivative_does_not_grow_with_the_labels_bears_them() {
 fn a_batch_of_large_labels_is_no_alarm() {
     assert_eq!(anomalies(&growing(4e5, 4e10)), []);
 }
+
+/// Two looks with kernels, `a` and so on, whose gradients are all 0, beside one that learns.
+fn of_stopped(names: &[&str]) -> [WatchRecord; 2] {
+    [1, 21].map(|step| {
+        let mut look = of_norm(step, false, 1.0, 1.0);
+        for name in names {
+            let [mut gradient, update] = variable(&format!("{name}/kernel"), 0.5);
+            (gradient.rms, gradient.max, gradient.zero) = (0.0, 0.0, 1.0);
+            look.rows.extend([gradient, update]);
+        }
+        look
+    })
+}
+
+#[test]
+fn all_variables_that_stopped_are_counted_and_the_first_are_named() {
+    let dead = |names: &[&str]| {
+        let all = anomalies(&of_stopped(names));
+        let [dead] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((dead.rule, &*dead.layer), ("dead", "a/kernel"));
+        (dead.found.clone(), dead.remedy.clone())
+    };
+    let (message, remedy) = dead(&["a"]);
+    assert_eq!(message, "all 32 gradients are 0, as at the look before");
+    assert_eq!(remedy, "the loss does not depend on it: use it, or leave it out, or freeze it (`trainable`)");
+    let (message, remedy) = dead(&["a", "b"]);
+    assert_eq!(message, "all gradients of 2 variables are 0, as at the look before: a/kernel, b/kernel");
+    assert!(remedy.starts_with("the loss depends on none of them: "), "{remedy}");
+    let (message, _) = dead(&["a", "b", "c", "d", "e", "f", "g", "h"]);
+    assert!(message.starts_with("all gradients of 8 variables are 0, "), "{message}");
+    assert!(message.ends_with(": a/kernel, b/kernel, c/kernel, d/kernel, e/kernel, f/kernel and 2 more"), "{message}");
+}
+
+#[test]
+fn the_remedy_for_a_decay_says_its_value_and_the_rate() {
+    let of_decay = |value: f64| {
+        let look = of_moved(1, 1.4, 0.5, 1e-3);
+        remedy("weight_decay", &[WatchRecord { decay: look.learning_rate * value, ..look }])
+    };
+    let expected = "lower `weight_decay` from 500, where 1e-4 to 0.1 are usual, or the learning rate, 1.0e-3, which \
+                    multiplies it";
+    assert_eq!(of_decay(500.0), expected);
+    assert!(of_decay(123.4).contains(" from 123.4, "), "{}", of_decay(123.4));
+}
+
+#[test]
+fn numbers_at_the_ends_of_a_dtype_have_the_remedy_of_that_dtype() {
+    let saturated = |at: usize, dtype: &str, max: f32| {
+        let mut look = of_norm(1, false, 1.0, 1.0);
+        (look.rows[at].saturated, look.rows[at].max, look.rows[at].dtype) = (0.25, max, dtype.to_string());
+        let all = anomalies(&[look]);
+        let saturated = all.iter().find(|anomaly| anomaly.rule == "saturated").unwrap_or_else(|| panic!("{all:?}"));
+        (saturated.found.clone(), saturated.remedy.clone())
+    };
+    let (message, remedy) = saturated(2, "f16", 65_504.0);
+    assert_eq!(message, "25.0 % of its 32 numbers are at ±6.550e4, where f16 ends");
+    assert!(remedy.starts_with("compute this layer in f32, which reaches 3e38 (`dtype: float32`), or "), "{remedy}");
+    let (_, backward) = saturated(6, "f16", 65_504.0);
+    assert!(backward.starts_with("use `loss_scale: dynamic`"), "{backward}");
+    for dtype in ["f32", "bf16"] {
+        let (message, remedy) = saturated(2, dtype, 3.389e38);
+        assert!(message.ends_with(&format!("±3.389e38, where {dtype} ends")), "{message}");
+        assert!(remedy.starts_with("lower the learning rate, or normalise"), "{remedy}");
+    }
+}
