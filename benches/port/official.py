@@ -211,6 +211,8 @@ def trace(args, name):
     import numpy as np
     import tensorflow as tf
 
+    from bf16scope._tensorflow_1 import Unsupplied
+
     v1 = tf.compat.v1
     v1.disable_v2_behavior()
     for missing in ("pycocotools", "pycocotools.coco", "pycocotools.cocoeval", "pycocotools.mask", "cv2", "PIL.Image"):
@@ -219,7 +221,7 @@ def trace(args, name):
             module = types.ModuleType(missing)
             module.__path__ = []
             for part in ("coco", "cocoeval", "mask", "COCO", "COCOeval", "Image"):
-                setattr(module, part, tf_tracer.Unsupplied(f"{missing}.{part}"))
+                setattr(module, part, Unsupplied(f"{missing}.{part}"))
             sys.modules.setdefault(missing, module)
     # A single core has no other core to sum with, and a CPU has no kernel for the sum.
     v1.tpu.CrossShardOptimizer = lambda optimizer, *_, **__: optimizer

@@ -1,5 +1,5 @@
 """All uses of JAX beyond its documented interface, except for the rules of one primitive (`_linear`) and MLIR's Python bindings
-(`_carried`, and through it `_symbolic`).
+(`_carried`, and through it `_symbolic`). `_jax_internals_jaxprs` has those that need no name of JAX's own modules.
 
 A lowered function is a `jax.jit` whose name carries a mark, so JAX itself differentiates, maps, rematerialises, shards and
 exports it, as any function under `jax.jit`. When XLA's program is made, a marked call becomes a separate module, is lowered by
@@ -30,6 +30,11 @@ from jax.extend.core import ClosedJaxpr
 
 from bf16scope import _losses, _native, _scale
 from bf16scope._errors import Error
+from bf16scope._jax_internals_jaxprs import FULL_PRECISION, check_platform, equations, goes_on_by_floats, is_manual, is_of_an_axis
+from bf16scope._jax_internals_jaxprs import is_variable, named, struct_of, varying
+# Importers of this module ask for these.
+from bf16scope._jax_internals_jaxprs import PLATFORMS, donated_by_jit, donates, has_effects, is_of_each_device, is_shared
+from bf16scope._jax_internals_jaxprs import statics_of_jit, type_of, vary_alike
 from bf16scope._module import Module, Report
 from bf16scope._words import visible
 
@@ -88,10 +93,6 @@ class Options:
     #: `bfloat16` or `float16`.
     dtype: str
     keep: tuple[str, ...]
-
-
-#: Operations in a scope of this name stay in f32 wherever they are lowered.
-FULL_PRECISION = "bf16scope_full_precision"
 
 
 # Marks: the name of a jitted function encodes its options. Every transformation of JAX preserves the name.
@@ -181,26 +182,6 @@ def inside(jaxpr: ClosedJaxpr, *args) -> list[Any]:
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
 
 
-def statics_of_jit(fun) -> tuple[set[int], set[str]]:
-    """The numbers and names of the static arguments of a function that `jax.jit` made."""
-    info = getattr(fun, "_jit_info", None)
-    return set(getattr(info, "static_argnums", None) or ()), set(getattr(info, "static_argnames", None) or ())
-
-
-def donates(fun) -> bool:
-    """Whether `jax.jit` made a function, and it donates arguments."""
-    info = getattr(fun, "_jit_info", None)
-    return bool(getattr(info, "donate_argnums", None) or getattr(info, "donate_argnames", None))
-
-
-def donated_by_jit(fun, args: tuple, kwargs: dict) -> list[bool]:
-    """For each leaf of the arguments whether a function that `jax.jit` made donates it."""
-    info = getattr(fun, "_jit_info", None)
-    numbers, names = (getattr(info, name, None) or () for name in ("donate_argnums", "donate_argnames"))
-    flags = [jax.tree_util.tree_map(lambda _: number in numbers, arg) for number, arg in enumerate(args)]
-    return jax.tree_util.tree_leaves((flags, {name: jax.tree_util.tree_map(lambda _: name in names, arg) for name, arg in kwargs.items()}))
-
-
 def is_tracing() -> bool:
     """Whether JAX is tracing or transforming a function here."""
     return not core.trace_state_clean()
@@ -235,25 +216,6 @@ def unread_results(jaxpr: ClosedJaxpr, n: int) -> set[int]:
     return {number for number, var in enumerate(results) if number >= n and is_unread(var)}
 
 
-def is_variable(atom) -> bool:
-    """Whether an atom of a jaxpr is a variable, and not a literal."""
-    return type(atom).__name__ != "Literal"
-
-
-#: Effects that JAX allows in functions with a custom derivative.
-_HARMLESS = ("NamedAxisEffect", "DebugEffect")
-
-
-def has_effects(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a function has effects that JAX does not allow with a custom derivative: mutable arrays, checks."""
-    return any(type(effect).__name__ not in _HARMLESS for effect in jaxpr.effects)
-
-
-def is_of_an_axis(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a function depends on an axis of a surrounding `shard_map` or `vmap`: it communicates, or its values vary, along it."""
-    return is_varying(jaxpr) or any(type(effect).__name__ == "NamedAxisEffect" for effect in jaxpr.effects)
-
-
 def sources(jaxpr: ClosedJaxpr) -> list[int | None]:
     """For each result the number of the argument that it equals, if any."""
     numbers = {var: number for number, var in enumerate(jaxpr.jaxpr.invars)}
@@ -276,20 +238,6 @@ def name_of(jaxpr: ClosedJaxpr) -> str | None:
     """The name of a traced function; None if it was trivial."""
     equation = _marked_call(jaxpr)
     return _MARK.sub("", equation.params["name"]) if equation else None
-
-
-def named(name: str | None):
-    """A decorator that gives a function this name, if there is one."""
-
-    def rename(fun):
-        @functools.wraps(fun)
-        def renamed(*args):
-            return fun(*args)
-
-        renamed.__name__ = name or fun.__name__
-        return renamed
-
-    return rename
 
 
 def named_as(jaxpr: ClosedJaxpr):
@@ -327,55 +275,6 @@ def differentiated(arrays) -> tuple[int, ...]:
             return ()
         numbers.append(number)
     return tuple(numbers)
-
-
-def is_shared(jaxpr: ClosedJaxpr) -> bool:
-    """Whether devices of a surrounding `shard_map` share the computation: they communicate, or some inputs and results are the
-    same on all devices and others vary."""
-    axes = [varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
-    return len(set(axes)) > 1 or any(type(effect).__name__ == "NamedAxisEffect" for effect in jaxpr.effects)
-
-
-def is_of_each_device(jaxpr: ClosedJaxpr) -> bool:
-    """Whether devices of a surrounding `shard_map` share only arguments: all results vary over the devices."""
-    is_float = lambda aval: jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)
-    axes = frozenset().union(*map(varying, jaxpr.in_avals))
-    results = {varying(aval) for aval in jaxpr.out_avals if is_float(aval)}
-    return is_shared(jaxpr) and results == {axes} and not any(type(it).__name__ == "NamedAxisEffect" for it in jaxpr.effects)
-
-
-def type_of(value):
-    """The type of an argument, which may be a type itself."""
-    if isinstance(value, jax.ShapeDtypeStruct):
-        return value
-    return jax.typeof(value) if hasattr(jax, "typeof") else jax.core.get_aval(value)
-
-
-def struct_of(aval) -> jax.ShapeDtypeStruct:
-    """The shape and dtype to trace with in place of an argument of this type."""
-    kinds = {}
-    if getattr(getattr(aval, "sharding", None), "mesh", None) is not None and not aval.sharding.mesh.empty:
-        kinds["sharding"] = aval.sharding
-    if varying(aval):
-        kinds |= {"vma": varying(aval)} if hasattr(aval, "vma") else {"manual_axis_type": aval.manual_axis_type}
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **kinds)
-
-
-def varying(aval) -> frozenset:
-    """The axes of a `shard_map` along which a value varies, if JAX tracks them."""
-    manual = getattr(aval, "manual_axis_type", None)
-    return frozenset(getattr(aval, "vma", None) or getattr(manual, "varying", None) or ())
-
-
-def is_varying(jaxpr: ClosedJaxpr) -> bool:
-    """Whether an argument or result varies along an axis of a surrounding `shard_map`."""
-    return any(varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
-
-
-def _is_manual(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a function is in the body of a `shard_map`, whose values are no arguments of a program of their own."""
-    meshes = (getattr(getattr(aval, "sharding", None), "mesh", None) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
-    return any(getattr(mesh, "manual_axes", ()) for mesh in meshes)
 
 
 # Programs: lowering of marked calls.
@@ -416,7 +315,7 @@ def _emit(context, *args, **params):
     # An export for several platforms has a branch for each.
     platforms = context.platforms or within.platforms
     if hasattr(jax.interpreters.pxla, "xla_pmap_p") and any(
-        it.primitive.name == "xla_pmap" for it in _equations(params["jaxpr"].jaxpr)
+        it.primitive.name == "xla_pmap" for it in equations(params["jaxpr"].jaxpr)
     ):
         raise Error(
             "a lowered function has a `jax.pmap`, which is a program of replicas in this version of JAX",
@@ -617,7 +516,7 @@ def _lowered(program: _InHlo, options: Options, params, began: float) -> tuple[M
     is_scaled = program.holds("is_finite") or program.holds("is-finite") or _scale.n_scaled > 0
     notes = [note for note in report.notes if not (is_scaled and note.startswith(("f16 ends at", "this program differentiates")))]
     # Most programs have no loop, and need no walk through their equations.
-    if report.n_lowered and program.holds("while") and _goes_on_by_floats(params["jaxpr"].jaxpr):
+    if report.n_lowered and program.holds("while") and goes_on_by_floats(params["jaxpr"].jaxpr):
         notes.append(
             "a `while_loop` with products goes on by a comparison of floats: rounded to a narrow dtype they may never come as near as "
             "it asks, so bound its steps, or leave the loop in f32 (`with bf16scope.jax.full_precision():`)"
@@ -626,35 +525,6 @@ def _lowered(program: _InHlo, options: Options, params, began: float) -> tuple[M
     for note in notes if _local.sink is None else ():
         warnings.warn(visible(f"{name}: {note.replace(f' in {module.name}', '')}"), stacklevel=2)
     return low, report
-
-
-_ORDER = {"lt", "le", "gt", "ge"}
-_PRODUCT_NAMES = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
-
-
-def _goes_on_by_floats(jaxpr) -> bool:
-    """Whether there is a `while_loop` with products that continues by a comparison of floats."""
-    for equation in _equations(jaxpr):
-        if equation.primitive.name != "while":
-            continue
-        condition, body = equation.params["cond_jaxpr"].jaxpr, equation.params["body_jaxpr"].jaxpr
-        is_float = lambda it: jax.dtypes.issubdtype(it.invars[0].aval.dtype, jax.numpy.floating)
-        compares = any(it.primitive.name in _ORDER and is_float(it) for it in _equations(condition))
-        products = [it for it in _equations(body) if it.primitive.name in _PRODUCT_NAMES and is_float(it)]
-        if compares and any(FULL_PRECISION not in str(it.source_info.name_stack) for it in products):
-            return True
-    return False
-
-
-def _equations(jaxpr):
-    """The equations of a jaxpr, and of jaxprs nested in it."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner)
 
 
 def _function_of(jaxpr: ClosedJaxpr) -> str | None:
@@ -731,7 +601,7 @@ register_lowering(shard_map_p, _emit_shard_map)
 def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
     """For each result of a traced function, whether it could be narrow when the function is lowered."""
     equation = _marked_call(jaxpr)
-    if equation is None or is_of_an_axis(jaxpr) or _is_manual(jaxpr):
+    if equation is None or is_of_an_axis(jaxpr) or is_manual(jaxpr):
         return [False] * len(jaxpr.out_avals)
     before, _local.sink = _local.sink, []
     try:
@@ -758,36 +628,5 @@ def lowered_parts(fun, args: tuple, kwargs: dict) -> list[tuple[Module, Report]]
 
 def holds_shard_map(fun, args: tuple, kwargs: dict) -> bool:
     """Whether a function has a `shard_map`."""
-    return any(it.primitive is shard_map_p for it in _equations(jax.make_jaxpr(fun)(*args, **kwargs).jaxpr))
+    return any(it.primitive is shard_map_p for it in equations(jax.make_jaxpr(fun)(*args, **kwargs).jaxpr))
 
-
-#: Platforms of JAX that compute in bfloat16 and float16 on every device: XLA widens operations that a device does not support.
-PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
-
-
-@functools.lru_cache(maxsize=8)
-def check_platform(platform: str, dtype: str) -> None:
-    """Checks that a platform multiplies matrices of a dtype, by a trial on platforms that are not in `PLATFORMS`.
-
-    Raises:
-      Error: the platform does not.
-    """
-    if platform in PLATFORMS:
-        return
-    try:
-        with jax.default_device(jax.devices(platform)[0]), jax.disable_jit(False):
-            x = jax.numpy.ones((2, 2), dtype)
-            jax.block_until_ready(jax.jit(lambda x: x @ x)(x))
-    except Exception as error:
-        raise Error(
-            f"JAX's platform `{platform}` does not multiply matrices of {dtype}: {error}",
-            f"lower for one that does, such as {', '.join(PLATFORMS)}, or leave the function as it is",
-        ) from error
-
-
-def vary_alike(args: list) -> list:
-    """The arguments, cast so that all vary along the same axes of a `shard_map`."""
-    axes = frozenset().union(*(varying(type_of(arg)) for arg in args))
-    missing = [tuple(axis for axis in axes if axis not in varying(type_of(arg))) for arg in args]
-    cast = functools.partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else getattr(jax.lax, "pvary", None)
-    return [cast(arg, axes) if axes else arg for arg, axes in zip(args, missing)]

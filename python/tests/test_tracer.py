@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from bf16scope import tf
+from bf16scope import _tensorflow_1, tf
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,18 @@ def test_no_feature_hides_another(texts, message):
     assert list(tf.parse_specs(["ids=8,int32", "mask=8"])) == ["ids", "mask"]
 
 
+def test_the_tracer_runs_without_its_package():
+    words = [sys.executable, "-S", tf.__file__, "none.py:model_fn", "-o", "model.meta"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "`none.py:model_fn` names no function; expected SCRIPT.py:model_fn" in done.stderr, done.stderr
+
+
 def test_parameters_are_read_as_a_dict_and_as_attributes():
     params = tf.Params(rate=0.1)
     assert params.rate == params["rate"] and not hasattr(params, "depth") and getattr(params, "depth", 3) == 3
     params.depth = 4
     assert params["depth"] == 4 and list(params.values()) == [0.1, 4] and copy.deepcopy(params) == params
-    assert tf.HParams(rate=0.1).values() == {"rate": 0.1}
+    assert _tensorflow_1.HParams(rate=0.1).values() == {"rate": 0.1}
     with pytest.raises(AttributeError, match="no parameter `width`; --params width=VALUE gives it"):
         params.width
 
@@ -198,7 +204,7 @@ def test_parameters_are_json_where_they_can_be():
 
 
 def test_a_name_of_contrib_is_an_error_where_it_is_used():
-    crf = tf.Unsupplied("tf.contrib.crf")
+    crf = _tensorflow_1.Unsupplied("tf.contrib.crf")
     with pytest.raises(tf.TraceError, match="tf.contrib.crf, which TensorFlow 2 does not have"):
         crf.crf_decode
     with pytest.raises(tf.TraceError, match="help: replace it by its successor"):
@@ -206,9 +212,9 @@ def test_a_name_of_contrib_is_an_error_where_it_is_used():
 
 
 def test_a_graph_is_written_against_version_1():
-    assert tf._is_version_1("import tensorflow as tf\nx = tf.layers.dense(x, 3)\n")
-    assert not tf._is_version_1("import tensorflow.compat.v1 as tf\nx = tf.layers.dense(x, 3)\n")
-    assert not tf._is_version_1("import tensorflow as tf\nmodel = tf.keras.Sequential()\n")
+    assert _tensorflow_1._is_version_1("import tensorflow as tf\nx = tf.layers.dense(x, 3)\n")
+    assert not _tensorflow_1._is_version_1("import tensorflow.compat.v1 as tf\nx = tf.layers.dense(x, 3)\n")
+    assert not _tensorflow_1._is_version_1("import tensorflow as tf\nmodel = tf.keras.Sequential()\n")
 
 
 def test_a_script_that_is_not_there_is_said(tmp_path):

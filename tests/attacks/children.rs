@@ -296,13 +296,15 @@ fn a_word_of_another_thread_ends_a_run() {
         std::thread::sleep(Duration::from_millis(200));
         stop.ask();
     });
+    let gone = "the child process ended before: it was told to stop\nhelp: make another client: arrays and programs are gone \
+                with the child";
     let error = executable.execute(vec![Arg::Donate(x)]).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "running `forever`: the child process ended before: it was told to stop\nhelp: make another client: arrays and \
-         programs are gone with the child"
-    );
+    assert_eq!(error, format!("running `forever`: {gone}"));
     teller.join().unwrap();
+    // Requests after it, too.
+    let program = encode::to_bytes(&text::parse(NEGATE, "m").unwrap()).unwrap();
+    let error = client.load(b"code", &program, &CompileOptions::default(), None).unwrap_err().to_string();
+    assert_eq!(error, format!("loading an executable: {gone}"));
 }
 
 #[test]
@@ -413,6 +415,18 @@ fn a_program_that_does_not_serve_is_named() {
             "child process: /bin/true is not a bf16scope {version} that serves: it ended with exit status 0\n{help}"
         )
     );
+    // Programs that answer by a message of the protocol: mark, length, JSON. Their standard input is a socket.
+    for (json, why) in [
+        ("{\"Hello\":{\"version\":\"0.0.1\"}}", "it is version 0.0.1"),
+        ("\"Converted\"", "it answered something else"),
+    ] {
+        let n_bytes = json.len();
+        let script = format!("printf 'bf16ipc1\\{n_bytes:03o}\\0\\0\\0\\0\\0\\0\\0{json}' >&0; exec cat >/dev/null");
+        let arguments = ["-c", &script].map(Into::into).to_vec();
+        let spec = ChildSpec { arguments, ..ChildSpec::new("/bin/sh") };
+        let error = Client::in_child(&Platform::cpu(), &Setup::from_env(), &spec).unwrap_err().to_string();
+        assert_eq!(error, format!("child process: /bin/sh is not a bf16scope {version} that serves: {why}\n{help}"));
+    }
     // A program that reads and never answers.
     let silent = ChildSpec {
         arguments: Vec::new(),

@@ -502,3 +502,30 @@ fn the_program_says_what_is_wrong_with_a_plugin() {
     assert_eq!(found[&device][1]["detail"], "1 × fake");
     assert_eq!(found["cpu"], serde_json::json!([]));
 }
+
+/// XLA's compilers dump the program that they convert. This one accepts any program, and dumps nothing.
+#[test]
+fn a_compiler_that_converts_nothing_is_named() {
+    let (folder, path) = copy("sound");
+    let file = folder.path().join("m.mlir");
+    let refused = |program: &[u8], sizes: &[&str]| {
+        std::fs::write(&file, program).unwrap();
+        let args = [&["run", file.to_str().unwrap(), "--random", "0"][..], sizes].concat();
+        let output = bf16scope(&args).env("BF16SCOPE_CPU_PLUGIN", &path).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap().replace(file.to_str().unwrap(), "FILE")
+    };
+    let text = "module @m {\n  func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> {\n    %0 = chlo.erf_inv %a : \
+                tensor<2xf32> -> tensor<2xf32>\n    return %0 : tensor<2xf32>\n  }\n}\n";
+    for (program, sizes, doing, answer) in [
+        (text.as_bytes(), &[][..], "converting", "no file *.before_optimizations.hlo.pb"),
+        (&b"ML\xefR\rStableHLO_v1.0.0\0"[..], &["--dim", "b=3"][..], "reading", "no file module.mlir"),
+    ] {
+        let error = refused(program, sizes);
+        let expected = format!(
+            "FILE: this StableHLO cannot be converted: {doing} `StableHLO`: the child process answered {answer}: this is a \
+             bug of bf16scope, please report it\n"
+        );
+        assert!(error.contains(&expected), "{error}");
+    }
+}

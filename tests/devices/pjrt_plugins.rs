@@ -343,6 +343,20 @@ fn a_cache_that_is_a_file_is_named() {
 }
 
 #[test]
+fn a_cache_that_every_user_may_write_is_refused() {
+    let dir = temp();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let setup = Setup { cache_dir: Some(dir.path().to_path_buf()), ..Setup::default() };
+    let text = locate(PluginSpec::cpu(), &setup).unwrap_err().to_string().replace(dir.path().to_str().unwrap(), "DIR");
+    assert_eq!(
+        text,
+        "cache DIR: looking whose it is: DIR/plugins/xla-cpu-pjrt-0.0.1: every user may write DIR (mode 777) and put another \
+         in its place, so what is in it is not trusted\nhelp: `chmod o-w 'DIR'`, or set BF16SCOPE_CACHE to another folder\n\
+         help: plugins run as this user"
+    );
+}
+
+#[test]
 fn without_any_cache_directory_the_variables_are_named() {
     assert_eq!(
         locate(PluginSpec::tpu(), &Setup::default()).unwrap_err().to_string(),

@@ -388,6 +388,7 @@ fn symbolic_sizes_that_do_not_fit_are_said() {
     assert!(error.contains("symbolic.jax: its sizes are symbolic, and no size is given for `b`\nhelp: say"), "{error}");
     let error = refused(&["b=0"]);
     assert!(error.contains("Expected value >= 1 for dimension variable 'b'"), "{error}");
+    assert!(error.contains("\nhelp: these are the words of jax.export; give other sizes with --dim\n"), "{error}");
     let error = refused(&["3:0=3", "4:0=4"]);
     assert!(error.contains("Found inconsistency between dimension size args[2].shape[0] (= 4)"), "{error}");
     let error = refused(&["b=3", "c=4"]);

@@ -95,6 +95,10 @@ fn collectives_that_stablehlo_has_not_are_refused() {
         "`all-to-all` over all devices, whose number it does not say"
     );
     assert_eq!(
+        refused("f32[4] all-to-all(x), replica_groups={{0,1},{2,3}}, dimensions={0,1}"),
+        "`all-to-all` along 2 dimensions, expected one"
+    );
+    assert_eq!(
         refused("(f32[2], f32[2]) reduce-scatter(x, x), replica_groups={{0,1},{2,3}}, dimensions={0}, to_apply=add"),
         "`reduce-scatter` of 2 operands, expected one array"
     );

@@ -13,30 +13,41 @@ use quote::ToTokens;
 use super::{Source, check, is_source, parsed, rust_files, sources};
 
 /// The errors whose sentences are written where the fault is detected.
-const ERRORS: [&str; 23] = [
+const ERRORS: [&str; 34] = [
     "ArrayError",
     "AuditError",
+    "CheckpointError",
+    "ChildError",
     "ConfigProblem",
     "DataError",
+    "ExplainError",
     "FileError",
+    "ForeignError",
     "GraphError",
+    "InstallError",
     "NodeError",
     "PackageError",
     "ParseError",
+    "ParseErrorKind",
     "ParseNumberError",
     "PassError",
     "PjrtError",
     "PlacementError",
     "PolicyError",
     "ProgramError",
+    "ProtoError",
     "ReadError",
     "RuleError",
     "RulesError",
+    "RunError",
     "ShardError",
     "StudyError",
     "TargetError",
+    "TpuError",
     "TrainError",
+    "WeightNameError",
     "WeightsError",
+    "WriteError",
 ];
 
 /// Strings that are not messages: those of logs, and those about bugs of ours.

@@ -224,6 +224,16 @@ fn what_cannot_be_explained_is_said() {
     assert!(error.contains("did you mean `tpu-v3`?"), "{error}");
     let error = refused(&["explain", &good, "--compare", "--offline"]);
     assert!(error.contains("step.hlo is what a compiler has made (is_scheduled=true)"), "{error}");
+    // 32 GiB of results, where there are 8.
+    let large = write(
+        "large.hlo",
+        "HloModule large\n\nENTRY main {\n  x = f32[65536,65536]{1,0} parameter(0)\n  ROOT y = f32[65536,65536]{1,0} dot(x, x), \
+         lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n",
+    );
+    let output = run(&["explain", &large, "--target", "tpu-v2"]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""));
+    let error = stderr(&output);
+    assert!(error.contains("help: `bf16scope fit` finds the batch that fits, and what is largest"), "{error}");
     let error = refused(&["explain", &good, "--html", "no/such/folder/x.html", "--offline"]);
     assert!(error.contains("cannot write no/such/folder/x.html"), "{error}");
     let cut = write("cut.hlo", &OPTIMIZED[..OPTIMIZED.len() / 2]);

@@ -319,6 +319,8 @@ fn modules_of_several_batches_are_a_model_too() {
     assert_eq!(figures(&alone), rows(lowered).iter().map(|row| row["fits"]["hbm"].clone()).collect::<Vec<Value>>());
     let error = place.error(&["fit", "exported", "--batch-dim", &dim, "--precision", "bf16"]);
     assert!(error.contains("help: --compare puts them beside their lowered forms, and --policy says how"), "{error}");
+    let error = place.error(&["fit", "exported", "--batch-dim", &dim, "--tune", "none"]);
+    assert_eq!(error, "bf16scope: --tune chooses among a model's programs, and exported holds modules\n");
     let error = place.error(&["fit", "small.yaml", "--policy", "O2"]);
     assert!(error.starts_with("bf16scope: --policy O2 lowers a module, and small.yaml is a model"), "{error}");
 
@@ -351,6 +353,7 @@ fn modules_of_several_batches_are_a_model_too() {
     let error = place.error(&["fit", "step.jax", "--batch-dim", "q"]);
     assert!(error.contains("no symbolic dimension is called `q`"), "{error}");
     let error = place.error(&["fit", "step.jax", "--batch-dim", "b", "--dim", "b=4"]);
+    assert!(error.contains("\nhelp: name another dimension as --batch-dim\n"), "{error}");
     assert!(error.contains("`b` is the batch, and has a size of its own already"), "{error}");
     let error = place.error(&["fit", "exported", "--batch-dim", "b"]);
     assert!(error.contains("--batch-dim b names a symbolic dimension, and exported is a folder"), "{error}");

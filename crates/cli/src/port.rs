@@ -1,6 +1,7 @@
 //! `bf16scope port`: ports a TensorFlow graph to an experiment, and reports differences, missing parts and mistakes.
 
 mod lint;
+mod render;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,8 +12,6 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::{Context, Status};
-use crate::report::html::Page;
-use crate::report::{Column, Screen, Table, html};
 use bf16scope_data::weights::{self, WrittenFormat};
 use bf16scope_files as files;
 use bf16scope_hlo::proto::encode;
@@ -169,9 +168,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     } else if args.checkpoint.is_some() {
         bail!("--checkpoint is for the folder that -o names\nhelp: add `-o FOLDER`");
     }
-    let text = screen(&report, context.screen);
+    let text = render::screen(&report, context.screen);
     if let Some(path) = &args.html {
-        let page = page(&report).render();
+        let page = render::page(&report).render();
         files::replace(path, page.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     match args.json {
@@ -433,92 +432,4 @@ fn start_from(prefix: &Path, start: &Path, experiment: &Path, rules: &Path) -> a
     Ok(format!(
         "{weights} of {all_weights} variables, {slots} of {all_slots} slots, {averages} of {all_averages} averages"
     ))
-}
-
-/// The report as text.
-fn screen(report: &PortReport, screen: Screen) -> String {
-    let version =
-        if report.tensorflow.is_empty() { String::new() } else { format!(", TensorFlow {}", report.tensorflow) };
-    let mut text = format!("{}: {} nodes{version}\n\nBecomes\n", report.graph, report.n_nodes);
-    let mut table = Table::new([Column::text("of the graph"), Column::text("here"), Column::text("where")]);
-    for line in &report.becomes {
-        table.row([line.section.to_string(), line.text.clone(), line.shown_place().to_string()]);
-    }
-    table.row(["step".to_string(), report.step.clone()]);
-    let _ = writeln!(text, "{}", table.render(screen));
-    for (title, notes) in [("Differs", &report.differs), ("Missing", &report.missing)] {
-        if !notes.is_empty() {
-            let _ = writeln!(text, "{title}");
-            for note in notes {
-                let _ = writeln!(text, "  {}{}", place(&note.place, &note.node), note.text);
-                if !note.help.is_empty() {
-                    let _ = writeln!(text, "    help: {}", note.help);
-                }
-            }
-            text.push('\n');
-        }
-    }
-    match report.slips.is_empty() {
-        true => text.push_str("Slips: the graph shows none.\n"),
-        false => {
-            text.push_str("Slips, shown by the graph\n");
-            for slip in &report.slips {
-                let more = if slip.n_nodes > 1 { format!(" ({} nodes)", slip.n_nodes) } else { String::new() };
-                let _ = writeln!(text, "  {}{}{more}: {}", place(&slip.place, &slip.node), slip.what, slip.why);
-                let _ = writeln!(text, "    help: {}", slip.mend);
-            }
-        }
-    }
-    for written in &report.written {
-        let _ = writeln!(text, "wrote {written}");
-    }
-    text
-}
-
-fn place(place: &str, node: &str) -> String {
-    match (place, node) {
-        ("", "") => String::new(),
-        ("", node) => format!("{node}: "),
-        (place, node) => format!("{place} ({node}): "),
-    }
-}
-
-fn page(report: &PortReport) -> Page {
-    let column = |title, help| html::Column { title, help };
-    let text = |text: &str| html::Cell::Text(text.to_string());
-    let table = |heading: &str, rows: Vec<Vec<html::Cell>>| html::Table {
-        heading: heading.to_string(),
-        lead: String::new(),
-        columns: vec![
-            column("where", "section, node or line"),
-            column("what", "of the graph"),
-            column("what to do", "here or in the script"),
-        ],
-        rows,
-    };
-    let becomes = report.becomes.iter().map(|line| {
-        let section = format!("{}{}", place(&line.place, &line.node), line.section);
-        vec![text(&section), text(&line.text), text("")]
-    });
-    let rows = |notes: &[NoteRow]| -> Vec<Vec<html::Cell>> {
-        notes
-            .iter()
-            .map(|note| vec![text(&place(&note.place, &note.node)), text(&note.text), text(&note.help)])
-            .collect()
-    };
-    let slips = report.slips.iter().map(|slip| {
-        vec![text(&place(&slip.place, &slip.node)), text(&format!("{}: {}", slip.what, slip.why)), text(slip.mend)]
-    });
-    let tables = [
-        table("Becomes", becomes.collect()),
-        table("Differs", rows(&report.differs)),
-        table("Missing", rows(&report.missing)),
-        table("Slips, shown by the graph", slips.collect()),
-    ];
-    Page {
-        title: format!("{}: what it becomes", report.graph),
-        lead: format!("The step: {}.", report.step),
-        tables: tables.into_iter().filter(|table| !table.rows.is_empty()).collect(),
-        ..Page::default()
-    }
 }

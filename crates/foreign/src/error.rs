@@ -97,7 +97,7 @@ impl ForeignError {
     /// Sizes are given for what has no symbols.
     pub fn of_no_symbols(name: &str) -> ForeignError {
         let said = format!("{name} has no symbolic dimension, and --dim gives sizes to those");
-        ForeignError::Sizes { said, help: "leave --dim out".to_string() }
+        ForeignError::of_sizes(said, "leave --dim out")
     }
 
     /// The error without its line, for bytecode: the line is in a text that the user does not have.
@@ -110,9 +110,13 @@ impl ForeignError {
 
     /// From what the plugin said of a program.
     pub(super) fn refused(error: PjrtError, name: &str, program: &[u8]) -> ForeignError {
-        let Some(message) = error.message() else {
-            return ForeignError::Converter { name: name.to_string(), source: error };
-        };
+        match error.message() {
+            Some(message) => ForeignError::of_message(message, name, program),
+            None => ForeignError::Converter { name: name.to_string(), source: error },
+        }
+    }
+
+    fn of_message(message: &str, name: &str, program: &[u8]) -> ForeignError {
         let is_about_it = |line: &&str| line.contains(": error: ") && !line.starts_with("<unknown>:0");
         let mut lines: Vec<&str> = message.lines().filter(is_about_it).collect();
         if lines.is_empty() {
@@ -126,7 +130,7 @@ impl ForeignError {
         let said = lines.iter().map(placed).collect::<Vec<_>>().join("\n");
         let help = match kind::other_dialect(program) {
             Some(dialect) => format!(
-                "this is MLIR of the dialect `{dialect}`, and StableHLO is read (with chlo, sdy and mhlo). {}",
+                "this is MLIR of the dialect `{dialect}`, and StableHLO is read (with chlo, sdy and mhlo): {}",
                 kind::export_of(&dialect)
             ),
             None if memchr::memmem::find(program, SYMBOLIC).is_some() => {
@@ -194,40 +198,4 @@ impl std::fmt::Display for Other {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bf16scope_hlo::proto::WireError;
-    use bf16scope_pjrt::{PluginSpec, Setup, locate};
-
-    #[test]
-    fn the_file_and_the_remedy_are_named() {
-        let name = || "step.mlir".to_string();
-        let source = locate(&PluginSpec::at("/nowhere/plugin.so"), &Setup::default()).unwrap_err();
-        let missing = source.to_string();
-        assert_eq!(
-            ForeignError::refused(source, "step.mlir", b"").to_string(),
-            format!("step.mlir: this StableHLO cannot be converted: {missing}")
-        );
-        let wire = ProtoError::from(WireError::new("cut off"));
-        assert_eq!(
-            ForeignError::Proto { name: name(), source: wire }.to_string(),
-            "step.mlir: what XLA made of this StableHLO is not HLO: not an HloModuleProto: cut off"
-        );
-        assert_eq!(
-            ForeignError::Damaged { name: "step.jax".to_string() }.to_string(),
-            "step.jax begins like a file of jax.export, and its program is not whole\nhelp: the file may be damaged; write it \
-             again with `jax.export.export(jax.jit(f))(*args).serialize()`"
-        );
-        let dynamic = ForeignError::Dynamic {
-            place: "step.mlir:3".to_string(),
-            name: "%0".to_string(),
-            shape: "f32[?,4]".to_string(),
-        };
-        assert_eq!(
-            dynamic.to_string(),
-            "step.mlir:3: %0 is f32[?,4], whose size is not known, and HLO's shapes are static\nhelp: export it with the sizes \
-             of its arguments: `jax.export.export(jax.jit(f))(jax.ShapeDtypeStruct((32, 4), \"float32\")).serialize()`, not \
-             with `export.symbolic_shape`"
-        );
-    }
-}
+mod tests;

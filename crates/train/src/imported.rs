@@ -139,3 +139,40 @@ fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
 pub fn wanted_of(spec: &Spec) -> Result<Vec<Wanted>, TrainError> {
     Ok(variables_of(spec)?.into_iter().map(|(_, wanted)| wanted).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weight_names::Given;
+    use bf16scope_hlo::DType;
+    use std::error::Error;
+
+    /// A file of one number.
+    struct Number(f32);
+
+    impl Arrays for Number {
+        fn name(&self) -> String {
+            "a.npz".to_string()
+        }
+
+        fn given(&self) -> Vec<Given> {
+            let (name, dtype) = ("step".to_string(), Some(DType::F32));
+            vec![Given { name, aliases: Vec::new(), dtype, dims: Vec::new(), place: None }]
+        }
+
+        fn read(&self, _name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+            Ok(self.0.to_le_bytes().to_vec())
+        }
+    }
+
+    #[test]
+    fn a_number_of_updates_is_whole_and_not_negative() {
+        assert_eq!(step(&Number(3.0), "step").unwrap(), 3);
+        for number in [1.5, -1.0, 4e9, f32::NAN] {
+            let error = step(&Number(number), "step").unwrap_err();
+            assert_eq!(error.to_string(), "a.npz: step cannot be read");
+            let source = error.source().map(ToString::to_string);
+            assert_eq!(source.as_deref(), Some("it is not a number of steps from 0 to 2147483647"));
+        }
+    }
+}

@@ -36,6 +36,14 @@ impl Args {
     pub(super) fn purpose(&self) -> Purpose {
         if self.target.is_some() { Purpose::Compile } else { Purpose::Run }
     }
+
+    /// Refuses a target that is no TPU.
+    fn check(&self) -> Result<(), TpuError> {
+        match &self.target {
+            Some(target @ Target::Cpu) => Err(TpuError::NotATpu(target.clone())),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The least measuring time for each number of workers, in seconds.
@@ -59,9 +67,7 @@ pub(super) fn run(
     (experiment, path): (&Experiment, &Path),
     context: &Context,
 ) -> anyhow::Result<(String, Json)> {
-    if let Some(target @ Target::Cpu) = &args.target {
-        return Err(TpuError::NotATpu(target.clone()).into());
-    }
+    args.check()?;
     let Measured { stages, rates } = measure(source, experiment)?;
     let mut text = String::new();
     let mut object = json!({});

@@ -65,10 +65,10 @@ pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemo
             said.extend(config.algorithm.as_deref().map(algorithm).transpose()?);
             ("dot_general", said)
         }
-        Op::Convolution(convolution) => ("convolution", conv(convolution)?),
+        Op::Convolution(convolution) => ("convolution", conv(convolution)),
         Op::Reduce { dimensions, .. } => ("reduce", vec![ints("dimensions", dimensions)]),
-        Op::ReduceWindow { window, .. } => ("reduce_window", reduce_window(window)?),
-        Op::SelectAndScatter { window, .. } => ("select_and_scatter", select_and_scatter(window)?),
+        Op::ReduceWindow { window, .. } => ("reduce_window", reduce_window(window)),
+        Op::SelectAndScatter { window, .. } => ("select_and_scatter", select_and_scatter(window)),
         Op::BatchNormTraining(norm) => ("batch_norm_training", batch_norm(norm)),
         Op::BatchNormInference(norm) => ("batch_norm_inference", batch_norm(norm)),
         Op::BatchNormGrad(norm) => ("batch_norm_grad", batch_norm(norm)),
@@ -203,7 +203,7 @@ fn precision(config: &PrecisionConfig) -> Option<String> {
     (!config.operand_precision.is_empty()).then(|| format!("precision_config = [{all}]"))
 }
 
-fn conv(convolution: &Convolution) -> Result<Vec<String>, Missing> {
+fn conv(convolution: &Convolution) -> Vec<String> {
     let Convolution { window, dims, feature_group_count, batch_group_count, precision: config } = convolution;
     let flags = window.iter().map(|dim| dim.reversal.to_string()).collect::<Vec<_>>().join(", ");
     let reversal = if window.is_empty() { "array<i1>".to_string() } else { format!("array<i1: {flags}>") };
@@ -217,11 +217,8 @@ fn conv(convolution: &Convolution) -> Result<Vec<String>, Missing> {
         format!("feature_group_count = {feature_group_count} : i64"),
         format!("batch_group_count = {batch_group_count} : i64"),
     ];
-    if let Some(algorithm) = &config.algorithm {
-        return Err(missing(&format!("algorithm `{algorithm}` of a convolution")));
-    }
     said.extend(precision(config));
-    Ok(said)
+    said
 }
 
 /// `#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>`.
@@ -255,34 +252,23 @@ fn padding(window: &[WindowDim]) -> String {
     format!("padding = {dense} : tensor<{}x2xi64>", window.len())
 }
 
-fn not_reversed(window: &[WindowDim]) -> Result<(), Missing> {
-    match window.iter().any(|dim| dim.reversal) {
-        true => Err(missing("reversed window but a convolution's")),
-        false => Ok(()),
-    }
-}
-
-fn reduce_window(window: &[WindowDim]) -> Result<Vec<String>, Missing> {
-    not_reversed(window)?;
-    Ok(vec![
+// In a verified module, a reversed window is a convolution's, and that of a `select-and-scatter` has no dilation.
+fn reduce_window(window: &[WindowDim]) -> Vec<String> {
+    vec![
         of_window("window_dimensions", window, |dim| dim.size),
         of_window("window_strides", window, |dim| dim.stride),
         of_window("base_dilations", window, |dim| dim.base_dilation),
         of_window("window_dilations", window, |dim| dim.window_dilation),
         padding(window),
-    ])
+    ]
 }
 
-fn select_and_scatter(window: &[WindowDim]) -> Result<Vec<String>, Missing> {
-    not_reversed(window)?;
-    if window.iter().any(|dim| dim.base_dilation != 1 || dim.window_dilation != 1) {
-        return Err(missing("dilated `select-and-scatter`"));
-    }
-    Ok(vec![
+fn select_and_scatter(window: &[WindowDim]) -> Vec<String> {
+    vec![
         of_window("window_dimensions", window, |dim| dim.size),
         of_window("window_strides", window, |dim| dim.stride),
         padding(window),
-    ])
+    ]
 }
 
 fn batch_norm(norm: &BatchNorm) -> Vec<String> {

@@ -290,7 +290,7 @@ impl<'m> Writer<'m> {
         }
         let mut said = attributes;
         if let Op::Call { to_apply } = &instr.op {
-            said.push(format!("callee = @{}", self.wanted_name(*to_apply)));
+            said.push(self.callee(*to_apply));
         }
         let types = self.types(comp, instr, &instr.shape)?;
         let (leaves, start) = self.results(types.len());
@@ -380,21 +380,22 @@ impl<'m> Writer<'m> {
             let instr = comp.instr(parameter);
             arg_types.extend(self.types(comp, instr, &instr.shape)?);
         }
-        let name = self.wanted_name(id);
+        let callee = self.callee(id);
         let (leaves, start) = self.results(types.len());
         let operands = list(&args.concat());
         indent(&mut self.out, depth);
         let (arg_types, types) = (arg_types.join(", "), types.join(", "));
-        writeln!(self.out, "{start}\"func.call\"({operands}) <{{callee = @{name}}}> : ({arg_types}) -> ({types})")
+        writeln!(self.out, "{start}\"func.call\"({operands}) <{{{callee}}}> : ({arg_types}) -> ({types})")
             .expect(INTO_A_STRING);
         Ok(leaves)
     }
 
-    fn wanted_name(&mut self, id: CompId) -> String {
+    /// The attribute of a call of this computation, which becomes a function.
+    fn callee(&mut self, id: CompId) -> String {
         if self.is_wanted.insert(id) {
             self.wanted.push(id);
         }
-        self.function_name(id)
+        format!("callee = @{}", self.function_name(id))
     }
 
     fn types(&self, comp: &Computation, instr: &Instruction, shape: &Shape) -> Result<Vec<String>, WriteError> {

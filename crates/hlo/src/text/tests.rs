@@ -1,5 +1,7 @@
 //! Modules through the text and back, and the errors for broken text.
 
+mod expected;
+
 use super::*;
 use crate::ops::samples::all_ops;
 use crate::ops::{BinaryOp, UnaryOp};
@@ -251,6 +253,8 @@ fn errors_say_where_and_what() {
             "ROOT y = f32[2]{0} negate(x), dimensions={0}, foo={1}",
             "m.hlo:5:33: `negate` has no attribute `dimensions`; help: take it out, as nothing would come of it",
         ),
+        ("ROOT y = opaque[] constant(1)", "m.hlo:5:30: found `1`, expected no constant, for an opaque value has none"),
+        ("ROOT y = f32[2]{0} negate(%)", "m.hlo:5:30: found the end of the value, expected an instruction's name"),
         ("ROOT y = f32[2]{0} negate(y)", "m.hlo:5:8: operands form a cycle through `y`"),
         ("ROOT y = f32[2]{0} call(x), to_apply=e", "m.hlo:3:7: calls form a cycle through `e`"),
     ];
@@ -260,6 +264,10 @@ fn errors_say_where_and_what() {
     assert_eq!(
         parse("\u{a}\u{9f1}oops", "m.hlo").unwrap_err().to_string(),
         "m.hlo:2:1: found `\u{9f1}oops`, expected `HloModule`\n  \u{9f1}oops\n  ^"
+    );
+    assert_eq!(
+        parse("HloModule m\n\nENTRY e {", "m.hlo").unwrap_err().to_string().lines().next(),
+        Some("m.hlo:3:10: found the end of the text, expected an instruction or `}`")
     );
     let computation = |name: &str| format!("\n{name} {{ x = f32[] parameter(0) }}");
     for (computations, expected) in [

@@ -158,6 +158,18 @@ fn a_short_form_of_text_has_no_proto() {
     assert!(error.ends_with("give XLA's proto of the module), is not supported"), "{error}");
 }
 
+#[test]
+fn an_attribute_without_a_field_has_no_proto() {
+    for (of_instruction, of_computation, place) in [(", foo=1", "", "main/y"), ("", ", foo=1", "main")] {
+        let text = format!(
+            "HloModule m\n\nENTRY main {{\n  x = f32[4]{{0}} parameter(0)\n  ROOT y = f32[4]{{0}} \
+             domain(x){of_instruction}\n}}{of_computation}\n"
+        );
+        let error = encode::to_bytes(&parse(&text, "m.hlo").unwrap()).unwrap_err().to_string();
+        assert_eq!(error, format!("{place}: a proto for the text attribute foo is not supported"));
+    }
+}
+
 /// Without `outfeed_shape` an outfeed has its operand's layout, and the message states it.
 #[test]
 fn an_outfeed_crosses_both_ways() {

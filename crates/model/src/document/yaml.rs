@@ -266,7 +266,7 @@ fn plain(text: &str) -> Value {
 /// Writes a configuration, such as [`from_str`](super::from_str) reads.
 ///
 /// # Errors
-/// A value that YAML cannot represent, such as a map whose keys are maps; the message is the writer's.
+/// A value that YAML cannot represent, such as an enum in an enum; the message is the writer's.
 pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
     serde_yaml::to_string(value).map_err(WriteError)
 }
@@ -399,5 +399,12 @@ mod tests {
         assert_eq!((inner[0].0.mark, deep[2].mark), (mark(4, 6), mark(4, 16)));
         // An alias has the place of its anchor.
         assert_eq!((map[2].1.mark, map[3].0.mark, map[3].1.mark), (mark(5, 4), mark(7, 1), mark(5, 4)));
+    }
+
+    #[test]
+    fn an_enum_in_an_enum_is_refused() {
+        let value = Ok::<Result<u8, u8>, u8>(Ok(1));
+        let error = to_string(&value).unwrap_err().to_string();
+        assert_eq!(error, "serializing nested enums in YAML is not supported yet");
     }
 }

@@ -174,10 +174,11 @@ mod tests {
     /// Programs that the converter does not bear end it each time.
     #[test]
     fn a_child_whose_stack_is_full_is_told_why() {
-        let ended = |what: &'static str, output: &str| {
+        let limited = |what: &'static str, output: &str, address_space: Option<u64>| {
             let (doing, how) = (Doing { what, of: Some("StableHLO".to_string()) }, "signal 6, SIGABRT".to_string());
-            ChildError::Ended { doing, how, output: output.to_string(), address_space: None }.to_string()
+            ChildError::Ended { doing, how, output: output.to_string(), address_space }.to_string()
         };
+        let ended = |what, output| limited(what, output, None);
         assert_eq!(
             ended("converting", "thread 'main' has overflowed its stack"),
             "converting `StableHLO`: the child process ended with signal 6, SIGABRT. It wrote:\n  \
@@ -185,9 +186,19 @@ mod tests {
              help: it recursed until its stack was full: likely a function of the program calls itself, or its types or \
              regions are nested thousands of levels deep, and neither has HLO"
         );
-        let silent = ended("converting", "");
-        assert!(silent.contains("\nhelp: XLA's converter ends on some programs that it should refuse"), "{silent}");
-        assert!(ended("starting", "").contains("\nhelp: try again; if it happens again, "));
+        let help =
+            |error: String| error.split_once("SIGABRT\nhelp: ").map(|(_, help)| help.to_string()).unwrap_or(error);
+        assert_eq!(
+            help(ended("converting", "")),
+            "XLA's converter ends on some programs that it should refuse, such as functions that call themselves and types \
+             nested thousands of levels deep: the text above, if any, says more"
+        );
+        assert_eq!(help(ended("starting", "")), "try again; if it happens again, -vv shows all that the child wrote");
+        assert_eq!(
+            help(limited("starting", "", Some(3 << 29))),
+            "processes may have 1.50 GiB of address space here (`ulimit -v`), and XLA ends its own where it gets no more: raise \
+             that limit, and bound memory by --memory where the command has it"
+        );
     }
 
     /// Faults of a child that is broken, or dies at the wrong moment.

@@ -144,7 +144,7 @@ impl Child {
         match self.ask(line, &doing, request, file, self.spec.limits.timeout, is_stopped)? {
             Some((Reply::Failed(failure), _)) => Err(failure.into()),
             Some(answer) => Ok(answer),
-            None => Err(ChildError::Gone { doing, why: "it was told to stop".to_string() }.into()),
+            None => Err(ChildError::Gone { doing, why: line.ended.clone().unwrap_or_default() }.into()),
         }
     }
 
@@ -217,7 +217,7 @@ impl Child {
         let error = match answer {
             Ok(answer) => return Ok(Some(answer)),
             Err(Interruption::Enough) => {
-                line.end("it was no longer needed".to_string());
+                line.end("it was told to stop".to_string());
                 return Ok(None);
             }
             Err(Interruption::Timeout(measured)) => {

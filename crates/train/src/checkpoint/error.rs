@@ -344,5 +344,11 @@ mod tests {
         let path = PathBuf::from("a");
         let unsaveable = CheckpointError::Unsaveable { path, name: "w".to_string(), dtype: DType::S4 };
         assert_eq!(unsaveable.to_string(), "a: cannot save w: safetensors has no s4");
+        let fault = Fault::Header { measured: 101, most: 100 };
+        assert_eq!(
+            CheckpointError::Unsaved { path: PathBuf::from("a"), fault }.to_string(),
+            "a: the checkpoint is not saved: the names of its variables and its settings are 101 bytes, expected at most 100\n\
+             help: what was there before is unchanged: go on from it"
+        );
     }
 }

@@ -212,6 +212,23 @@ fn refused(path: &Path, n_bytes: u64, error: HeaderError<io::Error>) -> Checkpoi
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_header_that_does_not_fit_its_file_is_named() {
+        for (header, rest, why) in
+            [("[]", "", "its header does not begin with `{`"), ("{}", "!", "it has 11 bytes, its header says 10")]
+        {
+            let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), rest.as_bytes()].concat();
+            let error = read(Path::new("x"), &mut &bytes[..], bytes.len() as u64).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "x: not a safetensors file: {why}\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope \
+                     weights FILE` shows other files of weights"
+                )
+            );
+        }
+    }
+
     /// `eval --checkpoint x.npz` used to report a header of 577,052,293,988,745,216 bytes.
     #[test]
     fn what_a_file_is_instead_is_said() {

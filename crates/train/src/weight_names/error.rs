@@ -288,25 +288,4 @@ fn excepting(misfits: &[(Wanted, Misfit)]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn weights_that_are_not_finite_say_where_and_what_to_do() {
-        let error = |is_rounded| WeightNameError::NotFinite {
-            file: "a.npz".to_string(),
-            theirs: "dense/kernel".to_string(),
-            ours: "net/dense/kernel".to_string(),
-            idx: 7,
-            value: "inf".to_string(),
-            is_rounded,
-        };
-        let text = "a.npz: dense/kernel is not finite: element 7 of net/dense/kernel would be inf\nhelp: it is of a training \
-                    that went wrong: take an earlier checkpoint of it";
-        assert_eq!(error(false).to_string(), text);
-        assert_eq!(
-            error(true).to_string(),
-            format!("{text}, or `variables: f32` if the number is only too large for what it is stored in")
-        );
-    }
-}
+mod tests;

@@ -59,12 +59,7 @@ pub fn read_named(text: &str) -> Option<Module> {
 /// Dimensions without a size; an assertion about shapes that does not hold; an op that is not read with sizes, with its line.
 pub fn read_symbolic(text: &str, name: &str, sizes: &Sizes) -> Result<Module, ForeignError> {
     let text = without_locations(text);
-    if text.len() > MAX_BYTES {
-        return Err(ForeignError::Sizes {
-            said: format!("{name}: the text is {} MiB without its locations, expected at most 32", text.len() >> 20),
-            help: "export it with its sizes, or hand large constants over as arguments".to_string(),
-        });
-    }
+    check_length(text.len(), name)?;
     let unread = |line: u32| {
         let words = text.lines().nth((line as usize).saturating_sub(1)).unwrap_or_default();
         let mut words = words.split([' ', '"', '(']).filter(|word| word.contains("hlo.") || word.starts_with('@'));
@@ -83,12 +78,22 @@ pub fn read_symbolic(text: &str, name: &str, sizes: &Sizes) -> Result<Module, Fo
         }
     }
     build::symbolic(program, name).map_err(|(line, broken)| match broken {
-        Some(said) => ForeignError::Sizes {
-            said: format!("{name}: {said}"),
-            help: "these are the words of jax.export; give other sizes with --dim".to_string(),
-        },
+        Some(said) => {
+            let help = "these are the words of jax.export; give other sizes with --dim";
+            ForeignError::of_sizes(format!("{name}: {said}"), help)
+        }
         None => unread(line),
     })
+}
+
+fn check_length(n_bytes: usize, name: &str) -> Result<(), ForeignError> {
+    match n_bytes > MAX_BYTES {
+        true => Err(ForeignError::of_sizes(
+            format!("{name}: the text is {} MiB without its locations, expected at most 32", n_bytes >> 20),
+            "export it with its sizes, or hand large constants over as arguments",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// A text without its locations, each line where it was.

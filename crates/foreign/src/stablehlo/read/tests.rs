@@ -1,6 +1,6 @@
 //! Tests: texts that are read here, and texts that are left to XLA's converter.
 
-use super::{read, read_named, read_symbolic};
+use super::{MAX_BYTES, check_length, read, read_named, read_symbolic};
 use crate::Sizes;
 use bf16scope_hlo::text::{PrintOptions, print};
 use bf16scope_hlo::{Op, verify};
@@ -240,4 +240,14 @@ fn sizes_that_are_computed_for_ever_are_refused() {
     let error = read_symbolic(&text, "m.mlir", &sizes).unwrap_err().to_string();
     assert!(error.contains("is not read in a program whose sizes are symbolic"), "{error}");
     assert!(read_symbolic(&text.replace("@f40(%0)", "@f4(%0)"), "m.mlir", &sizes).is_ok());
+}
+
+#[test]
+fn a_text_with_large_constants_is_refused() {
+    check_length(MAX_BYTES, "m.mlir").unwrap();
+    assert_eq!(
+        check_length(40 << 20, "m.mlir").unwrap_err().to_string(),
+        "m.mlir: the text is 40 MiB without its locations, expected at most 32\nhelp: export it with its sizes, or hand large \
+         constants over as arguments"
+    );
 }

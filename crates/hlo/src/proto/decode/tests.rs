@@ -220,6 +220,25 @@ fn broken_modules_say_where() {
         error(|m| m.computations[1].root_id = 0),
         "sample: root_id names id 0, which nothing in the computation has"
     );
+    assert_eq!(
+        error(|m| m.computations[1].instructions[2].called_computation_ids = vec![9]),
+        "sample/call.5: called_computation_ids names id 9, which nothing in the module has"
+    );
+    assert_eq!(
+        error(|m| m.computations[1].instructions[2].control_predecessor_ids = vec![77]),
+        "sample/call.5: control_predecessor_ids names id 77, which nothing in the computation has"
+    );
+    assert_eq!(
+        error(|m| m.host_program_shape.as_mut().unwrap().result = None),
+        "host_program_shape: result is missing"
+    );
+    assert_eq!(
+        error(|m| {
+            let alias = AliasEntryProto { kind: 3, ..AliasEntryProto::default() };
+            m.input_output_alias.as_mut().unwrap().entries.push(alias);
+        }),
+        "sample: input_output_alias.kind is 3, expected 1 or 2"
+    );
     assert_eq!(error(|m| m.computations[0].instructions[0].shape = None), "f/parameter.1: shape is missing");
     assert_eq!(error(|m| m.computations[0].instructions[0].opcode.clear()), "f/parameter.1: opcode is missing");
     assert_eq!(
@@ -236,6 +255,25 @@ fn broken_modules_say_where() {
     assert_eq!(
         from_bytes(b"HloModule text, entry_computation_layout={}\n").unwrap_err().to_string().split(':').next(),
         Some("not an HloModuleProto")
+    );
+}
+
+#[test]
+fn modules_whose_ids_name_nothing_have_no_message() {
+    let refused = |change: fn(&mut Module)| {
+        let mut whole = module(sample()).unwrap();
+        change(&mut whole);
+        encode::module(&whole).unwrap_err().to_string()
+    };
+    assert_eq!(refused(|m| m.entry = CompId(9)), "sample: entry_computation_id is missing");
+    assert_eq!(refused(|m| m.computations[1].root = InstrId(9)), "sample: root_id is missing");
+    assert_eq!(
+        refused(|m| m.computations[0].instructions[1].op = Op::Call { to_apply: CompId(7) }),
+        "f: called_computation_ids names id 7, which nothing in the module has"
+    );
+    assert_eq!(
+        refused(|m| m.computations[0].instructions[1].op = Op::Call { to_apply: CompId(0) }),
+        "f: calls form a cycle, so no order runs them"
     );
 }
 

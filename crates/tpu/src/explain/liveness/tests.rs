@@ -113,6 +113,15 @@ ENTRY m {
   ROOT y = f32[] get-tuple-element(x), index=1
 }";
     assert_eq!(error(text), "m/%y: takes element 1, which its operand has not");
+    let text = "HloModule m, is_scheduled=true
+f {
+  ROOT p = f32[] parameter(1)
+}
+ENTRY m {
+  x = f32[] parameter(0)
+  ROOT y = f32[] call(x), to_apply=f
+}";
+    assert_eq!(error(text), "f/%p: has no argument");
 }
 
 #[test]
