@@ -1,5 +1,8 @@
 //! `port` from a user's view: a graph's screen, folder and exit status; a graph as a module; a script.
 
+#[path = "../../crates/tensorflow/tests/graphs/mod.rs"]
+mod graphs;
+
 use crate::train_cli::{Folder, text};
 
 use bf16scope::experiment::Experiment;
@@ -127,21 +130,32 @@ fn both_layers_of_a_separable_convolution_start_from_the_checkpoint() {
     }
 }
 
-/// A reshape that takes examples apart is no layer: the kernel behind it has other dims, which *differs* says.
+/// Attention of plain ops is read back with the graph's dims, for which matrices have an axis of heads.
+#[test]
+fn attention_is_read_back() {
+    let folder = Folder::new();
+    std::fs::write(folder.path("g.pbtxt"), graphs::encoder(0.5, -1e4)).unwrap();
+    let output = folder.run(&["port", "g.pbtxt", "-o", "out"]);
+    let screen = text(&output.stdout);
+    assert!(screen.contains("(12 of its variables have the graph's dims)"), "{screen}{}", text(&output.stderr));
+    let rules = std::fs::read_to_string(folder.path("out/rules.yaml")).unwrap();
+    let query = "layer_0/attention/self/query/kernel";
+    assert!(rules.contains(&format!("{{ours: {query:?}, theirs: {query:?}, joined: [[0], [1, 2]]}}")), "{rules}");
+    let out = "{ours: \"layer_0/attention/self/out/kernel\", theirs: \"layer_0/attention/output/dense/kernel\", \
+               joined: [[0, 1], [2]]}";
+    assert!(rules.contains(out), "{rules}");
+}
+
+/// A kernel that does not fit its input has other dims here, which *differs* says.
 #[test]
 fn variables_with_other_dims_are_said() {
     let folder = Folder::new();
-    let shape_of_rows = "node { name: \"rows\" op: \"Const\" attr { key: \"dtype\" value { type: DT_INT32 } } \
-                         attr { key: \"value\" value { tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: -1 \
-                         int_val: 2 } } } }\n";
     let labels = "node { name: \"labels\" op: \"Placeholder\" attr { key: \"dtype\" value { type: DT_INT32 } } \
-                  attr { key: \"shape\" value { shape { dim { size: 16 } } } } }\n";
+                  attr { key: \"shape\" value { shape { dim { size: 8 } } } } }\n";
     let graph = node("dense/kernel", "VariableV2", &[], &shape(&[2, 3]))
         + &node("x", "Placeholder", &[], &shape(&[8, 4]))
         + labels
-        + shape_of_rows
-        + &node("pairs", "Reshape", &["x", "rows"], "")
-        + &node("dense/MatMul", "MatMul", &["pairs", "dense/kernel"], "")
+        + &node("dense/MatMul", "MatMul", &["x", "dense/kernel"], "")
         + &node("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["dense/MatMul", "labels"], "");
     let collection = "collection_def { key: \"losses\" value { node_list { value: \"entropy:0\" } } }";
     std::fs::write(folder.path("g.pbtxt"), format!("graph_def {{ {graph} }} {collection}")).unwrap();

@@ -89,6 +89,9 @@ struct PortReport {
     /// The experiment's names of variables, by the graph's names.
     #[serde(skip)]
     names: BTreeMap<String, String>,
+    /// How variables lie in the graph's where dims differ, by the graph's names.
+    #[serde(skip)]
+    layouts: BTreeMap<String, String>,
     /// The dims of the variables that layers have, by the graph's names.
     #[serde(skip)]
     variables: BTreeMap<String, Vec<i64>>,
@@ -301,6 +304,7 @@ fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortRe
         step,
         written: Vec::new(),
         names: network.names,
+        layouts: network.layouts,
         variables: network.variables,
     }
 }
@@ -340,13 +344,15 @@ fn write(
         program.variables.iter().map(|variable| (variable.name.as_str(), &variable.dims)).collect();
     let is_other = |(name, dims): &(&String, &Vec<i64>)| {
         let ours = report.names.get(*name).map_or(name.as_str(), String::as_str);
-        shapes.get(ours) != Some(dims)
+        let n = |dims: &[i64]| dims.iter().product::<i64>();
+        let is_same = |ours: &&Vec<i64>| ours == dims || report.layouts.contains_key(*name) && n(ours) == n(dims);
+        !shapes.get(ours).is_some_and(is_same)
     };
     let others: Vec<String> = report.variables.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
     let n_same = report.variables.len() - others.len();
     report.differs.extend(other_dims(&others, report.variables.len()));
     report.written.push(format!("{} ({n_same} of its variables have the graph's dims)", path.display()));
-    let rules = put("rules.yaml", rules(&report.graph, &report.names).as_bytes())?;
+    let rules = put("rules.yaml", rules(&report.graph, &report.names, &report.layouts).as_bytes())?;
     report.written.push(format!("{rules} (the graph's names, for `weights --rules` and `train: {{rules: …}}`)"));
     if let Some(prefix) = &args.checkpoint {
         let start = folder.join("start.safetensors");
@@ -369,11 +375,12 @@ fn other_dims(others: &[String], n: usize) -> Option<NoteRow> {
 }
 
 /// The rules that map TensorFlow's variable names to ours: a rule for each renamed variable, then the names of slots and averages.
-fn rules(graph: &str, names: &BTreeMap<String, String>) -> String {
+fn rules(graph: &str, names: &BTreeMap<String, String>, layouts: &BTreeMap<String, String>) -> String {
     let file = graph.rsplit('/').next().unwrap_or(graph);
     let mut text = format!("family: {file:?}\nabout: names of {file}, by `bf16scope port`\nrules:\n");
-    for (theirs, ours) in names.iter().filter(|(theirs, ours)| theirs != ours) {
-        let _ = writeln!(text, "  - {{ours: {ours:?}, theirs: {theirs:?}}}");
+    for (theirs, ours) in names.iter().filter(|(theirs, ours)| theirs != ours || layouts.contains_key(*theirs)) {
+        let layout = layouts.get(theirs).map(|layout| format!(", {layout}")).unwrap_or_default();
+        let _ = writeln!(text, "  - {{ours: {ours:?}, theirs: {theirs:?}{layout}}}");
     }
     text + SLOTS
 }

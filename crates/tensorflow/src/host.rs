@@ -83,3 +83,8 @@ pub(crate) fn is_input(op: &str) -> bool {
             | "InfeedDequeueTuple"
     )
 }
+
+/// Whether an op takes the next batch each time that it runs.
+pub(crate) fn takes_batch(op: &str) -> bool {
+    is_input(op) && !op.starts_with("Placeholder")
+}

@@ -7,14 +7,8 @@ mod run;
 use bf16scope_hlo::Literal;
 use bf16scope_tensorflow::{Choice, Graph, Lowered, Ported, SlipKind, lower, port, port_with_batch};
 use fixtures::unpacked;
-use graphs::{dense, gradients, node, number, plain, read};
+use graphs::{dense, gradients, node, number, plain, read, with};
 use run::{f32s, run};
-
-/// A node with one more attribute.
-fn with(node: &str, key: &str, value: &str) -> String {
-    let open = node.trim_end().strip_suffix('}').expect("a node ends with a brace");
-    format!("{open}attr {{ key: {key:?} value {{ {value} }} }} }}\n")
-}
 
 /// Nodes in a TPU program, each on its line.
 fn inside(cluster: &str, nodes: &str) -> String {
@@ -100,6 +94,43 @@ fn trained(features: &str, n_examples: i64) -> String {
         + &gradients("mean")
 }
 
+/// A training loop of version 2 has its network in the function of its body.
+#[test]
+fn the_network_of_a_loop_is_that_of_its_body() {
+    let feed = node("features", "InfeedDequeueTuple", &[], &[], None);
+    let feed = with(&feed, "dtypes", "list { type: DT_FLOAT type: DT_INT32 }");
+    let feed = with(&feed, "shapes", "list { shape { dim { size: 8 } dim { size: 4 } } shape { dim { size: 8 } } }");
+    let body = feed
+        + &number("rate", 0.1)
+        + &node("read", "ReadVariableOp", &["kernel"], &[("dtype", "DT_FLOAT")], None)
+        + &plain("product", "MatMul", &["features:components:0", "read:value:0"])
+        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["product:product:0", "features:components:1"])
+        + &plain("mean", "Mean", &["entropy:loss:0"])
+        + &number("gradients/grad_ys_0", 1.0)
+        + &plain("gradients/mean_grad/Tile", "Neg", &["gradients/grad_ys_0:output:0"])
+        + &plain("step", "ResourceApplyGradientDescent", &["kernel", "rate:output:0", "gradients/mean_grad/Tile:y:0"]);
+    let trip = "function { signature { name: \"trip\" input_arg { name: \"loss\" type: DT_FLOAT } \
+                input_arg { name: \"kernel\" type: DT_RESOURCE } output_arg { name: \"a\" type: DT_FLOAT } \
+                output_arg { name: \"b\" type: DT_RESOURCE } } "
+        .to_string()
+        + &body.replace("node {", "node_def {")
+        + "ret { key: \"a\" value: \"mean:z:0\" } ret { key: \"b\" value: \"kernel\" } \
+           control_ret { key: \"step\" value: \"step\" } }";
+    let graph = number("zero", 0.0)
+        + &node("dense/kernel", "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 3]))
+        + &with(&node("metadata", "TPUReplicateMetadata", &[], &[], None), "num_replicas", "i: 2")
+        + &calls(&plain("loop", "While", &["zero", "dense/kernel"]), "body", "trip")
+        + &format!("library {{ {trip} }}");
+    let ported = read(&graph);
+    assert_eq!(ported.training.optimizer, "{kind: sgd}", "{:?}", ported.missing);
+    let text = ported.experiment.unwrap();
+    assert!(
+        text.contains("  inputs:\n    features: [4]\n  layers:\n    - {dense: 3, use_bias: false, name: dense}\n"),
+        "{text}"
+    );
+    assert!(text.contains("  batch: 16\n") && text.contains("mesh: {data: 2}\n"), "{text}");
+}
+
 /// An experiment is of one replica: inputs that only the others read are left out.
 #[test]
 fn inputs_of_other_replicas_are_none_of_the_experiment() {
@@ -167,6 +198,64 @@ fn a_loop_that_an_infeed_feeds_is_a_step() {
     assert_eq!(lowered.roles.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["feed"]);
     let total = run(&lowered.module, &[Literal::scalar(5.0f32)]).unwrap();
     assert_eq!(f32s(&total[0]), [5.0]);
+}
+
+/// A function of scalars of f32 as text; its results are named by the nodes that give them.
+fn function(name: &str, arguments: &[&str], nodes: &str, results: &[&str]) -> String {
+    let described = |key: &str, name: &str| format!("{key} {{ name: {name:?} type: DT_FLOAT }} ");
+    let inputs: String = arguments.iter().map(|name| described("input_arg", name)).collect();
+    let outputs: String = results.iter().map(|name| described("output_arg", &format!("{name}_out"))).collect();
+    let returns = results.iter().map(|name| format!("ret {{ key: \"{name}_out\" value: \"{name}:z:0\" }} "));
+    let nodes = nodes.replace("node {", "node_def {");
+    format!("function {{ signature {{ name: {name:?} {inputs}{outputs}}} {nodes}{}}} ", returns.collect::<String>())
+}
+
+fn calls(node: &str, key: &str, name: &str) -> String {
+    with(node, key, &format!("func {{ name: {name:?} }}"))
+}
+
+/// `while i < 3: total += batch` of version 2; `batch` is a node of the body.
+fn loop_of_functions(batch: &str, functions: &str) -> String {
+    let condition = number("three", 3.0) + &plain("less", "Less", &["i", "three:output:0"]);
+    let body = number("one", 1.0)
+        + batch
+        + &plain("next", "Add", &["i", "one:output:0"])
+        + &plain("sum", "Add", &["total", "batch:output:0"]);
+    let node = calls(&calls(&plain("loop", "While", &["zero", "zero"]), "cond", "go_on"), "body", "trip");
+    let functions = function("go_on", &["i", "total"], &condition, &["less"])
+        + &function("trip", &["i", "total"], &body, &["next", "sum"])
+        + functions;
+    number("zero", 0.0) + &node + &format!("library {{ {functions} }}")
+}
+
+#[test]
+fn a_loop_of_version_2_that_an_infeed_feeds_is_a_step() {
+    let feed = |name: &str| {
+        let feed = node(name, "InfeedDequeueTuple", &[], &[], None);
+        with(&with(&feed, "dtypes", "list { type: DT_FLOAT }"), "shapes", "list { shape {} }")
+    };
+    let call = calls(&plain("batch", "PartitionedCall", &[]), "f", "feeding");
+    let feeding = function("feeding", &[], &feed("feed"), &["feed"]);
+    for (graph, name) in [
+        (loop_of_functions(&feed("batch"), ""), "batch"),
+        // The body calls the function that takes the batch.
+        (loop_of_functions(&call, &feeding), "feed"),
+    ] {
+        let lowered = lowered(&graph, Some("loop:1")).unwrap();
+        assert_eq!(lowered.roles.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), [name]);
+        let total = run(&lowered.module, &[Literal::scalar(5.0f32)]).unwrap();
+        assert_eq!(f32s(&total[0]), [5.0]);
+    }
+    // Two calls would take two batches.
+    let feed = with(&feed("feed"), "_bf16scope_source", "s: \"model.py:12\"");
+    let feeding = function("feeding", &[], &feed, &["feed"]);
+    let twice = call.clone() + &call.replace("\"batch\"", "\"other\"") + &plain("sum", "Add", &["batch", "other"]);
+    assert_eq!(
+        lowered(&(twice + &format!("library {{ {feeding} }}")), Some("sum")).unwrap_err(),
+        "g: node `batch` (PartitionedCall): in its function, `feed` (model.py:12) is `InfeedDequeueTuple`, which does \
+         not become HLO here\nhelp: a batch is an input where one node takes it once: outside of branches, conditions of \
+         loops and functions that are called twice; take it there, and hand it in"
+    );
 }
 
 fn whole(name: &str, value: i64) -> String {

@@ -215,6 +215,27 @@ fn a_range_of_floats_has_as_many_elements_as_in_tensorflow() {
     }
 }
 
+/// A NaN is the greatest number of `top_k`, with a minus the least; `argmax` and `argmin` give the place of the first one.
+#[test]
+fn a_nan_has_its_place_in_an_order() {
+    let whole = |name: &str, value: i32| {
+        format!(
+            "node {{ name: \"{name}\" op: \"Const\" attr {{ key: \"value\" value {{ tensor {{ dtype: DT_INT32
+             tensor_shape {{}} int_val: {value} }} }} }} }}"
+        )
+    };
+    let text = placeholder("x", "DT_FLOAT", &[5])
+        + &whole("k", 5)
+        + &whole("axis", 0)
+        + "node { name: \"top\" op: \"TopKV2\" input: \"x\" input: \"k\" }
+           node { name: \"most\" op: \"ArgMax\" input: \"x\" input: \"axis\" }
+           node { name: \"least\" op: \"ArgMin\" input: \"x\" input: \"axis\" }";
+    let x = Literal::from_elements([5], &[1f32, -f32::NAN, 3.0, f32::NAN, f32::INFINITY]);
+    for (fetch, places) in [("top:1", &[3.0, 4.0, 2.0, 0.0, 1.0][..]), ("most", &[1.0]), ("least", &[1.0])] {
+        assert_eq!(computed(&text, std::slice::from_ref(&x), fetch), places, "{fetch}");
+    }
+}
+
 /// A boundary belongs to the bucket above it.
 #[test]
 fn buckets_are_counted_boundaries() {
@@ -256,6 +277,54 @@ fn a_condition_may_be_a_number() {
     let x = Literal::from_elements([], &[3f32]);
     for (n, y) in [(0, 9.0), (1, -3.0), (7, -3.0)] {
         assert_eq!(computed(&text, &[Literal::from_elements([], &[n]), x.clone()], "y"), [y], "{n}");
+    }
+}
+
+/// In a branch of version 1 a reference of a variable is read and assigned through a `RefSwitch`.
+#[test]
+fn references_are_read_and_assigned_in_branches() {
+    let float = "attr { key: \"T\" value { type: DT_FLOAT } }";
+    let node = |name: &str, op: &str, inputs: &[&str]| {
+        let inputs: String = inputs.iter().map(|input| format!("input: \"{input}\" ")).collect();
+        format!("node {{ name: \"{name}\" op: \"{op}\" {inputs} {float} }} ")
+    };
+    let variable = "node { name: \"v\" op: \"VariableV2\" attr { key: \"dtype\" value { type: DT_FLOAT } }
+        attr { key: \"shape\" value { shape {} } } } ";
+    let begun = variable.to_string()
+        + &placeholder("p", "DT_BOOL", &[])
+        + &placeholder("x", "DT_FLOAT", &[])
+        + &node("switch", "RefSwitch", &["v", "p"])
+        + &node("x_switch", "Switch", &["x", "p"])
+        + &node("old", "Identity", &["switch"]);
+    // p ? v = x : v; p ? v += x : v; p ? v : -v.
+    let assigned = |op: &str| {
+        node("set", op, &["switch:1", "x_switch:1"])
+            + &node("new", "Identity", &["set"])
+            + &node("y", "Merge", &["old", "new"])
+    };
+    let negated = node("other", "Neg", &["old"]) + &node("kept", "Identity", &["switch:1"]);
+    let read = negated + &node("y", "Merge", &["other", "kept"]);
+    for (nodes, p, y, v) in [
+        (assigned("Assign"), true, 5.0, 5.0),
+        (assigned("Assign"), false, 3.0, 3.0),
+        (assigned("AssignAdd"), true, 8.0, 8.0),
+        (assigned("AssignAdd"), false, 3.0, 3.0),
+        (read.clone(), true, 3.0, 3.0),
+        (read, false, -3.0, 3.0),
+    ] {
+        let graph = Graph::read((begun.clone() + &nodes).as_bytes(), "g.pbtxt").unwrap();
+        let lowered = lower(&graph, &Choice { name: Some("y".to_string()), size_of: &|_, _| None })
+            .unwrap_or_else(|error| panic!("{error}\n{nodes}"));
+        let inputs = lowered.roles.inputs.iter().map(|input| match input.name.as_str() {
+            "p" => Literal::scalar(p),
+            _ => Literal::scalar(5f32),
+        });
+        let arguments: Vec<Literal> = [Literal::scalar(3f32)].into_iter().chain(inputs).collect();
+        let results = run::run(&lowered.module, &arguments).unwrap();
+        assert_eq!(fixtures::values(&results[0]), [y], "{p} {nodes}");
+        // An assigned variable is the last result.
+        assert!(results.len() == 1 || fixtures::values(&results[1]) == [v], "{p} {nodes}");
+        assert_eq!(results.len() == 2, nodes.contains("\"set\""), "{nodes}");
     }
 }
 

@@ -6,7 +6,7 @@ mod run;
 
 use bf16scope_tensorflow::{Graph, Ported, SlipKind, port};
 use fixtures::{arrays, unpacked};
-use graphs::{classes, dense, gradients, node, number, plain, read};
+use graphs::{classes, dense, gradients, ints, node, number, plain, read, with};
 use std::collections::BTreeSet;
 
 fn ported(name: &str) -> Ported {
@@ -220,6 +220,80 @@ fn variables_without_a_scope_have_a_layer_with_a_name() {
     assert_eq!(ported.variables.unmapped, [""; 0]);
     let text = ported.experiment.unwrap();
     assert!(text.contains("    - {dense: 3, name: MatMul}\n"), "{text}");
+}
+
+/// Attributes of layers that are options here, and those that have no word: none is left out.
+#[test]
+fn attributes_of_layers_are_options_or_are_missing() {
+    let list = |values: &[i64]| format!("list {{ {} }}", values.iter().map(|n| format!("i: {n} ")).collect::<String>());
+    let variable = |name: &str, dims: &[i64]| {
+        node(name, "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(dims))
+            + &node(&format!("{name}/read"), "ReadVariableOp", &[name], &[("dtype", "DT_FLOAT")], None)
+    };
+    let network = |nodes: &str, last: &str| {
+        let input =
+            |name: &str, dtype: &str, dims: &[i64]| node(name, "Placeholder", &[], &[("dtype", dtype)], Some(dims));
+        let text = input("image", "DT_FLOAT", &[8, 4, 1, 2])
+            + &input("class", "DT_INT32", &[8])
+            + nodes
+            + &with(&plain("flat", "Squeeze", &[last]), "squeeze_dims", &list(&[1, 2]))
+            + &dense("classes", 3).replace("\"features\"", "\"flat\"")
+            + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+            + &plain("mean", "Mean", &["entropy"])
+            + &gradients("mean");
+        read(&text)
+    };
+    let pool = |padding: &str, size: &[i64]| {
+        let pool = with(&plain("pool", "MaxPool", &["image"]), "padding", &format!("s: {padding:?}"));
+        with(&with(&pool, "ksize", &list(size)), "strides", &list(&[1, 1, 1, 1]))
+    };
+    let convolution = with(&plain("conv", "Conv2D", &["image", "conv/kernel/read"]), "padding", "s: \"SAME\"");
+    let convolution = variable("conv/kernel", &[3, 3, 1, 6]) + &convolution;
+    let norm = variable("bn/gamma", &[2]) + &variable("bn/beta", &[2]);
+    let norm = norm + &plain("bn", "FusedBatchNormV3", &["image", "bn/gamma/read", "bn/beta/read"]);
+    for (nodes, last, line) in [
+        (with(&plain("leaky", "LeakyRelu", &["image"]), "alpha", "f: 0.1"), "leaky", "{leaky_relu: 0.1, name: leaky}"),
+        (plain("leaky", "LeakyRelu", &["image"]), "leaky", "{activation: leaky_relu, name: leaky}"),
+        (convolution, "conv", "{conv: 6, kernel_size: 3, padding: same, groups: 2, use_bias: false, name: conv}"),
+        (
+            with(&norm, "exponential_avg_factor", "f: 0.25"),
+            "bn",
+            "{batch_norm: , momentum: 0.75, epsilon: 0.0001, name: bn}",
+        ),
+        (
+            with(&plain("row", "Squeeze", &["image"]), "squeeze_dims", &list(&[-2])),
+            "row",
+            "{reshape: [4, 2], name: row}",
+        ),
+        (pool("VALID", &[1, 2, 1, 1]), "pool", "{max_pool: [2, 1], strides: 1, name: pool}"),
+    ] {
+        let text = network(&nodes, last).experiment.unwrap_or_default();
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let frozen = with(&norm, "is_training", "b: false");
+    let rows = |n: i64| ints("sizes", &[-1, n]) + &plain("rows", "Reshape", &["image", "sizes"]);
+    for (nodes, last, text) in [
+        (
+            pool("EXPLICIT", &[1, 2, 1, 1]),
+            "pool",
+            "`MaxPool` of [1, 2, 1, 1] with padding `EXPLICIT` [] is no pool of an image",
+        ),
+        (
+            pool("VALID", &[1, 1, 1, 2]),
+            "pool",
+            "`MaxPool` of [1, 1, 1, 2] with padding `VALID` [] is no pool of an image",
+        ),
+        (
+            frozen,
+            "bn",
+            "a batch norm with `is_training=False` normalises by its moving statistics; here by those of the batch",
+        ),
+        (rows(4), "rows", "`Reshape` to [-1, 4] joins examples with other axes"),
+        (rows(2), "rows", "`Squeeze` of the positions of all examples has no word"),
+    ] {
+        let missing = network(&nodes, last).missing;
+        assert!(missing.iter().any(|note| note.text == text), "{text}: {missing:?}");
+    }
 }
 
 /// Initializers of a graph that have no name in YAML.

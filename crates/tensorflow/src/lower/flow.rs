@@ -1,6 +1,7 @@
 //! Lowers control flow: v1 branches (`Switch`, `Merge`) by gates, v2 branches as `conditional`, loops as `loops` writes them;
 //! function calls are inlined.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::call::Outputs;
@@ -9,7 +10,9 @@ use super::frames::Frames;
 use super::list::Join;
 use super::{Call, Gates, Lowering, MAX_CALLS, Scope, Value};
 use crate::error::{GraphError, Problem};
-use crate::graph::Function;
+use crate::graph::{Body, Function, Graph};
+use crate::host::takes_batch;
+use crate::messages::AttrKind;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::ops::Conditional;
 use bf16scope_hlo::{CompId, Emitter, InstrId, Op, Shape};
@@ -32,8 +35,8 @@ struct Branches {
 
 impl<'g> Lowering<'g> {
     /// The current value of a variable.
-    pub(crate) fn read(&mut self, variable: usize) -> Result<InstrId, Problem> {
-        let state = &mut self.variables[variable];
+    pub(crate) fn read(&self, variable: usize) -> Result<InstrId, Problem> {
+        let state = &self.variables[variable];
         state.value.ok_or_else(|| {
             Problem::new(format!("variable `{}` is read in a loop or branch that it is not handed to", state.name))
         })
@@ -134,6 +137,15 @@ impl<'g> Lowering<'g> {
             Some(_) => return Ok(on_true.clone()),
             None => {}
         }
+        // References to one variable stay one; others are read where they meet.
+        let is_reference = |value: &Value| matches!(value, Value::Variable(_));
+        if on_true != on_false && (is_reference(on_true) || is_reference(on_false)) {
+            let read = |value: &Value| match value {
+                Value::Variable(variable) => self.read(*variable).map(Value::Array),
+                value => Ok(value.clone()),
+            };
+            return self.chosen(pred, &read(on_true)?, &read(on_false)?);
+        }
         if let (Value::Array(on_true), Value::Array(on_false)) = (on_true, on_false) {
             return Ok(Value::Array(self.select(pred, *on_true, *on_false)));
         }
@@ -170,7 +182,11 @@ impl<'g> Lowering<'g> {
                 scope.gates.insert(idx, gates.clone());
             }
         }
-        let frames = Frames::from_body(&function.body);
+        let mut frames = Frames::from_body(&function.body);
+        let nodes = function.body.nodes.iter().enumerate();
+        let fed = nodes.filter(|(_, node)| self.inputs.contains_key(&std::ptr::from_ref(*node)));
+        frames.fed = fed.map(|(idx, _)| idx).collect();
+        open_fed(self.graph, &function.body, &mut frames);
         let targets: Vec<usize> =
             function.returns.iter().map(|edge| edge.node).chain(function.effects.iter().copied()).collect();
         self.run(&function.body, &frames, &mut scope, &targets)?;
@@ -300,14 +316,20 @@ impl<'g> Call<'_, 'g> {
                 [Value::Array(pred)] => Ok(pred),
                 _ => Err(this.error(node, Problem::new("its condition gives no array"))),
             };
-        let trip = |this: &mut Lowering<'g>, values: Vec<Value>| {
+        let step = |this: &mut Lowering<'g>, values: Vec<Value>, gates: &Gates| {
             let n = values.len();
-            let results = this.call(node, body, values, &none)?;
+            let results = this.call(node, body, values, gates)?;
             match results.len() == n {
                 true => Ok(results),
                 false => Err(this.error(node, Problem::new(format!("its body gives {} values of {n}", results.len())))),
             }
         };
+        if takes_batches(self.lowering.graph, node) {
+            // A loop with a batch of its own for each trip is lowered as a step.
+            let (gates, this) = (self.gates.clone(), &mut *self.lowering);
+            return step(this, values, &gates).map_err(nested);
+        }
+        let trip = |this: &mut Lowering<'g>, values: Vec<Value>| step(this, values, &none);
         let error = |this: &Lowering<'g>, problem: Problem| this.error(node, problem);
         self.lowering.looped("while", values, &is_invariant, &written_condition, &trip, &error).map_err(nested)
     }
@@ -380,14 +402,63 @@ fn function_passes(function: &Function, at: usize) -> bool {
     false
 }
 
+/// The functions that a node names, each with whether its body is written in the node's place.
+pub(super) fn called<'g>(graph: &'g Graph, node: &'g Node) -> Vec<(&'g str, bool)> {
+    if graph.functions.is_empty() {
+        return Vec::new();
+    }
+    let by_op = graph.functions.get_key_value(&node.op).map(|(name, _)| (name.as_str(), true));
+    let mut all: Vec<(&str, bool)> = by_op.into_iter().collect();
+    for (key, value) in &node.attrs {
+        let is_written = matches!(
+            (node.op.as_str(), key.as_str()),
+            ("PartitionedCall" | "StatefulPartitionedCall" | "RemoteCall", "f") | ("While" | "StatelessWhile", "body")
+        );
+        match &value.value {
+            Some(AttrKind::Func(function)) => all.push((function.name.as_str(), is_written)),
+            Some(AttrKind::List(list)) => all.extend(list.func.iter().map(|one| (one.name.as_str(), false))),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The functions that calls reach, each with whether its body is written exactly once, by [`called`].
+pub(super) fn reached<'g>(graph: &'g Graph, mut calls: Vec<(&'g str, bool)>) -> BTreeMap<&'g str, bool> {
+    let mut reached = BTreeMap::new();
+    while let Some((name, is_written)) = calls.pop() {
+        let Some(function) = graph.functions.get(name) else { continue };
+        let is_once = is_written && !reached.contains_key(name);
+        if reached.insert(name, is_once) != Some(false) {
+            let inner = function.body.nodes.iter().flat_map(|node| called(graph, node));
+            calls.extend(inner.map(|(name, is_written)| (name, is_written && is_once)));
+        }
+    }
+    reached
+}
+
+/// Whether a node takes a batch, itself or in functions that are written in its place.
+fn takes_batches(graph: &Graph, node: &Node) -> bool {
+    let functions = reached(graph, called(graph, node)).into_iter().filter(|(_, is_once)| *is_once);
+    let mut functions = functions.filter_map(|(name, _)| graph.functions.get(name));
+    takes_batch(&node.op) || functions.any(|function| function.body.nodes.iter().any(|node| takes_batch(&node.op)))
+}
+
+/// Opens the loops of version 1 that take batches: each trip has one of its own, so they are lowered as steps.
+pub(super) fn open_fed(graph: &Graph, body: &Body, frames: &mut Frames) {
+    let inside = frames.of_node.keys().copied().filter(|idx| takes_batches(graph, &body.nodes[*idx]));
+    inside.collect::<Vec<usize>>().into_iter().for_each(|node| frames.open(node));
+}
+
 /// The error of a node inside a function, as a problem of the calling node.
 pub(super) fn nested(error: GraphError) -> Problem {
     match error {
-        GraphError::Node { node, op, message, help, .. } => {
-            Problem::new(format!("in its function, `{node}` ({op}): {message}")).with_help(help)
+        GraphError::Node { node, op, place, message, help, .. } => {
+            Problem::new(format!("in its function, `{node}` ({op}){place}: {message}")).with_help(help)
         }
-        GraphError::UnknownOp { node, op, help, .. } => {
-            Problem::new(format!("in its function, `{node}` is `{op}`, which does not become HLO here")).with_help(help)
+        GraphError::UnknownOp { node, op, place, help, .. } => {
+            Problem::new(format!("in its function, `{node}`{place} is `{op}`, which does not become HLO here"))
+                .with_help(help)
         }
         other => Problem::new(other.to_string()),
     }

@@ -33,9 +33,10 @@ use self::carried::Store;
 use self::constant::{Known, Memory};
 use self::frames::Frames;
 use self::list::{Handle, List};
+use super::dtypes;
 use super::error::{GraphError, Problem};
 use super::graph::{Body, Graph};
-use super::host::is_left_out;
+use super::host::{is_left_out, takes_batch};
 use super::index_map::{IndexMap, IndexSet};
 use super::node::{Edge, Node};
 use bf16scope_hlo::{ArrayShape, CompId, DType, Emitter, InstrId, Metadata, POISON};
@@ -91,8 +92,8 @@ pub(crate) struct Lowering<'g> {
     pub e: Emitter,
     pub variables: Vec<Variable>,
     pub variable_of: BTreeMap<String, usize>,
-    /// The parameters of inputs, by the graph's edges.
-    pub inputs: IndexMap<Edge, InstrId>,
+    /// The parameters of inputs: for each node one for each of its outputs.
+    pub inputs: IndexMap<*const Node, Vec<InstrId>>,
     /// The number of ops that were left out, by op.
     pub left_out: BTreeMap<String, usize>,
     /// The state of the random number generator, a variable of ours, if an op draws from it.
@@ -162,14 +163,10 @@ impl<'g> Lowering<'g> {
         if matches!(node.op.as_str(), "Switch" | "RefSwitch") && !frames.is_loop_switch(idx) {
             return self.switch(scope, node, idx, gates);
         }
-        let outputs =
-            match self.inputs.get(&Edge { node: idx, output: 0 }).filter(|_| std::ptr::eq(body, &self.graph.body)) {
-                Some(_) => {
-                    let parameter = |output| self.inputs.get(&Edge { node: idx, output }).copied();
-                    (0..).map_while(parameter).map(Value::Array).collect()
-                }
-                None => self.outputs(node, inputs, &gates)?,
-            };
+        let outputs = match self.inputs.get(&std::ptr::from_ref(node)) {
+            Some(parameters) => parameters.iter().copied().map(Value::Array).collect(),
+            None => self.outputs(node, inputs, &gates)?,
+        };
         if let Some(error) = self.e.error() {
             // TensorFlow runs what only lacks a constant of its dtype here.
             let not_lowered = (error.error.rule == "constant/dtype")
@@ -178,7 +175,14 @@ impl<'g> Lowering<'g> {
             let problem = Problem { message: format!("{}: {}", error.opcode, error.error.message), help };
             return Err(self.error(node, problem));
         }
-        let is_handle = |value: &Value| matches!(value, Value::Variable(_) | Value::Store(_) | Value::Handle(_));
+        // A reference to a variable stands for its value, which is read under the conditions of its node.
+        let is_reference = node.op.ends_with("Identity") && node.type_number("T") != Some(dtypes::RESOURCE)
+            || node.op.starts_with("Assign") && node.kind("T").is_some();
+        let is_handle = |value: &Value| match value {
+            Value::Variable(_) => !is_reference,
+            Value::Store(_) | Value::Handle(_) => true,
+            _ => false,
+        };
         if outputs.iter().all(is_handle) && !outputs.is_empty() {
             // A handle is valid in every branch; operations on it are gated by their control inputs.
             gates = if node.controls.is_empty() { Rc::default() } else { gates };
@@ -214,6 +218,11 @@ impl<'g> Lowering<'g> {
 
     fn unknown(&self, node: &Node) -> GraphError {
         let help = match ops::nearest(&node.op) {
+            _ if takes_batch(&node.op) && program::input_shapes(node).is_some() => {
+                "a batch is an input where one node takes it once: outside of branches, conditions of loops and functions \
+                 that are called twice; take it there, and hand it in"
+                    .to_string()
+            }
             Some(why) => why.to_string(),
             None => "leave it out of what is asked for, or freeze a graph without it; an input pipeline runs on the host, so \
                      cut the graph behind it"

@@ -4,13 +4,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::flow::{called, open_fed, reached};
 use super::frames::Frames;
 use super::{Lowering, Memory, Scope, Value, Variable, ops};
 use crate::choice::{Choice, Targets};
 use crate::dtypes;
 use crate::error::{GraphError, Problem};
 use crate::graph::Graph;
-use crate::host::is_input;
+use crate::host::{is_input, takes_batch};
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node, dims_of};
 use crate::tensor::n_elements;
@@ -66,10 +67,7 @@ pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> 
     let _span = tracing::info_span!("lower", n_nodes = graph.body.nodes.len()).entered();
     let mut frames = Frames::from_body(&graph.body);
     frames.fed = (0..graph.body.nodes.len()).filter(|idx| is_input(&graph.body.nodes[*idx].op)).collect();
-    // A loop with a batch of its own for each trip is lowered as a step.
-    let is_fed_once = |node: &usize| graph.body.nodes[*node].op.starts_with("Placeholder");
-    let per_trip: Vec<usize> = frames.fed.iter().copied().filter(|node| !is_fed_once(node)).collect();
-    per_trip.into_iter().for_each(|node| frames.open(node));
+    open_fed(graph, &graph.body, &mut frames);
     let targets = choice.targets(graph)?;
     let nodes: Vec<usize> =
         targets.results.iter().map(|(_, edge)| edge.node).chain(targets.effects.iter().copied()).collect();
@@ -99,7 +97,7 @@ fn is_variable(op: &str) -> bool {
 }
 
 /// Dtype and dims of each output of a node that is an input of the program (see `is_input`).
-fn input_shapes(node: &Node) -> Option<Vec<(DType, Option<Vec<i64>>)>> {
+pub(super) fn input_shapes(node: &Node) -> Option<Vec<(DType, Option<Vec<i64>>)>> {
     match node.op.as_str() {
         "Placeholder" | "PlaceholderV2" => Some(vec![(node.dtype("dtype")?, node.dims("shape"))]),
         "InfeedDequeue" => Some(vec![(node.dtype("dtype")?, node.dims("shape"))]),
@@ -166,23 +164,30 @@ impl<'g> Lowering<'g> {
             });
             roles.variables.push(InputInfo { name, shape });
         }
-        for &idx in needed {
-            let node = &nodes[idx];
+        // The batches of functions that are written once, in the entry computation, are inputs too.
+        let graph = self.graph;
+        let calls = needed.iter().flat_map(|idx| called(graph, &nodes[*idx])).collect();
+        let inlined = reached(graph, calls).into_iter().filter(|(_, is_once)| *is_once);
+        let inlined = inlined.filter_map(|(name, _)| Some(&graph.functions.get(name)?.body.nodes));
+        let batches = inlined.flatten().filter(|node| takes_batch(&node.op)).map(|node| (None, node));
+        for (idx, node) in needed.iter().map(|idx| (Some(*idx), &nodes[*idx])).chain(batches) {
             let Some(outputs) = input_shapes(node) else { continue };
             let n_outputs = outputs.len();
+            let mut parameters = Vec::new();
             for (output, (dtype, dims)) in outputs.into_iter().enumerate() {
-                let edge = Edge { node: idx, output };
-                let called = targets.inputs.get(&edge).cloned();
-                let name = called.unwrap_or_else(|| match n_outputs {
+                let named = idx.and_then(|node| targets.inputs.get(&Edge { node, output }).cloned());
+                let name = named.unwrap_or_else(|| match n_outputs {
                     1 => node.name.clone(),
                     _ => format!("{}:{output}", node.name),
                 });
                 let number = roles.variables.len() + roles.inputs.len();
                 let dims = choice.settle(&self.graph.file, number, &name, dtype, dims)?;
                 let shape = ArrayShape::new(dtype, dims);
-                let id = self.parameter(number, &name, node, &shape, &mut taken);
-                self.inputs.insert(edge, id);
+                parameters.push(self.parameter(number, &name, node, &shape, &mut taken));
                 roles.inputs.push(InputInfo { name, shape });
+            }
+            if !parameters.is_empty() {
+                self.inputs.insert(std::ptr::from_ref(node), parameters);
             }
         }
         let bodies = self.graph.functions.values().flat_map(|function| &function.body.nodes);

@@ -106,7 +106,7 @@ pub(super) fn blocks(network: &NetworkPort) -> Blocks {
         reads: layer.reads.clone(),
         name: layer.name.clone(),
         range: number..number + 1,
-        has_variables: owners.contains(layer.name.as_str()) || layer.kind == "batch_norm",
+        has_variables: owners.contains(layer.name.as_str()) || matches!(layer.kind, "attention" | "batch_norm"),
         block: None,
     };
     let mut network_blocks =
@@ -430,6 +430,7 @@ fn local_name(lines: &[Line], at: usize) -> String {
 fn first_option(kind: &str) -> &str {
     match kind {
         "conv" | "conv_transpose" => "filters",
+        "attention" => "num_heads",
         "dense" => "units",
         "depthwise_conv" => "kernel_size",
         "max_pool" | "avg_pool" => "pool_size",

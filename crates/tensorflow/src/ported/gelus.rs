@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 
 use super::symbols::Symbols;
-use crate::node::Edge;
+use crate::node::{Edge, Node};
 
 /// A GELU, by its input and the name of its activation.
 pub(super) struct Gelu {
@@ -45,7 +45,7 @@ fn behind(symbols: &Symbols<'_>, mut edge: Edge) -> Edge {
 }
 
 /// Whether a constant has a value, as far as bf16 holds it.
-fn is_close(value: f64, expected: f64) -> bool {
+pub(super) fn is_close(value: f64, expected: f64) -> bool {
     (value / expected - 1.0).abs() < 0.01
 }
 
@@ -112,15 +112,19 @@ fn gelu(symbols: &Symbols<'_>, result: Edge) -> Option<Gelu> {
 
 /// The x of `x / √2`.
 fn scaled(symbols: &Symbols<'_>, edge: Edge) -> Option<Edge> {
-    let node = symbols.node(behind(symbols, edge).node);
-    let [a, b] = node.inputs[..] else { return None };
-    let (x, factor) = match (node.op.as_str(), symbols.value(a), symbols.value(b)) {
-        ("Mul", None, Some(factor)) => (a, factor),
-        ("Mul", Some(factor), None) => (b, factor),
-        ("RealDiv" | "Div", None, Some(divisor)) => (a, 1.0 / divisor),
-        _ => return None,
-    };
+    let (x, factor) = factor(symbols, symbols.node(behind(symbols, edge).node))?;
     is_close(factor, FRAC_1_SQRT_2).then(|| behind(symbols, x))
+}
+
+/// The factor of a product or quotient that is a constant, and the other one.
+pub(super) fn factor(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, f64)> {
+    let [a, b] = node.inputs[..] else { return None };
+    match (node.op.as_str(), symbols.value(a), symbols.value(b)) {
+        ("Mul", None, Some(factor)) => Some((a, factor)),
+        ("Mul", Some(factor), None) => Some((b, factor)),
+        ("RealDiv" | "Div", None, Some(divisor)) => Some((a, 1.0 / divisor)),
+        _ => None,
+    }
 }
 
 /// The x of `√(2 / π) · (x + 0.044715 x³)`.

@@ -1,8 +1,9 @@
-//! Inlines all calls of a SavedModel's function, so that its network is a single body.
+//! Inlines the calls of a SavedModel's function, and the body of a loop that takes batches: a network is then a single body.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::graph::{Body, Graph, Signature};
+use crate::graph::{Body, Function, Graph, Signature};
+use crate::host::takes_batch;
 use crate::node::{Edge, Node};
 
 /// The deepest nesting of calls.
@@ -38,6 +39,26 @@ pub(super) fn served(graph: &Graph) -> Option<Graph> {
     })
 }
 
+/// The graph of one trip of a loop whose body's function takes batches; `None` if it has no such loop.
+pub(super) fn trip(graph: &Graph) -> Option<Graph> {
+    let body = |node: &Node| graph.functions.get(node.function("body")?);
+    let (node, function) = graph.body.nodes.iter().find_map(|node| {
+        let takes_batch = |function: &&Function| function.body.nodes.iter().any(|node| takes_batch(&node.op));
+        Some((node, body(node).filter(takes_batch)?))
+    })?;
+    let mut inlined = Inlined { graph, nodes: Vec::new(), taken: HashSet::new(), inputs: HashMap::new() };
+    // How many cores there are is beside the loop.
+    let is_metadata = |idx: &usize| graph.body.nodes[*idx].op == "TPUReplicateMetadata";
+    let first = |node: usize| Edge { node, output: 0 };
+    let beside = (0..graph.body.nodes.len()).filter(is_metadata).map(first);
+    let before: Vec<Edge> = node.inputs.iter().copied().chain(beside).collect();
+    let arguments = inlined.body(&graph.body, &before, &[], 0)?;
+    let effects = function.effects.iter().copied().map(first);
+    let results: Vec<Edge> = function.returns.iter().copied().chain(effects).collect();
+    inlined.body(&function.body, &results, &arguments, 1)?;
+    Some(Graph { body: Body::new(inlined.nodes), ..graph.clone() })
+}
+
 /// The signature's input names, by placeholder.
 fn inputs(graph: &Graph, signature: &Signature) -> HashMap<String, String> {
     let named = |(name, tensor): (&String, &String)| {
@@ -48,7 +69,7 @@ fn inputs(graph: &Graph, signature: &Signature) -> HashMap<String, String> {
 }
 
 /// The function that a node calls.
-fn called<'g>(graph: &'g Graph, node: &Node) -> Option<&'g crate::graph::Function> {
+fn called<'g>(graph: &'g Graph, node: &Node) -> Option<&'g Function> {
     match node.op.as_str() {
         "PartitionedCall" | "StatefulPartitionedCall" => graph.functions.get(node.function("f")?),
         op => graph.functions.get(op),

@@ -1,21 +1,24 @@
 //! Ports the forward part of a graph to lines of `kind: layers`, one for each op or group of ops that belong together.
 
+mod attention;
 mod ends;
 mod pools;
 mod products;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::attentions::{self, Attention};
 use super::gelus::{self, Gelu};
 use super::heads;
 use super::initial::{initial, preferred};
 use super::network::{LayerLine, NetworkPort};
 use super::norms::{self, Norm, NormKind};
-use super::symbols::{Symbol, Symbols, shortest};
+use super::symbols::{Symbol, Symbols, shortest, yaml_number};
 use super::{Note, Notes, nearest, network, region, shapes, terms};
 use crate::graph::Graph;
 use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
+use crate::tensor::n_elements;
 use bf16scope_hlo::DType;
 
 /// The network that is being ported.
@@ -27,10 +30,13 @@ struct Porting<'g, 'n> {
     /// Indices of layers, by name.
     at: BTreeMap<String, usize>,
     n_readers: IndexMap<Edge, usize>,
-    /// Normalisations and GELUs written with plain ops, by the node of their result; and the nodes inside of them.
+    /// Norms, GELUs and attention written with plain ops, by the node of their result; and the nodes inside of them.
     norms: HashMap<usize, Norm>,
     gelus: HashMap<usize, Gelu>,
+    attentions: HashMap<usize, Attention>,
     inside: HashSet<usize>,
+    /// Nodes of layers whose batch is joined with further axes: `[batch · positions, features]`.
+    rows: HashSet<usize>,
     /// Known output dims of layers, without the batch.
     dims: HashMap<String, Vec<i64>>,
     /// Decays of moving averages, by variable.
@@ -80,6 +86,8 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     let (norms, mut inside) = norms::norms(&symbols, &order);
     let (gelus, inside_gelus) = gelus::gelus(&symbols, &order);
     inside.extend(inside_gelus);
+    let (attentions, inside_attentions) = attentions::attentions(&symbols, &order);
+    inside.extend(inside_attentions);
     let mut porting = Porting {
         symbols,
         port: NetworkPort {
@@ -93,7 +101,9 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         n_readers,
         norms,
         gelus,
+        attentions,
         inside,
+        rows: HashSet::new(),
         dims: HashMap::new(),
         momenta: network::momenta(graph),
         shapes: HashMap::new(),
@@ -141,6 +151,10 @@ fn in_order(graph: &Graph, ends: impl Iterator<Item = usize>) -> Vec<usize> {
 impl Porting<'_, '_> {
     fn node(&mut self, idx: usize) {
         let node = self.symbols.node(idx);
+        let reads_rows = node.inputs.iter().any(|edge| self.rows.contains(&edge.node));
+        if reads_rows && node.op != "Reshape" && !region::is_of_shape(&node.op) {
+            self.rows.insert(idx);
+        }
         let symbol = match self.symbols.plain(idx) {
             Symbol::Other => self.layer(idx, node),
             plain => plain,
@@ -166,6 +180,12 @@ impl Porting<'_, '_> {
                 _ => Symbol::Other,
             };
         }
+        if let Some(attention) = self.attentions.remove(&idx) {
+            return self.attention(idx, node, &attention);
+        }
+        if self.rows.contains(&idx) && !is_by_row(&node.op) {
+            return self.wordless(node, format!("`{}` of the positions of all examples has no word", node.op));
+        }
         match (node.op.as_str(), reads(0), reads(1)) {
             ("Placeholder" | "PlaceholderV2", ..) => {
                 self.input(node, &node.name, node.dtype("dtype"), node.dims("shape"))
@@ -184,8 +204,8 @@ impl Porting<'_, '_> {
             ("MaxPool", Some(x), _) => self.pool(node, "max_pool", x),
             ("AvgPool", Some(x), _) => self.pool(node, "avg_pool", x),
             ("Mean", Some(x), _) => self.mean(node, x),
-            ("Reshape", Some(x), _) => self.reshape(node, x),
-            ("Squeeze", Some(x), _) => self.push(node, "flatten", "", Vec::new(), vec![x]),
+            ("Reshape", Some(x), _) => self.reshape(idx, node, x),
+            ("Squeeze", Some(x), _) => self.squeezed(node, x),
             ("AddN", Some(_), _) => self.merged(node, "add", node.inputs.len()),
             ("Add" | "AddV2", Some(_), Some(_)) => self.merged(node, "add", 2),
             ("Sub", Some(_), Some(_)) => self.merged(node, "subtract", 2),
@@ -195,6 +215,10 @@ impl Porting<'_, '_> {
             ("Mul" | "RealDiv" | "Sub" | "Add" | "AddV2", ..) => self.scaled(node),
             ("SelectV2", _, Some(x)) => self.dropped(node, x),
             ("GatherV2" | "ResourceGather" | "Gather", _, Some(ids)) => self.embedding(node, ids),
+            ("LeakyRelu", Some(x), _) if node.float("alpha").is_some_and(|slope| slope != 0.2) => {
+                let slope = node.float("alpha").map_or(0.2, shortest);
+                self.push(node, "leaky_relu", yaml_number(slope), Vec::new(), vec![x])
+            }
             (op, Some(x), _) if activation(op).is_some() => {
                 let name = activation(op).unwrap_or_default();
                 self.push(node, "activation", name, Vec::new(), vec![x])
@@ -306,7 +330,7 @@ impl Porting<'_, '_> {
         let Some(Symbol::Variable { name, dims }) = self.symbols.of_edge.get(&edge).cloned() else { return None };
         let layer = name.rsplit_once('/').map_or("", |(layer, _)| layer);
         self.claims.push((name.clone(), expected, dims.clone()));
-        let (option, default) = match expected {
+        let (option, default) = match expected.rsplit('/').next().unwrap_or(expected) {
             "bias" => ("bias_initializer", "zeros"),
             "gamma" => ("gamma_initializer", "ones"),
             "beta" => ("beta_initializer", "zeros"),
@@ -379,8 +403,12 @@ impl Porting<'_, '_> {
     fn unclaimed(&mut self, node: &Node) -> Symbol {
         self.claims.clear();
         self.initials.clear();
+        self.wordless(node, format!("`{}` is not of a variable alone, as a layer's is", node.op))
+    }
+
+    /// No layer: `text` says why.
+    fn wordless(&mut self, node: &Node, text: String) -> Symbol {
         let at = self.symbols.graph.body.find(&node.name);
-        let text = format!("`{}` is not of a variable alone, as a layer's is", node.op);
         let help = nearest::listed(&node.op).unwrap_or_default();
         self.notes.missing.push(Note::new(self.symbols.graph, at, text, help).in_step());
         Symbol::Other
@@ -390,13 +418,25 @@ impl Porting<'_, '_> {
         let epsilon = node.float("epsilon").map_or(1e-4, shortest);
         let [_, gamma, beta, ..] = node.inputs[..] else { return self.unclaimed(node) };
         let axis = node.text("data_format").starts_with("NC").then_some("1");
+        let graph = self.symbols.graph;
+        let is_frozen = node.kind("is_training").is_some() && !node.flag("is_training");
+        let text =
+            "a batch norm with `is_training=False` normalises by its moving statistics; here by those of the batch";
+        let is_noted = self.notes.missing.iter().any(|note| note.text == text);
+        if is_frozen && !is_noted && graph.body.nodes.iter().any(|node| region::is_backward(&node.name)) {
+            let help = "no word freezes statistics";
+            self.notes.missing.push(Note::new(graph, graph.body.find(&node.name), text, help).in_step());
+        }
         self.normalised_by(node, x, "batch_norm", [Some(gamma), Some(beta)], (epsilon, axis))
     }
 
     /// A normalisation written with plain ops.
     fn plain_norm(&mut self, node: &Node, norm: &Norm) -> Symbol {
         let Some(Symbol::Layer(x)) = self.symbols.of_edge.get(&norm.x).cloned() else { return Symbol::Other };
-        let rank = self.dims.get(&x).map(|dims| dims.len() as i64 + 1);
+        let rank = match self.rows.contains(&norm.x.node) {
+            true => Some(2),
+            false => self.dims.get(&x).map(|dims| dims.len() as i64 + 1),
+        };
         let kind = match (norm.kind, rank) {
             (NormKind::Batch, Some(rank)) if norm.axes.iter().copied().ne(0..rank - 1) && !norm.axes.is_empty() => {
                 return self.unclaimed(node);
@@ -439,7 +479,10 @@ impl Porting<'_, '_> {
                     self.claims.push((full, variable, dims));
                 }
             }
-            if let Some(momentum) = self.momenta.get(&scoped("moving_mean")) {
+            // Keras has fused batch norms update the averages themselves.
+            let share = node.float("exponential_avg_factor").filter(|share| *share != 1.0);
+            let momentum = self.momenta.get(&scoped("moving_mean")).copied();
+            if let Some(momentum) = momentum.or_else(|| share.map(|share| shortest(1.0 - share))) {
                 options.push(("momentum", momentum.to_string()));
             }
         }
@@ -465,23 +508,47 @@ impl Porting<'_, '_> {
         self.shapes.get(name).cloned()
     }
 
-    fn reshape(&mut self, node: &Node, x: String) -> Symbol {
-        let shape = match self.symbols.input(node, 1) {
-            Symbol::Constant { values, .. } => values.iter().map(|value| *value as i64).collect(),
-            // Computed from the batch size: the packed numbers, -1 for those that are not constant.
-            _ => match node.inputs.get(1).map(|edge| self.symbols.node(self.symbols.behind(*edge).node)) {
-                Some(packed) => (0..packed.inputs.len())
-                    .map(|number| self.symbols.scalar(packed, number).map_or(-1, |size| size as i64))
-                    .collect(),
-                None => Vec::new(),
-            },
-        };
+    fn reshape(&mut self, idx: usize, node: &Node, x: String) -> Symbol {
+        let shape = self.symbols.sizes(node);
+        let is_of_rows = node.inputs.first().is_some_and(|edge| self.rows.contains(&edge.node));
+        if let (Some(dims), [_, sizes @ ..]) = (self.dims.get(&x), &shape[..]) {
+            let is_same = sizes.len() == dims.len() && sizes.iter().zip(dims).all(|(a, b)| a == b || *a == -1);
+            let are_joined = dims.ends_with(sizes) && n_elements(sizes) != n_elements(dims);
+            match (is_of_rows, is_same, are_joined) {
+                // Positions have their axis again.
+                (true, true, _) => return Symbol::Layer(x),
+                (_, _, true) => {
+                    self.rows.insert(idx);
+                    return Symbol::Layer(x);
+                }
+                _ => {}
+            }
+        }
+        let n = self.dims.get(&x).and_then(|dims| n_elements(dims));
+        let is_other = |sizes: &[i64]| n.is_some() && n_elements(sizes) != n;
         match shape[..] {
+            [_, ref rest @ ..] if is_other(rest) && (is_of_rows || rest.iter().all(|dim| *dim > 0)) => {
+                self.wordless(node, format!("`Reshape` to {shape:?} joins examples with other axes"))
+            }
             [_, _] => self.push(node, "flatten", "", Vec::new(), vec![x]),
             [_, ref rest @ ..] if !rest.is_empty() && rest.iter().all(|dim| *dim > 0) => {
                 self.push(node, "reshape", format!("{rest:?}"), Vec::new(), vec![x])
             }
             _ => self.unclaimed(node),
+        }
+    }
+
+    /// A layer without axes of size 1: a vector, or of the axes that are left.
+    fn squeezed(&mut self, node: &Node, x: String) -> Symbol {
+        let dims = self.dims.get(&x).cloned().unwrap_or_default();
+        let rank = dims.len() as i64 + 1;
+        let named = node.ints("squeeze_dims").iter().map(|axis| if *axis < 0 { axis + rank } else { *axis });
+        let named: Vec<i64> = named.collect();
+        let is_left = |axis: i64, dim: i64| if named.is_empty() { dim != 1 } else { !named.contains(&axis) };
+        let left = (1..).zip(&dims).filter(|(axis, dim)| is_left(*axis, **dim)).map(|(_, dim)| *dim);
+        match left.collect::<Vec<i64>>() {
+            left if left.len() > 1 => self.push(node, "reshape", format!("{left:?}"), Vec::new(), vec![x]),
+            _ => self.push(node, "flatten", "", Vec::new(), vec![x]),
         }
     }
 
@@ -494,7 +561,7 @@ impl Porting<'_, '_> {
         };
         let Symbol::Constant { values, .. } = other else {
             // Dropout by multiplication with a mask.
-            return match self.dropout_rate(node) {
+            return match self.symbols.dropout_rate(node) {
                 Some(_) if node.op == "Mul" => self.dropped(node, x),
                 _ => self.unclaimed(node),
             };
@@ -530,22 +597,9 @@ impl Porting<'_, '_> {
         Symbol::Layer(x.to_string())
     }
 
-    /// The rate of a dropout mask: the constant that uniform random numbers are compared with.
-    fn dropout_rate(&self, node: &Node) -> Option<f64> {
-        let drawn = region::ancestors(
-            self.symbols.graph,
-            node.inputs
-                .iter()
-                .map(|edge| edge.node)
-                .filter(|node| matches!(self.symbols.node(*node).op.as_str(), "Cast" | "GreaterEqual" | "Floor")),
-        );
-        let comparison = drawn.into_iter().find(|idx| self.symbols.node(*idx).op == "GreaterEqual")?;
-        self.symbols.scalar(self.symbols.node(comparison), 1)
-    }
-
     /// Dropout: `select(uniform >= rate, x / (1 - rate), 0)`.
     fn dropped(&mut self, node: &Node, x: String) -> Symbol {
-        let Some(rate) = self.dropout_rate(node) else { return self.unclaimed(node) };
+        let Some(rate) = self.symbols.dropout_rate(node) else { return self.unclaimed(node) };
         // The division before it belongs to dropout.
         let read = match self.at.get(&x).map(|at| &self.port.layers[*at]) {
             Some(line) if line.kind == "rescaling" => line.reads[0].clone(),
@@ -589,6 +643,12 @@ impl Symbols<'_> {
         }
         edge
     }
+}
+
+/// Whether an op computes each row of a matrix by itself, as the layers do that it becomes.
+fn is_by_row(op: &str) -> bool {
+    let others = ["MatMul", "BiasAdd", "Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "SelectV2", "Reshape"];
+    others.contains(&op) || matches!(op, "GatherV2" | "ResourceGather" | "Gather") || activation(op).is_some()
 }
 
 /// The activation of an op.

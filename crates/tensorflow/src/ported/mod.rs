@@ -4,6 +4,7 @@
 //! Only the graph is read, since it is exact where a script is not. A pattern that is not known is reported as missing with its
 //! node, and never guessed.
 
+mod attentions;
 mod blocks;
 mod gelus;
 mod heads;
@@ -132,6 +133,9 @@ pub fn port_with_batch(graph: &Graph, batch: Option<i64>) -> Ported {
     let loss = region::loss(graph);
     let mut notes = Notes::default();
     let pipeline = pipeline::pipeline(graph, &mut notes);
+    let trip = if loss.is_none() { inline::trip(graph) } else { None };
+    let loss = trip.as_ref().map_or(loss, region::loss);
+    let graph = trip.as_ref().unwrap_or(graph);
     let served = if loss.is_none() { inline::served(graph) } else { None };
     let graph = served.as_ref().unwrap_or(graph);
     let mut network = layers::network(graph, loss, &mut notes);

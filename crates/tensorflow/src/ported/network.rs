@@ -30,6 +30,8 @@ pub struct NetworkPort {
     pub weights: Vec<(String, Vec<i64>)>,
     /// The layers' names of variables, by the graph's names.
     pub names: BTreeMap<String, String>,
+    /// How variables of other dims lie in the graph's, as a rule of `weights` writes it, by the graph's names.
+    pub layouts: BTreeMap<String, String>,
     /// Dims of the variables that layers have, by the graph's names.
     pub variables: BTreeMap<String, Vec<i64>>,
 }

@@ -143,6 +143,46 @@ impl<'g> Symbols<'g> {
         is_variable(&variable.op).then(|| variable.variable_name())
     }
 
+    /// The sizes that the second input of a node names; -1 for each that is not a constant.
+    pub(super) fn sizes(&self, node: &Node) -> Vec<i64> {
+        let Some(source) = node.inputs.get(1).map(|edge| self.node(self.behind(*edge).node)) else { return Vec::new() };
+        let size = |number: usize| self.scalar(source, number).map_or(-1, |size| size as i64);
+        match constant(source) {
+            Some((_, values)) => values.into_iter().map(|size| size as i64).collect(),
+            None if source.op == "Pack" => (0..source.inputs.len()).map(size).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The value of all elements of a constant, or of a `Fill`.
+    pub(super) fn fill(&self, edge: Edge) -> Option<f64> {
+        let node = self.node(self.behind(edge).node);
+        if node.op == "Fill" {
+            return self.scalar(node, 1);
+        }
+        let values = match tensor::constant(node.tensor("value")?).ok()? {
+            Constant::Dense(literal) | Constant::Splat(literal, _) => numbers(&literal)?,
+        };
+        let first = *values.first()?;
+        values.iter().all(|value| *value == first).then_some(first)
+    }
+
+    /// The rate of a dropout mask that a node reads: `uniform >= rate`, or the older `floor(uniform + 1 - rate)`.
+    pub(super) fn dropout_rate(&self, node: &Node) -> Option<f64> {
+        node.inputs.iter().find_map(|edge| {
+            let mask = self.node(self.behind(*edge).node);
+            match mask.op.as_str() {
+                "GreaterEqual" => self.scalar(mask, 1),
+                "Floor" => {
+                    let sum = self.node(self.behind(*mask.inputs.first()?).node);
+                    let share = self.scalar(sum, 0).or_else(|| self.scalar(sum, 1))?;
+                    matches!(sum.op.as_str(), "Add" | "AddV2").then(|| shortest((1.0 - share) as f32))
+                }
+                _ => None,
+            }
+        })
+    }
+
     /// The value of a node's input, if it is a single number computed from constants.
     pub(super) fn scalar(&self, node: &Node, number: usize) -> Option<f64> {
         self.number(*node.inputs.get(number)?, 0)
@@ -178,17 +218,4 @@ impl<'g> Symbols<'g> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn constants_are_read_in_every_dtype() {
-        assert_eq!(numbers(&Literal::scalar(0.1f32)), Some(vec![0.1]), "the decimal that was written");
-        assert_eq!(numbers(&Literal::from_elements([2], &[0.25f64, -1.0])), Some(vec![0.25, -1.0]));
-        assert_eq!(numbers(&Literal::scalar(half::bf16::from_f32(-3.0))), Some(vec![-3.0]));
-        assert_eq!(numbers(&Literal::scalar(half::f16::from_f32(0.5))), Some(vec![0.5]));
-        assert_eq!(numbers(&Literal::from_elements([2], &[true, false])), Some(vec![1.0, 0.0]));
-        assert_eq!(numbers(&Literal::scalar(200u8)), Some(vec![200.0]));
-        assert_eq!(numbers(&Literal::from_elements([MAX_ELEMENTS as i64 + 1], &[0i64; MAX_ELEMENTS + 1])), None);
-    }
-}
+mod tests;

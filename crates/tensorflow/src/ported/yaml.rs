@@ -27,11 +27,14 @@ fn line(layer: &LayerLine, before: Option<&str>) -> String {
         let _ = write!(text, ", {option}: {value}");
     }
     let _ = write!(text, ", name: {}", quoted(&layer.name));
-    if let [one] = &layer.reads[..]
-        && !is_merge(layer.kind)
-        && before != Some(one)
-    {
-        let _ = write!(text, ", inputs: {}", quoted(one));
+    match &layer.reads[..] {
+        _ if is_merge(layer.kind) => {}
+        [one] if before == Some(one) => {}
+        [one] => drop(write!(text, ", inputs: {}", quoted(one))),
+        several => {
+            let names: Vec<String> = several.iter().map(|name| quoted(name)).collect();
+            let _ = write!(text, ", inputs: [{}]", names.join(", "));
+        }
     }
     text + "}\n"
 }

@@ -9,6 +9,36 @@ pub const OPS: &[Refused] = &[
         "",
     ),
     ("x: FLOAT[3]; p = INT32[1,2] 5 5; y MirrorPad x p mode=text:REFLECT", "3 elements are mirrored by [5, 5]", ""),
+    (
+        "x: FLOAT[3]; p = INT32[1,2] 1 1; y MirrorPad x p mode=text:CONSTANT",
+        "its mode is `CONSTANT`, expected REFLECT or SYMMETRIC",
+        "",
+    ),
+    ("a = INT32[] 0; x: FLOAT[4]; y Split a x num_split=int:0", "4 elements are split into 0 parts", ""),
+    ("x: FLOAT[2,3]; y EnsureShape x shape=shape:-1,4", "its input has dims [2, 3], and its `shape` is [-1, 4]", ""),
+    ("x: FLOAT[2,3]; y EnsureShape x shape=shape:6", "its input has dims [2, 3], and its `shape` is [6]", ""),
+    (
+        "x: FLOAT[1,4,4,2]; k: FLOAT[2,2,2,3]; y Conv2D x k strides=ints:2,1,1,1 padding=text:SAME",
+        "axis 0, of batch or features, has stride and dilation [2, 1] and padding [0, 0], expected [1, 1] and [0, 0]",
+        "",
+    ),
+    (
+        "x: FLOAT[1,2,4,4]; k: FLOAT[2,2,2,3]; y Conv2D x k strides=ints:1,1,1,1 padding=text:EXPLICIT \
+         explicit_paddings=ints:0,0,1,0,0,0,0,0 data_format=text:NCHW",
+        "axis 1, of batch or features, has stride and dilation [1, 1] and padding [1, 0], expected [1, 1] and [0, 0]",
+        "",
+    ),
+    (
+        "x: FLOAT[3,4]; i: INT32[2,1]; y GatherNd x i bad_indices_policy=text:IGNORE",
+        "its `bad_indices_policy` gives 0 for an index out of range, where HLO clamps it",
+        "leave the policy out, and choose by tf.where",
+    ),
+    (
+        "x: FLOAT[1,4,4,2]; s = INT32[2] 8 8; y ResizeBilinear x s align_corners=bool:true \
+         half_pixel_centers=bool:true",
+        "it has both `align_corners` and `half_pixel_centers`, expected at most one",
+        "",
+    ),
     ("a = INT32[] 0; y ConcatV2 a N=int:0", "it joins no arrays", ""),
     ("x: FLOAT[3]; p = INT32[1,2] -1 5; y Pad x p", "it pads by [-1, 5], expected 0 or more", ""),
     (

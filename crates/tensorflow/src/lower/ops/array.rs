@@ -29,7 +29,8 @@ pub(super) const TABLE: Table = &[
             let mut offset = vec![0; dims.len()];
             offset[axis] = at;
             at = i64::saturating_add(at, dims[axis]);
-            out.push(Value::Array(c.ints_constant(&offset, &[offset.len() as i64], DType::S32)));
+            let dims = c.array(number)?;
+            out.push(Value::Array(c.ints_constant(&offset, &[offset.len() as i64], c.dtype(dims))));
         }
         Ok(out)
     }),
@@ -37,9 +38,9 @@ pub(super) const TABLE: Table = &[
         let axis = c.int(0)?;
         let x = c.array(1)?;
         let axis = c.axis(axis, c.dims(x).len())?;
-        let n = c.node.int("num_split").unwrap_or(0).max(1);
+        let n = c.node.int("num_split").unwrap_or(0);
         let size = c.dims(x)[axis as usize];
-        if size % n != 0 || n > MAX_PARTS {
+        if !(1..=MAX_PARTS).contains(&n) || size % n != 0 {
             return Err(Problem::new(format!("{size} elements are split into {n} parts")));
         }
         c.parts(x, axis, &vec![size / n; n as usize])
@@ -227,8 +228,13 @@ fn axis_range(
 fn mirror_pads(c: &mut Call<'_, '_>) -> Result<(InstrId, Vec<i64>, i64), Problem> {
     let x = c.array(0)?;
     let pads = c.ints(1)?;
+    let skip = match c.node.text("mode") {
+        "REFLECT" => 1,
+        "SYMMETRIC" => 0,
+        other => return Err(Problem::new(format!("its mode is `{other}`, expected REFLECT or SYMMETRIC"))),
+    };
     match pads.len() == 2 * c.dims(x).len() && pads.iter().all(|pad| (0..1 << 32).contains(pad)) {
-        true => Ok((x, pads, i64::from(c.node.text("mode") == "REFLECT"))),
+        true => Ok((x, pads, skip)),
         false => Err(Problem::new(format!("an array of dims {:?} is mirrored by {pads:?}", c.dims(x)))),
     }
 }

@@ -95,6 +95,16 @@ impl Call<'_, '_> {
         let (strides, dilations) = (self.node.ints("strides"), self.node.ints("dilations"));
         let pads = self.node.ints("explicit_paddings");
         let kind = self.node.text("padding");
+        for axis in [layout.batch, layout.feature].map(|axis| axis as usize) {
+            let steps = [strides.get(axis), dilations.get(axis)].map(|step| step.copied().unwrap_or(1));
+            let pads = [pads.get(2 * axis), pads.get(2 * axis + 1)].map(|pad| pad.copied().unwrap_or(0));
+            if (steps, pads) != ([1, 1], [0, 0]) {
+                return Err(Problem::new(format!(
+                    "axis {axis}, of batch or features, has stride and dilation {steps:?} and padding {pads:?}, \
+                     expected [1, 1] and [0, 0]"
+                )));
+            }
+        }
         let dim = |(at, axis): (usize, &i64)| {
             let axis = *axis as usize;
             let stride = strides.get(axis).copied().unwrap_or(1);

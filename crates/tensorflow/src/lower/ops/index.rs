@@ -322,6 +322,10 @@ fn check_index_vector(n: i64, dims: &[i64]) -> Result<(), Problem> {
 }
 
 fn gathered_nd(c: &mut Call<'_, '_>) -> Outputs {
+    if c.node.text("bad_indices_policy") == "IGNORE" {
+        let problem = Problem::new("its `bad_indices_policy` gives 0 for an index out of range, where HLO clamps it");
+        return Err(problem.with_help("leave the policy out, and choose by tf.where"));
+    }
     let (x, indices) = (c.array(0)?, c.array(1)?);
     c.one(c.gathered_at(x, indices)?)
 }

@@ -7,7 +7,7 @@ use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
-use bf16scope_hlo::ops::{Comparison, WindowDim};
+use bf16scope_hlo::ops::{CompareKind, Comparison, WindowDim};
 use bf16scope_hlo::{BinaryOp, CompId, DType, InstrId, Metadata, Op, Shape, UnaryOp};
 
 pub(super) const TABLE: Table = &[
@@ -165,7 +165,8 @@ impl Call<'_, '_> {
         self.scanned(x, &[n], 0, ([n - 1, 0], to_apply, 0.0))
     }
 
-    /// Values and indices sorted along the last axis, greatest first; equal values keep their order.
+    /// Values and indices sorted along the last axis, greatest first; equal values keep their order. Floats are in their total
+    /// order, as in the bridge: a NaN is the greatest, or with a minus the least.
     pub(super) fn sorted(&self, x: InstrId) -> (InstrId, InstrId) {
         let dims = self.dims(x);
         let axis = dims.len() as i64 - 1;
@@ -179,7 +180,8 @@ impl Call<'_, '_> {
                         module.append(comp, Op::parameter(number), Vec::new(), shape, Metadata::default())
                     })
                     .to_vec();
-                let op = Op::Compare { direction: Comparison::Gt, kind: None };
+                let kind = dtype.is_float().then_some(CompareKind::TotalOrder);
+                let op = Op::Compare { direction: Comparison::Gt, kind };
                 module.append(comp, op, ids[..2].to_vec(), Shape::scalar(DType::Pred), Metadata::default());
             })
         });

@@ -124,6 +124,9 @@ impl Call<'_, '_> {
             return Err(Problem::new(format!("it makes {to:?} pixels of {from:?}")));
         }
         let (align, half) = (self.node.flag("align_corners"), self.node.flag("half_pixel_centers"));
+        if align && half {
+            return Err(Problem::new("it has both `align_corners` and `half_pixel_centers`, expected at most one"));
+        }
         // All but the nearest pixels give f32 for every image dtype.
         let dtype = self.dtype(x);
         let compute = self.sums_in(dtype);

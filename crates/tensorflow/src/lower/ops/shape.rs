@@ -38,7 +38,12 @@ pub(super) const TABLE: Table = &[
     ("Reshape", reshape),
     ("EnsureShape", |c| {
         let x = c.array(0)?;
-        c.one(x)
+        let (dims, expected) = (c.dims(x), c.node.dims("shape"));
+        let fits = |(dim, expected): (&i64, &i64)| dim == expected || *expected < 0;
+        match expected.filter(|sizes| sizes.len() != dims.len() || !dims.iter().zip(sizes).all(fits)) {
+            Some(sizes) => Err(Problem::new(format!("its input has dims {dims:?}, and its `shape` is {sizes:?}"))),
+            None => c.one(x),
+        }
     }),
     ("ExpandDims", |c| {
         let x = c.array(0)?;

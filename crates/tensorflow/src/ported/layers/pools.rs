@@ -24,8 +24,17 @@ impl Porting<'_, '_> {
         let is_first = node.text("data_format").starts_with("NC");
         let spatial = if is_first { [2, 3] } else { [1, 2] };
         let pair = |values: &[i64]| spatial.map(|axis| values.get(axis).copied().unwrap_or(1));
+        let beside = [0, if is_first { 1 } else { 3 }];
+        let slides =
+            |name: &str| beside.into_iter().any(|axis| node.ints(name).get(axis).is_some_and(|size| *size != 1));
+        let padding = node.text("padding");
+        if !matches!(padding, "SAME" | "VALID") || slides("ksize") || slides("strides") {
+            let (sizes, pads) = (node.ints("ksize"), node.ints("explicit_paddings"));
+            let text = format!("`{}` of {sizes:?} with padding `{padding}` {pads:?} is no pool of an image", node.op);
+            return self.wordless(node, text);
+        }
         let mut options = vec![("strides", one_or_two(pair(node.ints("strides"))))];
-        if node.text("padding") == "SAME" {
+        if padding == "SAME" {
             options.push(("padding", "same".to_string()));
         }
         if is_first {

@@ -10,8 +10,9 @@ impl Porting<'_, '_> {
         for (option, _) in self.initials.iter_mut().filter(|_| is_depthwise) {
             *option = "depthwise_initializer";
         }
-        let [height, width, _, filters] = dims[..] else { return self.unclaimed(node) };
+        let [height, width, depth, filters] = dims[..] else { return self.unclaimed(node) };
         let is_first = node.text("data_format").starts_with("NC");
+        let channels = self.dims.get(&x).and_then(|dims| if is_first { dims.first() } else { dims.last() }).copied();
         let spatial = if is_first { [2, 3] } else { [1, 2] };
         let pair = |values: &[i64], default: i64| spatial.map(|axis| values.get(axis).copied().unwrap_or(default));
         let mut options = Vec::new();
@@ -43,6 +44,9 @@ impl Porting<'_, '_> {
         let dilations = pair(node.ints("dilations"), 1);
         if dilations != [1, 1] {
             options.push(("dilation_rate", one_or_two(dilations)));
+        }
+        if let Some(n) = channels.filter(|n| !is_depthwise && depth > 0 && *n != depth && n % depth == 0) {
+            options.push(("groups", (n / depth).to_string()));
         }
         if is_first {
             options.push(("data_format", "channels_first".to_string()));
@@ -190,6 +194,10 @@ impl Porting<'_, '_> {
     }
 
     pub(super) fn embedding(&mut self, node: &Node, ids: String) -> Symbol {
+        let axis = if node.op == "GatherV2" { self.symbols.scalar(node, 2) } else { Some(0.0) };
+        if axis != Some(0.0) || node.int("batch_dims").unwrap_or(0) != 0 {
+            return self.unclaimed(node);
+        }
         let Some((layer, dims)) = self.claim(node, 0, "embeddings") else { return self.unclaimed(node) };
         let [input, output] = dims[..] else { return self.unclaimed(node) };
         let first = format!("{{input_dim: {input}, output_dim: {output}}}");
