@@ -513,6 +513,16 @@ fn a_formula_or_an_option_that_is_written_wrong() {
                 |                  ^
               help: a formula reads layers or inputs by their names"#]],
     );
+    for (formula, message) in [
+        ("a // 2", "`//` is not for layers"),
+        ("a + relu(3)", "`relu` reads a number, expected a layer"),
+        ("a + where(a > 0, 1, 2)", "`where` chooses between two numbers, expected at least one layer"),
+    ] {
+        let layers = format!("layers:\n  - {{dense: 4, name: a}}\n  - {{expression: '{formula}'}}\n");
+        let text = format!("kind: layers\ninputs: {{x: [4]}}\n{layers}loss: mean_squared_error\n");
+        let error = document::from_str::<Model>("model.yaml", &text).unwrap_err().to_string();
+        assert!(error.contains(message), "{formula}: {error}");
+    }
     check(
         "inputs: {images: [8, 8, 3]}\nparameters: {n: 2}\nlayers:\n  - {dense: $(2 * n}\nloss: sparse_softmax_cross_entropy\n",
         expect![[r#"

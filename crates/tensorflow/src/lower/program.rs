@@ -234,7 +234,7 @@ impl<'g> Lowering<'g> {
         id
     }
 
-    fn finish(mut self, scope: &Scope, targets: &Targets, mut roles: Roles) -> Result<Lowered, GraphError> {
+    fn finish(self, scope: &Scope, targets: &Targets, mut roles: Roles) -> Result<Lowered, GraphError> {
         let mut results = Vec::new();
         for (name, edge) in &targets.results {
             let id = match scope.values.get(edge) {

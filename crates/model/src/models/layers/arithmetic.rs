@@ -75,7 +75,7 @@ fn checked(formula: &Formula) -> Result<(), String> {
         Formula::Unary(_, x) => checked(x),
         Formula::Binary(operator, x, y) => {
             if matches!(operator, Operator::FloorDivide | Operator::Remainder) {
-                return Err(format!("`{operator}` is not for layers"));
+                return Err(not_for_layers(*operator));
             }
             checked(x).and_then(|()| checked(y))
         }
@@ -159,6 +159,10 @@ impl LayerOptions for Expression {
     }
 }
 
+fn not_for_layers(operator: Operator) -> String {
+    format!("`{operator}` is not for layers")
+}
+
 fn wrong(message: impl Into<String>) -> RuleError {
     RuleError::new("expression/formula", message)
 }
@@ -166,9 +170,11 @@ fn wrong(message: impl Into<String>) -> RuleError {
 fn evaluated<'a>(formula: &Formula, known: &dyn Fn(&str) -> Option<&'a Tensor>) -> Result<Value, RuleError> {
     Ok(match formula {
         Formula::Number(number) => Value::Number(*number),
-        Formula::Name(name) => {
-            Value::Tensor(known(name).ok_or_else(|| wrong(format!("`{name}` is not read")))?.clone())
-        }
+        Formula::Name(name) => match known(name) {
+            Some(input) => Value::Tensor(input.clone()),
+            // `wiring` has counted the inputs.
+            None => Value::Number(f64::NAN),
+        },
         Formula::Unary(operator, x) => match (operator, evaluated(x, known)?) {
             (Operator::Not, x) => binary(Operator::Equal, x, Value::Number(0.0))?,
             (_, Value::Number(number)) => Value::Number(-number),
@@ -248,7 +254,8 @@ fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, RuleError> {
                     Box::new(Formula::Number(number(&x))),
                     Box::new(Formula::Number(number(&y))),
                 );
-                Value::Number(both.number(&|name| Err(format!("`{name}` has no value"))).map_err(wrong)?)
+                // Two numbers have no names.
+                Value::Number(both.number(&|_| Ok(f64::NAN)).map_err(wrong)?)
             }
         })
     };
@@ -288,7 +295,7 @@ fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, RuleError> {
         Operator::And => arithmetic(BinaryOp::Minimum),
         Operator::Or => arithmetic(BinaryOp::Maximum),
         Operator::FloorDivide | Operator::Remainder | Operator::Negate | Operator::Not => {
-            Err(wrong(format!("`{operator}` is not for layers")))
+            Err(wrong(not_for_layers(operator)))
         }
     }
 }

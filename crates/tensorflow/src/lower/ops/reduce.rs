@@ -166,7 +166,7 @@ impl Call<'_, '_> {
     }
 
     /// Values and indices sorted along the last axis, greatest first; equal values keep their order. Floats are in their total
-    /// order, as in the bridge: a NaN is the greatest, or with a minus the least.
+    /// order, as in the bridge: a NaN is the largest, or with a minus the smallest.
     pub(super) fn sorted(&self, x: InstrId) -> (InstrId, InstrId) {
         let dims = self.dims(x);
         let axis = dims.len() as i64 - 1;
