@@ -166,3 +166,55 @@ fn an_activation_is_a_layer_and_transposing_nothing_is_told() {
     let warning = message("    - {dense: {units: 4}}\n", "tune: {transpose_input: true}\n");
     assert!(warning.contains("`transpose_input` changes nothing in layers: no feature is an image"), "{warning}");
 }
+
+#[test]
+fn an_argument_of_another_form_is_told_the_form() {
+    let folder = Folder::new();
+    for (command, flag, value, expected) in [
+        (&["audit", "e.yaml"][..], "--first-beyond", "0.5", "expected a number of 1 or more, such as 10"),
+        (
+            &["fit", "e.yaml", "--target", "tpu-v2"],
+            "--batch-dim",
+            "a:b",
+            "expected a parameter and an axis, such as 0:0 or images:0, or the name of a symbolic dimension, such as b",
+        ),
+        (
+            &["emit", "e.yaml", "--mesh", "model=2"],
+            "--split",
+            "kernel",
+            "expected the pattern of a name and an axis, such as '*/query/kernel=1'",
+        ),
+        (
+            &["emit", "m.mlir"],
+            "--dim",
+            "b",
+            "expected a name and a size, such as b=32, or a parameter and its dimension, such as 0:1=32",
+        ),
+        (
+            &["emit", "m.mlir"],
+            "--dim",
+            "b=x",
+            "`x` is no size; expected a name and a size, such as b=32, or a parameter and its dimension, such as 0:1=32",
+        ),
+        (
+            &["emit", "m.mlir"],
+            "--dim",
+            "*=3",
+            "`*` names no dimension; expected a name and a size, such as b=32, or a parameter and its dimension, such as \
+             0:1=32",
+        ),
+        (&["emit", "m.mlir"], "--dim", "b=2147483648", "the size is 2147483648, expected 0 to 2147483647"),
+        (&["lower", "m.hlo", "-o", "n.hlo"], "--dtype", "fp16", "expected bf16 or f16"),
+        (
+            &["train", "e.yaml"],
+            "--watch",
+            "0",
+            "expected a number of steps, 1 or more, such as 50; without --watch no step is looked at",
+        ),
+    ] {
+        let argument = format!("{flag}={value}");
+        let error = folder.stderr(&[command, &[argument.as_str()]].concat());
+        assert!(error.starts_with(&format!("error: invalid value '{value}' for '{flag}")), "{error}");
+        assert!(error.contains(&format!("': {expected}\n")), "{error}");
+    }
+}

@@ -51,6 +51,25 @@ fn a_file_that_is_no_library_is_named_before_the_loader_sees_it() {
         load_error("plugin.so", &[b'x'; 100]),
         format!("plugin PATH: not a usable shared library: it does not start with the ELF magic number\n{REINSTALL}")
     );
+    let folder = temp();
+    assert_eq!(
+        without_path(&load(folder.path()).unwrap_err().to_string(), folder.path()),
+        format!("plugin PATH: not a usable shared library: it is not a file\n{REINSTALL}")
+    );
+    // The first header is of 32 bits; the second is that of a library for x86-64, and no program header follows it.
+    let mut header = [0; 64];
+    header[..6].copy_from_slice(b"\x7fELF\x01\x01");
+    let narrow = header;
+    header[4] = 2;
+    header[16] = 3;
+    header[18] = 62;
+    for (header, expected) in [
+        (narrow, "it is not a 64-bit x86-64 ELF shared object"),
+        (header, "its program headers are not where a shared library has them"),
+    ] {
+        let expected = format!("plugin PATH: not a usable shared library: {expected}\n{REINSTALL}");
+        assert_eq!(load_error("plugin.so", &header), expected);
+    }
 }
 
 #[test]

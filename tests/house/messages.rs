@@ -50,6 +50,31 @@ const ERRORS: [&str; 34] = [
     "WriteError",
 ];
 
+/// Errors that become parts of those, or add a place to them.
+const INNER: [&str; 16] = [
+    "BatchDimError",
+    "BuildError",
+    "ConfigError",
+    "EmitError",
+    "HeaderError",
+    "InteropError",
+    "LengthError",
+    "MakeError",
+    "NotAlone",
+    "Problem",
+    "SettingsError",
+    "TextProblem",
+    "VerifyError",
+    "VerifyErrors",
+    "WireError",
+    "ZipError",
+];
+
+/// All of them.
+fn errors() -> impl Iterator<Item = &'static str> {
+    ERRORS.into_iter().chain(INNER)
+}
+
 /// Strings that are not messages: those of logs, and those about bugs of ours.
 const NO_MESSAGES: [&str; 10] = [
     "debug",
@@ -112,7 +137,8 @@ fn makes_an_error(tokens: TokenStream, makers: &BTreeSet<String>) -> bool {
         TokenTree::Group(group) => makes_an_error(group.stream(), makers),
         token if makers.contains(&word(token)) => matches!(tokens.get(at + 1), Some(TokenTree::Group(_))),
         token => {
-            ERRORS.contains(&word(token).as_str())
+            let name = word(token);
+            errors().any(|error| error == name)
                 && (text(at + 1), text(at + 2)) == (":".to_string(), ":".to_string())
                 && !["from", "cause", "to_string"].contains(&text(at + 3).as_str())
         }
@@ -170,7 +196,7 @@ pub fn sentences(file: &syn::File) -> Vec<String> {
     let functions = functions(file);
     let is_maker = |signature: &syn::Signature| {
         let output = signature.output.to_token_stream().to_string();
-        ERRORS.iter().any(|error| output == format!("-> {error}"))
+        errors().any(|error| output == format!("-> {error}"))
     };
     let makers = functions.iter().filter(|(signature, _)| is_maker(signature));
     let makers: BTreeSet<String> = makers.map(|(signature, _)| signature.ident.to_string()).collect();

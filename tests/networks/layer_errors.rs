@@ -513,16 +513,35 @@ fn a_formula_or_an_option_that_is_written_wrong() {
                 |                  ^
               help: a formula reads layers or inputs by their names"#]],
     );
-    for (formula, message) in [
-        ("a // 2", "`//` is not for layers"),
-        ("a + relu(3)", "`relu` reads a number, expected a layer"),
-        ("a + where(a > 0, 1, 2)", "`where` chooses between two numbers, expected at least one layer"),
-    ] {
-        let layers = format!("layers:\n  - {{dense: 4, name: a}}\n  - {{expression: '{formula}'}}\n");
-        let text = format!("kind: layers\ninputs: {{x: [4]}}\n{layers}loss: mean_squared_error\n");
-        let error = document::from_str::<Model>("model.yaml", &text).unwrap_err().to_string();
-        assert!(error.contains(message), "{formula}: {error}");
-    }
+    check_layers(
+        "  - {expression: images // 2}\n",
+        expect![[r#"
+            model.yaml:4:18: `//` is not for layers
+              4 |   - {expression: images // 2}
+                |                  ^^^^^^"#]],
+    );
+    check_layers(
+        "  - {expression: 'where(images > 0, 1, 2)'}\n",
+        expect![[r#"
+            model.yaml:4:5: layer `expression` (expression) reads `images` f32[batch, 8, 8, 3]: `where` chooses between two numbers, expected at least one layer
+              4 |   - {expression: 'where(images > 0, 1, 2)'}
+                |     ^^^^^^^^^^^"#]],
+    );
+    check_layers(
+        "  - {expression: images * sigmoid(2)}\n",
+        expect![[r#"
+            model.yaml:4:5: layer `expression` (expression) reads `images` f32[batch, 8, 8, 3]: `sigmoid` reads a number, expected a layer
+              4 |   - {expression: images * sigmoid(2)}
+                |     ^^^^^^^^^^^"#]],
+    );
+    check(
+        "inputs: {images: [8, 8, 3]}\nparameters: {}\nlayers:\n  - {dense: $n}\nloss: sparse_softmax_cross_entropy\n",
+        expect![[r#"
+            model.yaml:5:13: there is no parameter `$n`, as `parameters` names none
+              5 |   - {dense: $n}
+                |             ^^
+              help: a block's layers have its parameters as `$name` or `$(2 * name)`; `$$` is a dollar sign"#]],
+    );
     check(
         "inputs: {images: [8, 8, 3]}\nparameters: {n: 2}\nlayers:\n  - {dense: $(2 * n}\nloss: sparse_softmax_cross_entropy\n",
         expect![[r#"
@@ -574,6 +593,25 @@ fn a_formula_or_an_option_that_is_written_wrong() {
             model.yaml:5:47: found keys and values, expected a number, such as `{constant: -2}`
               5 |   - {dense: 3, kernel_initializer: {constant: {}}}
                 |                                               ^"#]],
+    );
+}
+
+#[test]
+fn a_constant_label_that_no_such_label_can_be() {
+    let model = |loss: &str| format!("inputs: {{images: [8, 8, 3]}}\nlayers: [flatten, {{dense: 3}}]\nloss: {loss}\n");
+    check(
+        &model("{sparse_softmax_cross_entropy: , labels: 7}"),
+        expect![[r#"
+            model.yaml:4:48: the label of every example is 7, expected a class, a whole number below 3
+              4 | loss: {sparse_softmax_cross_entropy: , labels: 7}
+                |                                                ^"#]],
+    );
+    check(
+        &model("{triplet: , labels: 7}"),
+        expect![[r#"
+            model.yaml:4:27: the label of every example is 7, expected a label: it says which examples belong together
+              4 | loss: {triplet: , labels: 7}
+                |                           ^"#]],
     );
 }
 

@@ -305,6 +305,31 @@ mod tests {
     }
 
     #[test]
+    fn each_refusal_says_what_to_do() {
+        let errors = [
+            (
+                NotAlone::Devices { wants: 4, by: "m has replica_count=4".into() },
+                "m has replica_count=4 for 4 devices, and this is one: it would give numbers of another program\nhelp: \
+                 `run` and `audit` take `--device cpu:4`; a module for one device has no collectives over several, and \
+                 no shardings",
+            ),
+            (
+                NotAlone::Varies { shape: Box::new(Shape::array(crate::DType::S32, [3])) },
+                "its result is s32[3]: a size that varies cannot be read here\nhelp: make it the size's bound, with \
+                 `pad-to-static` or by leaving `set-dimension-size` out, and give the size as a result of its own",
+            ),
+            (
+                NotAlone::Peer { instruction: "main/%i".into(), opcode: "recv".into(), waits_for: "a sender" },
+                "main/%i is `recv`, which waits for a sender, and there is none: it would never return\nhelp: make what \
+                 comes in a parameter, and what goes out a result",
+            ),
+        ];
+        for (error, expected) in errors {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
     fn what_waits_is_named_with_what_it_waits_for() {
         check(
             "",

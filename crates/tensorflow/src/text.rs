@@ -44,12 +44,12 @@ struct Reader<'t> {
 }
 
 impl<'t> Reader<'t> {
-    fn problem<T>(&self, expected: &str) -> Result<T, TextProblem> {
+    fn problem(&self, expected: &str) -> TextProblem {
         let at = self.text.len() - self.rest.len();
         let line = 1 + self.text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() as u32;
         let seen: String = self.rest.chars().take(12).take_while(|c| *c != '\n').collect();
         let seen = if seen.is_empty() { "the end".to_string() } else { format!("`{}`", seen.escape_debug()) };
-        Err(TextProblem { line, message: format!("{seen}, expected {expected}") })
+        TextProblem { line, message: format!("{seen}, expected {expected}") }
     }
 
     /// Skips whitespace and comments.
@@ -90,7 +90,7 @@ impl<'t> Reader<'t> {
         out: &mut Vec<u8>,
     ) -> Result<(), TextProblem> {
         if depth > MAX_DEPTH {
-            return self.problem(&format!("at most {MAX_DEPTH} messages in each other"));
+            return Err(self.problem(&format!("at most {MAX_DEPTH} messages in each other")));
         }
         loop {
             match end {
@@ -102,14 +102,14 @@ impl<'t> Reader<'t> {
             let name = if self.take('[') {
                 let name = self.word();
                 if !self.take(']') {
-                    return self.problem("`]`");
+                    return Err(self.problem("`]`"));
                 }
                 name
             } else {
                 self.word()
             };
             if name.is_empty() {
-                return self.problem("the name of a field");
+                return Err(self.problem("the name of a field"));
             }
             let field = schema.and_then(|schema| schema.fields.iter().find(|field| field.name == name));
             let has_colon = self.take(':');
@@ -121,7 +121,7 @@ impl<'t> Reader<'t> {
             } else if has_colon || self.rest.starts_with(['{', '<']) {
                 self.value(field, depth, out)?;
             } else {
-                return self.problem("`:` or `{`");
+                return Err(self.problem("`:` or `{`"));
             }
             if !self.take(',') {
                 self.take(';');
@@ -139,7 +139,7 @@ impl<'t> Reader<'t> {
             let inner = match field.map(|field| field.ty) {
                 Some(FieldType::Message(inner)) => Some(inner),
                 None => None,
-                Some(_) => return self.problem("a value, not a message"),
+                Some(_) => return Err(self.problem("a value, not a message")),
             };
             self.rest = &self.rest[1..];
             self.skip();
@@ -159,7 +159,7 @@ impl<'t> Reader<'t> {
                     Ok(())
                 }
                 None => Ok(()),
-                Some(_) => self.problem("another kind of value than text before it"),
+                Some(_) => Err(self.problem("another kind of value than text before it")),
             };
         }
         let before = self.rest;
@@ -167,7 +167,7 @@ impl<'t> Reader<'t> {
         let is_put = !word.is_empty() && field.is_none_or(|field| put_word(field, word, out));
         if !is_put {
             self.rest = before;
-            return self.problem(field.map_or("a value", |field| expected(field.ty)));
+            return Err(self.problem(field.map_or("a value", |field| expected(field.ty))));
         }
         Ok(())
     }
@@ -178,12 +178,12 @@ impl<'t> Reader<'t> {
         let mut at = 1;
         loop {
             match all.get(at) {
-                None | Some(b'\n') => return self.problem("text with a quote at its end"),
+                None | Some(b'\n') => return Err(self.problem("text with a quote at its end")),
                 Some(byte) if *byte == quote => break,
                 Some(b'\\') => {
                     let (byte, n) = match escape(&all[at + 1..]) {
                         Some(escaped) => escaped,
-                        None => return self.problem("text with escapes of C"),
+                        None => return Err(self.problem("text with escapes of C")),
                     };
                     bytes.push(byte);
                     at += 1 + n;

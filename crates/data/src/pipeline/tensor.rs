@@ -176,6 +176,9 @@ pub(crate) mod tests {
         assert_eq!(refused(&serialized(1, &[-1], b"")), "a tensor whose dims are not known; expected whole ones");
         let large = serialized(1, &[i64::MAX, 2], b"x");
         assert_eq!(refused(&large), "a tensor whose dims are not known; expected whole ones");
+        let one_by_one = TensorProto { dtype: 14, int_val: vec![7], ..TensorProto::default() }.encode_to_vec();
+        let expected = "a tensor whose elements stand one by one in bf16; expected them as bytes";
+        assert_eq!(refused(&one_by_one), expected);
         for bytes in [&b"\xff\xd8\xff\xe0"[..], b"\x89PNG\r\n\x1a\n", b"text", b"cat", b""] {
             assert!(Tensor::read(bytes).is_err() && Tensor::dtype_of(bytes).is_none(), "{bytes:?}");
         }

@@ -242,6 +242,17 @@ mod tests {
             refused(&[("f", vec![Value::Ints(vec![1]), Value::Floats(vec![2.0])])]),
             "feature list `f` has values of two kinds, the second in step 1; expected one"
         );
+        let two = Feature {
+            bytes_list: Some(BytesList::default()),
+            float_list: Some(FloatList::default()),
+            ..Feature::default()
+        };
+        let error = value_of("f", two.encode_to_vec().into()).unwrap_err();
+        assert_eq!(error, "feature `f` has values of two kinds; expected one");
+        // Each takes two bytes, as below.
+        let steps = [0x0a, 0].repeat(MAX_STEPS + 1);
+        let error = joined("f", steps.into()).unwrap_err();
+        assert_eq!(error, "feature list `f` has 4194305 steps; expected at most 4194304");
         assert_eq!(
             refused(&[("label", vec![Value::Ints(vec![1])])]),
             "feature `label` stands in the context and in the feature lists; expected it in one"

@@ -177,7 +177,7 @@ fn a_cell_that_is_wrong_is_named_with_its_line_and_column() {
         (
             column("name", ColumnKind::Words { max_tokens: 9 }, Missing::Error),
             3,
-            "`x` is no whole numbers, and column `name` is words",
+            "`x` is no whole numbers, and column `name` is words; expected `dtype: int32`",
         ),
     ] {
         let error = error_for(column, dims);
@@ -215,6 +215,12 @@ fn what_cannot_be_learnt_is_told() {
             column("a", categories(&[], false), Missing::Error),
             Feature::compute("x", [1]),
             "t.csv:100002: column `a` is `100000`; expected at most 100000 categories in a column",
+        ),
+        (
+            "a,b\n1,1\n2,2\n",
+            column("a", ColumnKind::Normalized, Missing::Error),
+            Feature::exact("x", DType::S32, [1]),
+            "`x` is whole numbers, and column `a` is normalized; expected `dtype: compute`",
         ),
         (
             "a,b\none two,1\n",

@@ -475,6 +475,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_label_of_another_form_is_told_the_form() {
+        let classes = ["no".to_string(), "yes".to_string()];
+        assert_eq!(label_bits(&Json::from("yes"), true, &classes), Ok(1));
+        for (label, is_whole, classes, expected) in [
+            (Json::from("yes"), true, &[][..], "a number, or names of `classes` under `tokens`: `classes: [no, yes]`"),
+            (Json::from("maybe"), true, &classes, "one of no, yes"),
+            (Json::from(0.5), true, &[], "a whole number"),
+            (Json::Null, false, &[], "a number"),
+        ] {
+            assert_eq!(label_bits(&label, is_whole, classes), Err(expected.to_string()));
+        }
+    }
+
+    #[test]
     fn texts_that_are_too_long_are_told_what_else_to_do() {
         let texts = Texts {
             files: vec![PathBuf::from("a.txt")],

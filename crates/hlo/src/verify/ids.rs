@@ -10,30 +10,31 @@ pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
     let n_computations = module.computations.len();
     if module.entry.idx() >= n_computations {
         let message = format!("entry is computation {}, expected one of {n_computations} computations", module.entry.0);
-        errors.module("ids/entry", message);
+        errors.module(RuleError::new("ids/entry", message));
     }
     for (comp, computation) in comps(module) {
         let n_instructions = computation.instructions.len();
         if n_instructions == 0 {
-            errors.computation(comp, "ids/empty", "the computation has 0 instructions, expected 1 or more".into());
+            let message = "the computation has 0 instructions, expected 1 or more";
+            errors.computation(comp, RuleError::new("ids/empty", message));
         } else if computation.root.idx() >= n_instructions {
             let message = format!("root is instruction {}, expected one of {n_instructions}", computation.root.0);
-            errors.computation(comp, "ids/root", message);
+            errors.computation(comp, RuleError::new("ids/root", message));
         }
         for id in computation.ids() {
             if errors.is_full() {
                 return;
             }
             let instruction = computation.instr(id);
-            for (rule, message) in broken_ids(module, instruction, id.0) {
-                errors.instruction(comp, id, RuleError::new(rule, message));
+            for error in broken_ids(module, instruction, id.0) {
+                errors.instruction(comp, id, error);
             }
         }
     }
     if let Some(layout) = &module.entry_layout
         && layout.parameters.iter().chain([&layout.result]).any(nests_too_deep)
     {
-        errors.module("ids/tuple-depth", too_deep("entry_computation_layout"));
+        errors.module(too_deep("entry_computation_layout"));
     }
     if errors.list.is_empty() {
         check_calls(module, errors);
@@ -72,35 +73,36 @@ fn literal_nests_too_deep(literal: &Literal) -> bool {
     false
 }
 
-fn too_deep(role: &str) -> String {
-    format!("{role} nests tuples deeper than {MAX_TUPLE_DEPTH}, expected at most {MAX_TUPLE_DEPTH}")
+fn too_deep(role: &str) -> RuleError {
+    let message = format!("{role} nests tuples deeper than {MAX_TUPLE_DEPTH}, expected at most {MAX_TUPLE_DEPTH}");
+    RuleError::new("ids/tuple-depth", message)
 }
 
-fn broken_ids(module: &Module, instruction: &Instruction, id: u32) -> Vec<(&'static str, String)> {
+fn broken_ids(module: &Module, instruction: &Instruction, id: u32) -> Vec<RuleError> {
     let mut broken = Vec::new();
     for (i, operand) in instruction.operands.iter().enumerate().filter(|(_, operand)| operand.0 >= id) {
         let message = format!("operand {i} is instruction {}, expected one before this, which is {id}", operand.0);
-        broken.push(("ids/operand", message));
+        broken.push(RuleError::new("ids/operand", message));
     }
     for predecessor in instruction.control_predecessors.iter().filter(|predecessor| predecessor.0 >= id) {
         let message =
             format!("control predecessor is instruction {}, expected one before this, which is {id}", predecessor.0);
-        broken.push(("ids/control-predecessor", message));
+        broken.push(RuleError::new("ids/control-predecessor", message));
     }
     let n_computations = module.computations.len();
     for called in instruction.op.called().into_iter().filter(|called| called.idx() >= n_computations) {
         let message = format!("calls computation {}, expected one of {n_computations} computations", called.0);
-        broken.push(("ids/called", message));
+        broken.push(RuleError::new("ids/called", message));
     }
     if nests_too_deep(&instruction.shape) {
-        broken.push(("ids/tuple-depth", too_deep("shape")));
+        broken.push(too_deep("shape"));
     }
     match &instruction.op {
         Op::Constant(literal) if literal_nests_too_deep(literal) => {
-            broken.push(("ids/tuple-depth", too_deep("literal")));
+            broken.push(too_deep("literal"));
         }
         Op::CustomCall(call) if call.operand_layouts.iter().any(nests_too_deep) => {
-            broken.push(("ids/tuple-depth", too_deep("operand_layout_constraints")));
+            broken.push(too_deep("operand_layout_constraints"));
         }
         _ => {}
     }
@@ -125,7 +127,7 @@ fn check_calls(module: &Module, errors: &mut Errors<'_>) {
     for (comp, callees) in (0u32..).map(CompId).zip(&graph) {
         if callees.contains(&module.entry.idx()) {
             let message = format!("calls the entry computation {}, expected any other", module.entry().name);
-            errors.computation(comp, "ids/entry-called", message);
+            errors.computation(comp, RuleError::new("ids/entry-called", message));
         }
     }
     /// The state of a computation in the depth-first walk.
@@ -166,7 +168,7 @@ fn check_calls(module: &Module, errors: &mut Errors<'_>) {
                     let cycle = path[from..].iter().map(|&(comp, _)| comp).chain([callee]);
                     let names: Vec<&str> = cycle.map(|comp| module.computations[comp].name.as_str()).collect();
                     let message = format!("calls cycle: {}", names.join(" -> "));
-                    errors.computation(CompId(callee as u32), "ids/call-cycle", message);
+                    errors.computation(CompId(callee as u32), RuleError::new("ids/call-cycle", message));
                 }
             }
         }
@@ -177,6 +179,6 @@ fn check_calls(module: &Module, errors: &mut Errors<'_>) {
     let (depth, start) = deepest;
     if depth > MAX_CALL_DEPTH {
         let message = format!("calls nest {depth} deep, expected at most {MAX_CALL_DEPTH}");
-        errors.computation(CompId(start as u32), "ids/call-depth", message);
+        errors.computation(CompId(start as u32), RuleError::new("ids/call-depth", message));
     }
 }

@@ -123,15 +123,13 @@ impl<'m> Errors<'m> {
     }
 
     /// Adds an error of the module.
-    fn module(&mut self, rule: &'static str, message: String) {
-        let error = RuleError::new(rule, message);
+    fn module(&mut self, error: RuleError) {
         self.push(VerifyError { computation: None, instruction: None, printed: None, error });
     }
 
     /// Adds an error of a computation.
-    fn computation(&mut self, comp: CompId, rule: &'static str, message: String) {
+    fn computation(&mut self, comp: CompId, error: RuleError) {
         let computation = Some(self.name(comp));
-        let error = RuleError::new(rule, message);
         self.push(VerifyError { computation, instruction: None, printed: None, error });
     }
 

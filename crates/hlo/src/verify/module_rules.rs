@@ -31,18 +31,18 @@ fn check_names(module: &Module, errors: &mut Errors<'_>) {
     let mut instructions: HashSet<&str, foldhash::fast::RandomState> = HashSet::default();
     for (comp, computation) in comps(module) {
         if let Some(error) = name_error(&computation.name) {
-            errors.computation(comp, "names/spelling", error);
+            errors.computation(comp, error);
         }
         if !computations.insert(&computation.name) {
             let message = format!("two computations are named `{}`, expected different names", computation.name);
-            errors.computation(comp, "names/computation-twice", message);
+            errors.computation(comp, RuleError::new("names/computation-twice", message));
         }
         instructions.clear();
         instructions.reserve(computation.instructions.len());
         for id in computation.ids() {
             let name = &computation.instr(id).name;
             if let Some(error) = name_error(name) {
-                errors.instruction(comp, id, RuleError::new("names/spelling", error));
+                errors.instruction(comp, id, error);
             }
             if !instructions.insert(name) {
                 let message =
@@ -53,8 +53,9 @@ fn check_names(module: &Module, errors: &mut Errors<'_>) {
     }
 }
 
-fn name_error(name: &str) -> Option<String> {
-    (!is_printable(name)).then(|| format!("name is {name:?}, expected letters, digits, `_`, `.` and `-`, at least one"))
+fn name_error(name: &str) -> Option<RuleError> {
+    let message = || format!("name is {name:?}, expected letters, digits, `_`, `.` and `-`, at least one");
+    (!is_printable(name)).then(|| RuleError::new("names/spelling", message()))
 }
 
 /// Whether parameters are numbered 0, 1, …, n-1, each once.
@@ -126,11 +127,12 @@ fn check_aliases(module: &Module, errors: &mut Errors<'_>) {
         match (output_shape, parameter_shape) {
             (None, _) => {
                 let result = entry.result_shape().without_layout();
-                errors
-                    .module("alias/output", format!("{place}: the result is {result}, expected one with that output"));
+                let message = format!("{place}: the result is {result}, expected one with that output");
+                errors.module(RuleError::new("alias/output", message));
             }
             (_, None) => {
-                errors.module("alias/parameter", format!("{place}: the entry has no such parameter, expected one"));
+                let message = format!("{place}: the entry has no such parameter, expected one");
+                errors.module(RuleError::new("alias/parameter", message));
             }
             (Some(output_shape), Some(parameter_shape)) => {
                 if !matches!(output_shape, Shape::Array(_)) || !output_shape.is_compatible(parameter_shape) {
@@ -139,24 +141,28 @@ fn check_aliases(module: &Module, errors: &mut Errors<'_>) {
                         output_shape.without_layout(),
                         parameter_shape.without_layout()
                     );
-                    errors.module("alias/shapes", message);
+                    errors.module(RuleError::new("alias/shapes", message));
                 }
             }
         }
         if !outputs.insert(output) {
-            errors.module("alias/output-twice", format!("{place}: the output is aliased twice, expected once"));
+            let message = format!("{place}: the output is aliased twice, expected once");
+            errors.module(RuleError::new("alias/output-twice", message));
         }
         if !inputs.insert((number, index)) {
-            errors.module("alias/parameter-twice", format!("{place}: the parameter is aliased twice, expected once"));
+            let message = format!("{place}: the parameter is aliased twice, expected once");
+            errors.module(RuleError::new("alias/parameter-twice", message));
         }
     }
     for (number, index) in &module.buffer_donors {
         let place = format!("buffer_donor parameter {number} {index:?}");
         if !matches!(buffer(*number, index), Some(Shape::Array(_))) {
-            errors.module("donor/parameter", format!("{place}: the entry has no such array, expected one"));
+            let message = format!("{place}: the entry has no such array, expected one");
+            errors.module(RuleError::new("donor/parameter", message));
         }
         if inputs.contains(&(*number, index)) {
-            errors.module("donor/aliased", format!("{place}: input_output_alias has it too, expected one of the two"));
+            let message = format!("{place}: input_output_alias has it too, expected one of the two");
+            errors.module(RuleError::new("donor/aliased", message));
         }
     }
 }
@@ -173,7 +179,7 @@ fn check_entry_layout(module: &Module, errors: &mut Errors<'_>) {
             layout.parameters.len(),
             parameters.len()
         );
-        errors.module("entry-layout/parameters", message);
+        errors.module(RuleError::new("entry-layout/parameters", message));
         return;
     }
     let expected = parameters.iter().map(|&id| &entry.instr(id).shape).chain([entry.result_shape()]);
@@ -186,9 +192,10 @@ fn check_entry_layout(module: &Module, errors: &mut Errors<'_>) {
                 measured.without_layout(),
                 expected.without_layout()
             );
-            errors.module("entry-layout/shapes", message);
+            errors.module(RuleError::new("entry-layout/shapes", message));
         } else if let Err(error) = check_shape("entry_computation_layout", measured) {
-            errors.module(error.rule, format!("entry_computation_layout {role}: {}", error.message));
+            let message = format!("entry_computation_layout {role}: {}", error.message);
+            errors.module(RuleError::new(error.rule, message));
         }
     }
 }

@@ -244,6 +244,7 @@ fn adafactor(setting: &mut Setting<'_>) -> Result<(), String> {
 mod tests {
     use super::*;
     use bf16scope_model::models::{Model, mlp};
+    use bf16scope_model::optim::Lars;
 
     fn setting(optimizer: Optimizer, precision: Precision) -> Setting<'static> {
         of_model(&Model::Mlp(mlp::Config::new([4], 2)), optimizer, precision)
@@ -300,6 +301,29 @@ mod tests {
         assert_eq!(remat_blocks(sgd), Err("the model has no numbered blocks, such as block1 and block2".to_string()));
         sgd.subject.batch = 10;
         assert_eq!(accumulate(sgd), Err("batch 10 is not a multiple of 4".to_string()));
+    }
+
+    #[test]
+    fn a_lever_that_was_pulled_says_so() {
+        let because = |text: &str| Err(text.to_string());
+        let adam = &mut setting(Optimizer::ADAM, Precision::F32);
+        assert_eq!((auto(adam), auto(adam)), (Ok(()), because("it is tuned for the target already")));
+        assert_eq!(remat_elementwise(adam), because("the model rematerialises already"));
+        assert_eq!(space_to_depth(adam), because("the stem pools first"));
+        let stored = because("variables are stored as bf16_stochastic already");
+        assert_eq!((bf16_weights(adam), bf16_weights(adam)), (Ok(()), stored));
+        let stored = because("slots are stored as bf16_stochastic already");
+        assert_eq!((bf16_slots(adam), bf16_slots(adam)), (Ok(()), stored));
+        let lars = &mut setting(Optimizer::Lars(Lars::default()), Precision::F32);
+        assert_eq!(bf16_moments(lars), because("the optimizer keeps its moments in f32"));
+        let sgd = &mut setting(Optimizer::SGD, Precision::F32);
+        assert_eq!(bf16_slots(sgd), because("sgd keeps no slots"));
+        assert_eq!(space_to_depth(sgd), because("the model has no stem that this changes"));
+        let mut keys = sgd.subject.tune.keys();
+        keys.stem = Some(Stem::SpaceToDepth);
+        sgd.subject.tune = keys.into();
+        assert_eq!(space_to_depth(sgd), because("the stem is space-to-depth already"));
+        assert_eq!(auto(sgd), because("the file says what is tuned"));
     }
 
     #[test]

@@ -371,7 +371,7 @@ impl<'g> Call<'_, 'g> {
             this.go_back(mark);
             forms = Some(common);
         }
-        Err(Problem::new("its branches give lists of forms that no list holds"))
+        Err(Problem::new("one of its branches gives a list where another gives a handle, expected lists or handles"))
     }
 }
 

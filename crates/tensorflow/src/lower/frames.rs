@@ -128,6 +128,13 @@ impl Frames {
         self.switches.contains(&node)
     }
 
+    /// The nodes of each frame, without those of frames inside of it.
+    pub(super) fn inside(&self) -> Vec<Vec<usize>> {
+        let mut inside = vec![Vec::new(); self.frames.len()];
+        self.of_node.iter().for_each(|(node, frame)| inside[*frame].push(*node));
+        inside
+    }
+
     /// Whether a node is in a loop that is lowered as a step.
     pub(super) fn is_opened(&self, node: usize) -> bool {
         self.of_node.get(&node).is_some_and(|frame| self.opened.contains(frame))

@@ -72,21 +72,28 @@ pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> 
     let nodes: Vec<usize> =
         targets.results.iter().map(|(_, edge)| edge.node).chain(targets.effects.iter().copied()).collect();
     nodes.iter().for_each(|node| frames.open(*node));
-    let needed = needed(graph, &frames, &nodes);
+    let outside = needed(graph, &frames, &nodes, &mut []);
+    let all = needed(graph, &frames, &nodes, &mut frames.inside());
+    let bodies = graph.functions.values().flat_map(|function| &function.body.nodes);
+    let draws = all.iter().map(|idx| &graph.body.nodes[*idx]).chain(bodies).any(|node| ops::is_random(&node.op));
     let mut lowering = Lowering::new(graph);
-    let roles = lowering.parameters(&needed, &targets, choice)?;
+    let roles = lowering.parameters(&outside, draws, &targets, choice)?;
     let mut scope = Scope::default();
     lowering.run(&graph.body, &frames, &mut scope, &nodes)?;
     lowering.finish(&scope, &targets, roles)
 }
 
-/// All nodes that targets need, in the graph's order.
-fn needed(graph: &Graph, frames: &Frames, targets: &[usize]) -> Vec<usize> {
+/// All nodes that targets need, in the graph's order. A loop's exit needs what enters the loop, and what `inside` lists for the
+/// loop.
+fn needed(graph: &Graph, frames: &Frames, targets: &[usize], inside: &mut [Vec<usize>]) -> Vec<usize> {
     let mut is_needed = vec![false; graph.body.nodes.len()];
     let mut pending = targets.to_vec();
     while let Some(node) = pending.pop() {
         if !std::mem::replace(&mut is_needed[node], true) {
             frames.before(&graph.body, node, &mut pending);
+            if let Some(inside) = frames.of_node.get(&node).and_then(|frame| inside.get_mut(*frame)) {
+                pending.append(inside);
+            }
         }
     }
     (0..is_needed.len()).filter(|node| is_needed[*node]).collect()
@@ -136,8 +143,14 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Makes the parameters: variables, inputs, and the state of the random number generator.
-    fn parameters(&mut self, needed: &[usize], targets: &Targets, choice: &Choice<'_>) -> Result<Roles, GraphError> {
+    /// Makes the parameters: variables, inputs, and, if the program draws random numbers, their state.
+    fn parameters(
+        &mut self,
+        needed: &[usize],
+        draws: bool,
+        targets: &Targets,
+        choice: &Choice<'_>,
+    ) -> Result<Roles, GraphError> {
         let mut roles = Roles::default();
         let mut taken = BTreeSet::new();
         let nodes = &self.graph.body.nodes;
@@ -190,8 +203,7 @@ impl<'g> Lowering<'g> {
                 self.inputs.insert(std::ptr::from_ref(node), parameters);
             }
         }
-        let bodies = self.graph.functions.values().flat_map(|function| &function.body.nodes);
-        if needed.iter().map(|idx| &nodes[*idx]).chain(bodies).any(|node| ops::is_random(&node.op)) {
+        if draws {
             let shape = ArrayShape::new(DType::U64, [2]);
             let number = roles.variables.len() + roles.inputs.len();
             let node = &nodes[*needed.first().unwrap_or(&0)];

@@ -32,6 +32,20 @@ fn a_syntax_error_names_its_line() {
     assert_eq!(error("node {\n name: a }"), (2, "`a }`, expected text in quotes".to_string()));
     assert_eq!(error("node {\n name: \"a\n }"), (2, r#"`\"a`, expected text with a quote at its end"#.to_string()));
     assert_eq!(error("node {"), (1, "the end, expected the name of a field".to_string()));
+    for (text, expected) in [
+        ("node [", "`[`, expected `:` or `{`"),
+        ("[type { }", "`{ }`, expected `]`"),
+        ("node { name { } }", "`{ } }`, expected a value, not a message"),
+        ("node: \"a\"", "the end, expected another kind of value than text before it"),
+        ("node { name: \"\\q\" }", r#"`\"\\q\" }`, expected text with escapes of C"#),
+        ("node { attr { value { i: ? } } }", "`? } } }`, expected a whole number, or true or false"),
+        ("node { attr { value { type: ? } } }", "`? } } }`, expected a dtype such as DT_FLOAT"),
+        ("node { attr { value { f: ? } } }", "`? } } }`, expected a number"),
+        ("node: 1", "`1`, expected `{`"),
+        ("other: ?", "`?`, expected a value"),
+    ] {
+        assert_eq!(error(text), (1, expected.to_string()), "{text}");
+    }
     let deep = "x {".repeat(100);
     assert!(error(&deep).1.ends_with("expected at most 64 messages in each other"));
 }

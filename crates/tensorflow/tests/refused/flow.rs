@@ -258,6 +258,14 @@ pub const FLOW: &[Refused] = &[
         "write elements of one shape to a TensorArray",
     ),
     (
+        "fn g x:FLOAT -> o:VARIANT=l:handle:0; g/s = INT32[] -1; g/m = INT32[] 4; g/l EmptyTensorList s:output:0 \
+         m:output:0 element_dtype=type:FLOAT; fn h x:FLOAT -> o:RESOURCE=s:handle:0; h/m = INT32[] 4; h/s StackV2 \
+         m:output:0 elem_type=type:FLOAT; p: BOOL[]; x: FLOAT[3]; i If p x then_branch=func:g else_branch=func:h; y \
+         TensorListLength i",
+        "one of its branches gives a list where another gives a handle, expected lists or handles",
+        "",
+    ),
+    (
         "fn g x:FLOAT -> o:RESOURCE=s:handle:0; g/m = INT32[] 4; g/s StackV2 m:output:0 elem_type=type:FLOAT; p: \
          BOOL[]; x: FLOAT[3]; i If p x then_branch=func:g else_branch=func:g; y StackPushV2 i x; z Identity y",
         "its stack is used in a loop or branch that it is not handed to",

@@ -127,3 +127,22 @@ fn what_a_node_cannot_take_is_refused_in_a_whole_message() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// A `while_loop` of version 1 with dropout was refused, as its nodes are not among those that its exit reads.
+#[test]
+fn a_loop_that_draws_numbers_carries_their_state() {
+    let graph = graph(
+        "x: FLOAT[2]; z = INT32[] 0; ten = INT32[] 10; one = INT32[] 1; d = INT32[1] 2; e Enter x frame_name=text:f; i \
+         Enter z frame_name=text:f T=type:INT32; k Enter ten frame_name=text:f is_constant=bool:true T=type:INT32; o \
+         Enter one frame_name=text:f is_constant=bool:true T=type:INT32; q Enter d frame_name=text:f \
+         is_constant=bool:true T=type:INT32; m Merge e n N=int:2; j Merge i w N=int:2 T=type:INT32; l Less j k \
+         T=type:INT32; c LoopCond l; s Switch m c; t Switch j c T=type:INT32; r RandomUniform q dtype=type:FLOAT \
+         T=type:INT32; a Add s:1 r; n NextIteration a; u Identity t:1 T=type:INT32; v Add u o T=type:INT32; w \
+         NextIteration v T=type:INT32; y Exit s",
+    );
+    let read = Graph::read(graph.as_bytes(), "g").unwrap();
+    let lowered = lower(&read, &Choice { name: Some("y".to_string()), size_of: &|_, _| None }).unwrap();
+    bf16scope_hlo::verify(&lowered.module).unwrap();
+    assert!(lowered.roles.has_random_state);
+    assert_eq!(lowered.roles.results.len(), 2);
+}

@@ -52,6 +52,11 @@ pub const OPS: &[Refused] = &[
         "",
     ),
     (
+        "x: FLOAT[3]; b = INT32[2] 0 0; e = INT32[2] 1 1; s = INT32[2] 1 1; y StridedSlice x b e s ellipsis_mask=int:3",
+        "it has 2 ellipses, expected at most 1",
+        "",
+    ),
+    (
         "x: FLOAT[3]; b = INT32[1] 0; e = INT32[1] 1; s = INT32[1] 0; y StridedSlice x b e s",
         "one of its strides is 0",
         "",
@@ -170,6 +175,12 @@ pub const OPS: &[Refused] = &[
         "x: FLOAT[1,4,4,2]; k: FLOAT[2,2,2,3]; y Conv2D x k strides=ints:1,1,1,1 padding=text:SAME \
          data_format=text:HWCN",
         "its data_format is HWCN, expected channels last (NHWC) or first (NCHW)",
+        "",
+    ),
+    (
+        "s = INT32[4] 1 4 4 2; k: FLOAT[2,2,2,3]; d: FLOAT[4,4,3]; y Conv2DBackpropInput s k d strides=ints:1,1,1,1 \
+         padding=text:SAME",
+        "its cotangent has dims [4, 4, 3], expected as many as [1, 4, 4, 2]",
         "",
     ),
     (

@@ -108,7 +108,12 @@ fn inks_sampled_as_the_decoder_does_not_take_them_are_refused() {
             changed[sof + 11 + 3 * number] = factor;
         }
         let error = decode(&changed, 3, DCT).unwrap_err().to_string();
-        assert!(error.contains("its four components have the sampling factors "), "{error}");
+        let factors = factors.map(|factor| format!("{}×{}", factor >> 4, factor & 15)).join(", ");
+        let expected = format!(
+            "its four components have the sampling factors {factors}; expected the first and the last alike, and the two \
+             between alike and dividing them"
+        );
+        assert!(error.contains(&expected), "{error}");
     }
 }
 

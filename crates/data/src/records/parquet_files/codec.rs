@@ -89,6 +89,8 @@ mod tests {
             }
             assert!(unpack(codec, &packed[..packed.len() / 2], 100_000).is_err(), "{codec:?}");
         }
+        let error = unpack(Codec::GZIP, &gzip, 100_001).unwrap_err();
+        assert_eq!(error, "the gzip bytes of a page are damaged: 100000 bytes or more; expected 100001");
         let error = unpack(Codec::LZO, &[], 0).unwrap_err();
         assert_eq!(
             error,

@@ -104,7 +104,7 @@ impl Call<'_, '_> {
     /// Bits from the generator, whose state advances.
     pub(super) fn next_bits(&mut self, dims: &[i64]) -> Result<InstrId, Problem> {
         self.check_dims(dims)?;
-        let random = self.lowering.random.ok_or_else(|| Problem::new("the graph has no state of random numbers"))?;
+        let random = self.lowering.random.expect("a graph that lowers one of the `STATEFUL` ops has a state");
         let state = self.lowering.read(random)?;
         let (next, bits) = self.bits(state, dims);
         // The state advances in a branch that is not taken too, which only changes later numbers.

@@ -473,7 +473,13 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
         "item { id: 1 name: 'cat' } # an item of one line\nitem {\n id: 2\n name: '/m/01', display_name: \"dog\"\n}\n",
     )
     .unwrap();
-    std::fs::write(folder.path().join("empty.pbtxt"), "item {\n name: 'cat'\n}\n").unwrap();
+    for (name, text) in [
+        ("empty.pbtxt", "item {\n name: 'cat'\n}\n"),
+        ("nameless.pbtxt", "item {\n id: 7\n}\n"),
+        ("items.pbtxt", "items {\n id: 7\n}\n"),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
     let refused = |data: &str| error_of(data, &path, &features);
     let good = "columns: {x: [a, {name: b, normalize: true}], labels: {name: kind, categories: true}}";
     for (data, expected) in [
@@ -550,7 +556,9 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
             "`data` has 1 names of the classes of `labels`, expected 2, one for each class of the model",
         ),
         ("{csv: t.csv, n_test: 1, classes: empty.pbtxt, COLUMNS}", "an item of the label map has no `id`"),
-        ("{csv: t.csv, n_test: 1, classes: none.txt, COLUMNS}", "cannot read the names of classes"),
+        ("{csv: t.csv, n_test: 1, classes: nameless.pbtxt, COLUMNS}", "item 7 of the label map has no `name`"),
+        ("{csv: t.csv, n_test: 1, classes: items.pbtxt, COLUMNS}", "the label map has no items"),
+        ("{csv: t.csv, n_test: 1, classes: none.txt, COLUMNS}", "cannot read the names of classes: "),
         (
             "{csv: t.csv, n_test: 1, augment: {rotation: 200}, COLUMNS}",
             "`data` has `rotation: 200`, expected degrees from 0 to 180",
