@@ -1,7 +1,7 @@
 //! Paths that are not regular files, files that never end, and links.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
@@ -119,6 +119,23 @@ fn a_file_beyond_the_bound_costs_nothing() {
     fs::File::create(folder.path("large.yaml")).unwrap().set_len(1 << 40).unwrap();
     let error = folder.refused(&["emit", "large.yaml"]);
     assert!(error.contains("it has more than 1048576 bytes, the most that is read of it"), "{error}");
+}
+
+/// Readers of archives search for the directory that an archive's end names: here through all of a hole.
+#[test]
+fn an_archive_of_holes_is_refused_by_its_size() {
+    let folder = Folder::new();
+    let mut archive = fs::File::create(folder.path("large.npz")).unwrap();
+    archive.seek(SeekFrom::Start((1 << 40) - 22)).unwrap();
+    archive.write_all(b"PK\x05\x06\0\0\0\0\x01\0\x01\0\x2e\0\0\0\0\0\0\0\0\0").unwrap();
+    folder.write("e.yaml", "model: {kind: mlp, input: [2], n_classes: 3}\ndata: {npz: large.npz, n_test: 1}\n");
+    for args in [&["train", "e.yaml"][..], &["weights", "large.npz"], &["run", "m.txt", "--inputs", "large.npz"]] {
+        let error = folder.refused(args);
+        assert!(error.contains("large.npz: the file has 1099511627776 bytes, and "), "{args:?}: {error}");
+        let end = " are stored: the rest are holes\nhelp: save it again with numpy.savez, or store its holes: cp \
+                   --sparse=never FILE NEW\n";
+        assert!(error.ends_with(end), "{args:?}: {error}");
+    }
 }
 
 /// Each way of naming a file to write that needs no plugin.

@@ -296,11 +296,14 @@ fn a_short_form_of_an_asynchronous_op_is_text_alone() {
         ("slice", "((f32[8]), f32[2], s32[])", "slice={[0:2]}"),
         ("dot", "((f32[8], f32[8]), f32[], s32[])", "lhs_contracting_dims={0}, rhs_contracting_dims={0}"),
         ("custom-call", "((f32[8]), f32[2], s32[])", "custom_call_target=\"f\""),
+        ("call", "((f32[8]), f32[2], s32[])", "to_apply=first"),
     ] {
         let (operands, result) = if opcode == "dot" { ("a, a", "f32[]") } else { ("a", "f32[2]") };
         let body =
             format!("  s = {types} {opcode}-start({operands}), {attributes}\n  ROOT d = {result} {opcode}-done(s)");
-        let text = format!("HloModule m\n\nENTRY main {{\n  a = f32[8] parameter(0)\n{body}\n}}\n");
+        let called = "first {\n  p = f32[8] parameter(0)\n  ROOT q = f32[2] slice(p), slice={[0:2]}\n}\n\n";
+        let called = if opcode == "call" { called } else { "" };
+        let text = format!("HloModule m\n\n{called}ENTRY main {{\n  a = f32[8] parameter(0)\n{body}\n}}\n");
         let module = parse(&text, "m").unwrap_or_else(|error| panic!("{text}: {error}"));
         let shown = print(&module, &PrintOptions::default());
         assert!(shown.contains(&format!(" {opcode}-start({operands}), {attributes}\n")), "{shown}");

@@ -2,6 +2,8 @@
 
 use super::binary;
 use super::streams::{Tiny, kill, text};
+use bf16scope::train::checkpoint::Checkpoint;
+use serde_json::Value;
 use std::process::{Output, Stdio};
 
 /// The settings that the checkpoint is made with.
@@ -154,4 +156,40 @@ fn a_run_that_is_killed_within_an_epoch_goes_on_there_to_the_same_bytes() {
     let output = tiny.train(&["--checkpoint", "whole.safetensors", "--epochs", &epochs]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(killed == std::fs::read(tiny.path("whole.safetensors")).unwrap());
+}
+
+/// The mean since the resumption stood for the epoch's, and nothing said so.
+#[test]
+fn an_epoch_that_is_resumed_in_its_middle_is_reported_whole_or_says_since_when() {
+    let tiny = Tiny::new();
+    // Two epochs of 32 steps.
+    let train = "batch: 1, epochs: 2, learning_rate: {kind: constant, value: 0.001}";
+    tiny.write(&format!("{train}, save_checkpoints_steps: 9, keep_checkpoint_max: 9"));
+    let last_epoch = |args: &[&str]| {
+        let output = tiny.train(&[&["--json"], args].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let report = summary["epochs"].as_array().unwrap().last().unwrap();
+        ["train_loss", "train_accuracy", "train_since_step"].map(|key| report[key].clone())
+    };
+    let whole = last_epoch(&[]);
+    assert!(whole[0].is_f64() && whole[2].is_null(), "{whole:?}");
+    let mut middle = Checkpoint::read(tiny.path("run-45.safetensors")).unwrap();
+    middle.write(tiny.path("middle.safetensors")).unwrap();
+    assert_eq!(last_epoch(&["--checkpoint", "middle.safetensors", "--resume"]), whole);
+
+    // Earlier checkpoints had no sums.
+    middle.callbacks = None;
+    middle.write(tiny.path("bare.safetensors")).unwrap();
+    let since = last_epoch(&["--checkpoint", "bare.safetensors", "--resume"]);
+    assert!(since[0] != whole[0] && since[2] == 45, "{since:?}");
+    // A second resumption has the sums since the first one.
+    let args = ["train", "tiny.yaml", "--run", "record", "--resume=bare-54.safetensors"];
+    let output = binary::bf16scope(&args).current_dir(tiny.folder()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("  training since step 45  "), "{}", text(&output.stdout));
+    let metrics = std::fs::read_to_string(tiny.path("record/metrics.jsonl")).unwrap();
+    let epoch: Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    assert_eq!([&epoch["train/loss"], &epoch["train/accuracy"]], [&since[0], &since[1]]);
+    assert_eq!(epoch["train/since_step"], 45.0);
 }

@@ -363,6 +363,40 @@ fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() 
     assert!(!said.contains("searched") && !said.contains("keeping"), "{said}");
 }
 
+/// `x + 2^26 − 2^26` is 0 in f32, where an ulp of 2^26 is 8: so many elements of 100 are noise, and the others are exact.
+#[test]
+fn noise_of_f32_recommends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = "HloModule noise\n\nENTRY noise {\n  x = f32[100] parameter(0)\n  far = f32[100] parameter(1)\n  sum = f32[100] \
+                  add(x, far)\n  ROOT left = f32[100] subtract(sum, far)\n}\n";
+    std::fs::write(folder.path().join("noise.txt"), module).unwrap();
+    std::fs::write(folder.path().join("p.yaml"), "allow: [add, subtract]\nreach: all\n").unwrap();
+    let audit = |n_noise: u16| {
+        let mut npz = bf16scope::data::npz::NpzWriter::create(folder.path().join("in.npz")).unwrap();
+        let header = bf16scope::data::npz::Header::for_dtype(bf16scope::hlo::DType::F32, vec![100]);
+        let array =
+            |value: fn(u16, u16) -> f32| (0..100).flat_map(|at| value(at, n_noise).to_le_bytes()).collect::<Vec<u8>>();
+        npz.add("x", &header, &array(|at, _| 0.3 + 0.007 * f32::from(at))).unwrap();
+        npz.add("far", &header, &array(|at, n_noise| if at < n_noise { 67_108_864.0 } else { 0.0 })).unwrap();
+        npz.finish().unwrap();
+        let args = ["audit", "noise.txt", "--policy", "p.yaml", "--inputs", "in.npz", "--budget", "1e-4"];
+        let output = bf16scope(folder.path(), &args);
+        let json = bf16scope(folder.path(), &[&args[..], &["--json"]].concat());
+        let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+        (output.status.code(), text(&output.stdout), json)
+    };
+    let (code, screen, json) = audit(64);
+    let sentence = "FAILS: of the results' 100 elements f32 itself makes 0 NaN and 64 noise: the lowered form has no measure, and \
+                    nothing is recommended\nhelp: look at the inputs";
+    assert!(code == Some(1) && screen.contains(sentence), "{screen}");
+    assert!(!screen.contains("--inputs") && !screen.contains("over the budget"), "{screen}");
+    assert_eq!(json["f32_fails"]["n_noise"], 64, "{json:#}");
+    assert!(json["is_right"].is_null() && json["search"].is_null() && json["saved_policy"].is_null(), "{json:#}");
+    // Where f32 knows most of the results, the others are judged.
+    let (_, screen, json) = audit(36);
+    assert!(screen.contains("FAILS: over the budget of 1.00e-4") && json["search"].is_object(), "{screen}");
+}
+
 /// Five sums of 1 to 256, which bf16 cannot hold exactly, before a comparison: three in f32 give 259 instead of 261.
 /// The comparison and its count are reported, and no policy is written.
 #[test]

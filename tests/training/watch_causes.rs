@@ -34,8 +34,8 @@ pub struct Plan {
     pub precision: Precision,
     /// Suffixes of variables' names, with their changed values.
     pub change: &'static [(&'static str, Change)],
-    /// The rule, and a part of the layer's name; `None` for a healthy run.
-    pub fault: Option<(&'static str, &'static str)>,
+    /// The rule, a part of the layer's name and the start of the remedy; `None` for a healthy run.
+    pub fault: Option<(&'static str, &'static str, &'static str)>,
     /// Epochs of eight steps, or one of 128 at a batch of 1.
     pub n_epochs: u64,
     pub is_short: bool,
@@ -71,57 +71,53 @@ pub const CNN: &str =
     "{conv: 8, kernel_size: 3, activation: relu, name: first}, global_avg_pool, {dense: 2, name: head}";
 pub const NORMED: &str = "{dense: 32, use_bias: false, name: first}, {batch_norm: , momentum: 0.9, name: norm}, {activation: relu}, {dense: 2, name: head}";
 
+const PIXELS: (&str, &str, &str) =
+    ("unscaled_input", "x", "scale the feature to an rms of about 1: `data: {scale: 7e-3}`");
+const THOUSANDS: (&str, &str, &str) =
+    ("unscaled_input", "x", "scale the feature to an rms of about 1: `data: {scale: 4e-4}`");
+const COLUMN: (&str, &str, &str) =
+    ("unscaled_input", "x", "column 1 of x has an rms of 5.6e4: let a `batch_norm` be the first layer");
+const BIASES: &str = "give its biases smaller initial values (`bias_initializer: zeros`)";
+const RESCALING: &str = "look at what this layer multiplies by and adds: `{rescaling: 1.0}`";
+
 fn faults() -> Vec<Plan> {
     let pixels = [255.0, 255.0];
     let jump = "optimizer: sgd, learning_rate: {kind: piecewise, value: 0.001, changes: [{step: 10, value: 100.0}]}";
     vec![
-        Plan { name: "pixels", scale: pixels, fault: Some(("unscaled_input", "x")), ..PLAN },
-        Plan { name: "thousands", scale: [4000.0; 2], fault: Some(("unscaled_input", "x")), ..PLAN },
-        Plan {
-            name: "pixels, cnn",
-            dims: &[6, 6, 1],
-            scale: pixels,
-            layers: CNN,
-            fault: Some(("unscaled_input", "x")),
-            ..PLAN
-        },
+        Plan { name: "pixels", scale: pixels, fault: Some(PIXELS), ..PLAN },
+        Plan { name: "thousands", scale: [4000.0; 2], fault: Some(THOUSANDS), ..PLAN },
+        Plan { name: "pixels, cnn", dims: &[6, 6, 1], scale: pixels, layers: CNN, fault: Some(PIXELS), ..PLAN },
         Plan {
             name: "thousands, cnn",
             dims: &[6, 6, 1],
             scale: [4000.0; 2],
             layers: CNN,
-            fault: Some(("unscaled_input", "x")),
+            fault: Some(THOUSANDS),
             ..PLAN
         },
-        Plan { name: "one column", scale: [1.0, 1e5], fault: Some(("unscaled_input", "x")), ..PLAN },
+        Plan { name: "one column", scale: [1.0, 1e5], fault: Some(COLUMN), ..PLAN },
         Plan {
             name: "one column, regression",
             scale: [1.0, 1e5],
             loss: "mean_squared_error",
             labels: Some([0.0, 1.0]),
-            fault: Some(("unscaled_input", "x")),
+            fault: Some(COLUMN),
             ..NUMBERS
         },
-        Plan {
-            name: "pixels, sigmoids",
-            scale: pixels,
-            layers: THREE_SIGMOIDS,
-            fault: Some(("unscaled_input", "x")),
-            ..PLAN
-        },
+        Plan { name: "pixels, sigmoids", scale: pixels, layers: THREE_SIGMOIDS, fault: Some(PIXELS), ..PLAN },
         Plan {
             name: "pixels, flattened",
             dims: &[4, 4],
             scale: pixels,
             layers: "flatten, {dense: 16, activation: tanh, name: first}, {dense: 2}",
-            fault: Some(("unscaled_input", "x")),
+            fault: Some(PIXELS),
             ..PLAN
         },
         Plan {
             name: "fourteen sigmoids",
             layers: SIGMOIDS,
             train: "optimizer: sgd, learning_rate: 0.1",
-            fault: Some(("vanishing", "s1")),
+            fault: Some(("vanishing", "s1", "use `activation: relu` or `gelu`, or a `batch_norm`")),
             is_short: true,
             ..PLAN
         },
@@ -129,7 +125,7 @@ fn faults() -> Vec<Plan> {
             name: "fourteen sigmoids in f32",
             layers: SIGMOIDS,
             precision: Precision::F32,
-            fault: Some(("vanishing", "s1")),
+            fault: Some(("vanishing", "s1", "use `activation: relu` or `gelu`, or a `batch_norm`")),
             ..PLAN
         },
         Plan {
@@ -137,7 +133,7 @@ fn faults() -> Vec<Plan> {
             layers: THREE_TANHS,
             change: &[("mid/kernel", |value| 1e-7 * value)],
             train: "optimizer: sgd, learning_rate: 1.0e-5",
-            fault: Some(("vanishing", "mid")),
+            fault: Some(("vanishing", "mid", "give its kernel larger initial values")),
             ..PLAN
         },
         Plan {
@@ -145,7 +141,7 @@ fn faults() -> Vec<Plan> {
             layers: THREE_SIGMOIDS,
             change: &[("mid/bias", |_| 60.0)],
             train: "optimizer: sgd, learning_rate: 0.1",
-            fault: Some(("saturated_activation", "mid")),
+            fault: Some(("saturated_activation", "mid", BIASES)),
             is_short: true,
             ..PLAN
         },
@@ -154,21 +150,21 @@ fn faults() -> Vec<Plan> {
             layers: THREE_SIGMOIDS,
             change: &[("mid/bias", |_| -30.0)],
             precision: Precision::F32,
-            fault: Some(("saturated_activation", "mid")),
+            fault: Some(("saturated_activation", "mid", BIASES)),
             ..PLAN
         },
         Plan {
             name: "a shut tanh",
             layers: THREE_TANHS,
             change: &[("mid/bias", |_| 60.0)],
-            fault: Some(("saturated_activation", "mid")),
+            fault: Some(("saturated_activation", "mid", BIASES)),
             ..PLAN
         },
         Plan {
             name: "a last sigmoid shut by its bias",
             layers: THREE_SIGMOIDS,
             change: &[("last/bias", |_| 90.0)],
-            fault: Some(("saturated_activation", "last")),
+            fault: Some(("saturated_activation", "last", BIASES)),
             ..PLAN
         },
         Plan {
@@ -176,59 +172,59 @@ fn faults() -> Vec<Plan> {
             layers: THREE,
             change: &[("mid/bias", |_| -50.0)],
             train: "optimizer: sgd, learning_rate: 0.1",
-            fault: Some(("dead", "mid")),
+            fault: Some(("dead", "mid", "give it other initial values (`bias_initializer: zeros`")),
             ..PLAN
         },
         Plan {
             name: "a first relu that is dead",
             layers: THREE,
             change: &[("first/bias", |_| -50.0)],
-            fault: Some(("dead", "first")),
+            fault: Some(("dead", "first", "give it other initial values (`bias_initializer: zeros`")),
             ..PLAN
         },
         Plan {
             name: "an offset below a relu",
             layers: "{dense: 32, name: first}, {rescaling: 1.0, offset: -1000, name: shift}, {activation: relu, name: cut}, {dense: 2, name: head}",
-            fault: Some(("rescaled", "shift")),
+            fault: Some(("rescaled", "shift", RESCALING)),
             ..PLAN
         },
         Plan {
             name: "rescaled to nothing",
             layers: "{dense: 32, activation: tanh, name: first}, {rescaling: 1.0e-9, name: scaled}, {dense: 2, name: head}",
-            fault: Some(("rescaled", "scaled")),
+            fault: Some(("rescaled", "scaled", RESCALING)),
             is_short: true,
             ..PLAN
         },
         Plan {
             name: "rescaled to zeros",
             layers: "{dense: 32, activation: tanh, name: first}, {rescaling: 0.0, name: scaled}, {dense: 2, name: head}",
-            fault: Some(("rescaled", "scaled")),
+            fault: Some(("rescaled", "scaled", RESCALING)),
             ..PLAN
         },
         Plan {
             name: "rescaled to millions",
             layers: "{dense: 32, activation: tanh, name: first}, {rescaling: 1.0e6, name: scaled}, {dense: 2, name: head}",
-            fault: Some(("rescaled", "scaled")),
+            fault: Some(("rescaled", "scaled", RESCALING)),
             ..PLAN
         },
         Plan {
             name: "zero kernels",
             layers: "{dense: 32, activation: relu, name: first}, {dense: 32, activation: relu, name: mid, kernel_initializer: zeros}, {dense: 2, name: head, kernel_initializer: zeros}",
-            fault: Some(("zero_kernel", "mid")),
+            fault: Some(("zero_kernel", "mid", "give it initial values: `kernel_initializer: glorot_uniform`")),
             is_short: true,
             ..PLAN
         },
         Plan {
             name: "zero kernels of tanhs",
             layers: "{dense: 32, activation: tanh, name: first, kernel_initializer: zeros}, {dense: 32, activation: tanh, name: mid, kernel_initializer: zeros}, {dense: 2, name: head}",
-            fault: Some(("zero_kernel", "first")),
+            fault: Some(("zero_kernel", "first", "give it initial values: `kernel_initializer: glorot_uniform`")),
             ..PLAN
         },
         Plan {
             name: "a batch norm of one",
             layers: NORMED,
             train: "batch: 1, optimizer: adam, learning_rate: 0.001",
-            fault: Some(("norm_of_one", "norm")),
+            fault: Some(("norm_of_one", "norm", "`batch: 32`, a `layer_norm` in its place")),
             is_short: true,
             ..PLAN
         },
@@ -236,14 +232,14 @@ fn faults() -> Vec<Plan> {
             name: "a batch norm of one, sgd",
             layers: NORMED,
             train: "batch: 1, optimizer: sgd, learning_rate: 0.01",
-            fault: Some(("norm_of_one", "norm")),
+            fault: Some(("norm_of_one", "norm", "`batch: 32`, a `layer_norm` in its place")),
             ..PLAN
         },
         Plan {
             name: "a large loss scale",
             precision: Precision::F16,
             train: "optimizer: sgd, learning_rate: 0.01, loss_scale: 'static:1.0e9'",
-            fault: Some(("loss_scale", "")),
+            fault: Some(("loss_scale", "", "`loss_scale: dynamic`")),
             is_short: true,
             ..PLAN
         },
@@ -251,13 +247,13 @@ fn faults() -> Vec<Plan> {
             name: "a small loss scale",
             precision: Precision::F16,
             train: "optimizer: sgd, learning_rate: 0.01, loss_scale: 'static:1.0e-7'",
-            fault: Some(("flushed", "")),
+            fault: Some(("flushed", "", "use `loss_scale: dynamic`")),
             ..PLAN
         },
         Plan {
             name: "an epsilon of 1",
             train: "optimizer: {kind: adam, epsilon: 1.0}, learning_rate: 0.001",
-            fault: Some(("large_epsilon", "")),
+            fault: Some(("large_epsilon", "", "lower ε: `optimizer: {kind: adam, epsilon: 1.0e-8}`")),
             is_short: true,
             ..PLAN
         },
@@ -265,34 +261,34 @@ fn faults() -> Vec<Plan> {
             name: "an epsilon of 1, adamw",
             layers: THREE,
             train: "optimizer: {kind: adamw, epsilon: 1.0}, learning_rate: 0.001",
-            fault: Some(("large_epsilon", "")),
+            fault: Some(("large_epsilon", "", "lower ε: `optimizer: {kind: adamw, epsilon: 1.0e-8}`")),
             ..PLAN
         },
         Plan {
             name: "an epsilon of 10",
             train: "optimizer: {kind: adam, epsilon: 10.0}, learning_rate: 0.01",
-            fault: Some(("large_epsilon", "")),
+            fault: Some(("large_epsilon", "", "lower ε: `optimizer: {kind: adam, epsilon: 1.0e-8}`")),
             ..PLAN
         },
         Plan {
             name: "features of 1e-15, and an epsilon that lets them",
             scale: [1e-15; 2],
             train: "optimizer: {kind: adam, epsilon: 1.0e-30}, learning_rate: 0.001",
-            fault: Some(("unscaled_input", "x")),
+            fault: Some(("unscaled_input", "x", "scale the feature to an rms of about 1: `data: {scale: 2e15}`")),
             ..PLAN
         },
         Plan {
             name: "three hundred times the rate of adam",
             layers: THREE,
             train: "optimizer: adam, learning_rate: 0.3",
-            fault: Some(("large_rate", "")),
+            fault: Some(("large_rate", "", "lower the learning rate: at `learning_rate: 4e-4`")),
             n_epochs: 6,
             ..PLAN
         },
         Plan {
             name: "a rate of 0",
             train: "optimizer: sgd, learning_rate: 0",
-            fault: Some(("zero_rate", "")),
+            fault: Some(("zero_rate", "", "`learning_rate: 0.001`")),
             is_short: true,
             ..PLAN
         },
@@ -300,13 +296,13 @@ fn faults() -> Vec<Plan> {
             name: "a rate of 0, adam",
             layers: NORMED,
             train: "optimizer: adam, learning_rate: 0",
-            fault: Some(("zero_rate", "")),
+            fault: Some(("zero_rate", "", "`learning_rate: 0.001`")),
             ..PLAN
         },
         Plan {
             name: "slow statistics",
             layers: "{dense: 32, name: first}, {batch_norm: , momentum: 0.9999, name: norm}, {activation: relu}, {dense: 2, name: head}",
-            fault: Some(("slow_statistics", "norm")),
+            fault: Some(("slow_statistics", "norm", "lower the layer's momentum: `{batch_norm: , momentum: 0.99}`")),
             is_short: true,
             ..PLAN
         },
@@ -314,14 +310,14 @@ fn faults() -> Vec<Plan> {
             name: "slow statistics, cnn",
             dims: &[6, 6, 1],
             layers: "{conv: 8, kernel_size: 3, name: first}, {batch_norm: , momentum: 0.99995, name: norm}, {activation: relu}, global_avg_pool, {dense: 2}",
-            fault: Some(("slow_statistics", "norm")),
+            fault: Some(("slow_statistics", "norm", "lower the layer's momentum: `{batch_norm: , momentum: 0.99}`")),
             ..PLAN
         },
         Plan {
             name: "a rate that jumps",
             layers: THREE,
             train: jump,
-            fault: Some(("rate_jump", "loss")),
+            fault: Some(("rate_jump", "loss", "lower what `learning_rate` is from that step on")),
             is_short: true,
             ..PLAN
         },
@@ -330,19 +326,19 @@ fn faults() -> Vec<Plan> {
             dims: &[6, 6, 1],
             layers: CNN,
             train: "optimizer: momentum, learning_rate: {kind: piecewise, value: 0.001, changes: [{step: 10, value: 1000.0}]}",
-            fault: Some(("rate_jump", "loss")),
+            fault: Some(("rate_jump", "loss", "lower what `learning_rate` is from that step on")),
             ..PLAN
         },
         Plan {
             name: "a decay of all",
             train: "optimizer: adamw, learning_rate: 0.001, weight_decay: {value: 500, decoupled: true}",
-            fault: Some(("weight_decay", "")),
+            fault: Some(("weight_decay", "", "lower `weight_decay`")),
             ..PLAN
         },
         Plan {
             name: "bf16 weights that stall",
             train: "optimizer: sgd, learning_rate: 0.0001, variables: bf16_nearest",
-            fault: Some(("stalled", "")),
+            fault: Some(("stalled", "", "store variables as f32 (`variables: f32`)")),
             ..PLAN
         },
         Plan {
@@ -350,7 +346,7 @@ fn faults() -> Vec<Plan> {
             loss: "mean_squared_error",
             labels: Some([30000.0, 10000.0]),
             train: "optimizer: sgd, learning_rate: 0.3",
-            fault: Some(("label_scale", "labels")),
+            fault: Some(("label_scale", "labels", "train on labels divided by their standard deviation")),
             ..NUMBERS
         },
     ]
@@ -581,11 +577,14 @@ fn verdict(plan: &Plan) -> Option<String> {
     let anomalies_found = anomalies(&records(plan));
     let is_right = match (plan.fault, anomalies_found.first()) {
         (None, None) => true,
-        (Some((rule, layer)), Some(first)) => first.rule == rule && first.layer.contains(layer),
+        (Some((rule, layer, remedy)), Some(first)) => {
+            first.rule == rule && first.layer.contains(layer) && first.remedy.starts_with(remedy)
+        }
         _ => false,
     };
-    let describe =
-        |anomaly: &Anomaly| format!("step {}: {} of {}: {}", anomaly.step, anomaly.rule, anomaly.layer, anomaly.found);
+    let describe = |Anomaly { step, rule, layer, found, remedy, .. }: &Anomaly| {
+        format!("step {step}: {rule} of {layer}: {found}\nhelp: {remedy}")
+    };
     println!("{}: {:?}", plan.name, anomalies_found.first().map(describe));
     (!is_right).then(|| {
         format!(
@@ -608,7 +607,8 @@ pub fn short(plans: Vec<Plan>) -> Vec<Plan> {
 
 /// `unscaled_input` and `dead` are in `watch`, and the first in `watch_others`.
 #[test]
-fn faults_are_named_by_cause_and_layer() {
+fn faults_are_named_by_cause_layer_and_remedy() {
+    assert!(faults().iter().all(|plan| plan.fault.is_some_and(|(.., remedy)| !remedy.is_empty())));
     let plans = short(faults());
     assert!(plans.len() >= 10);
     check(&plans, 0);
@@ -695,7 +695,7 @@ fn remedies_are_what_an_experiment_takes() {
 mod long {
     use super::*;
 
-    /// `faults_are_named_by_cause_and_layer` is the short form.
+    /// `faults_are_named_by_cause_layer_and_remedy` is the short form.
     #[cfg_attr(feature = "long-tests", test)]
     fn forty_faults_are_named() {
         let plans = faults();

@@ -182,6 +182,18 @@ mod long {
         check("mlp.yaml", as_it_is, Precision::Bf16, 2);
     }
 
+    /// Embeddings of words: a batch reads few of their rows.
+    ///
+    /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn embeddings_of_few_words() {
+        let small = |text: String| text.replace("[16, 32, 64]", "[8, 16]");
+        check("two_tower.yaml", small, Precision::Bf16, 2);
+        let adam = |text: String| text.replace("{kind: adafactor}", "adam").replace("value: 0.02", "value: 0.001");
+        check("two_tower.yaml", |text| small(adam(text)), Precision::Bf16, 2);
+        check("two_tower.yaml", |text| small(adam(text)), Precision::F32, 1);
+    }
+
     /// Residual blocks of convolutions.
     ///
     /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.

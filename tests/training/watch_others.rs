@@ -21,7 +21,7 @@ fn post_normed(n_blocks: usize) -> &'static str {
 }
 
 fn faults() -> Vec<Plan> {
-    let fault = |name, fault, plan| Plan { name, fault: Some(fault), ..plan };
+    let fault = |name, (rule, layer), plan| Plan { name, fault: Some((rule, layer, "")), ..plan };
     vec![
         fault(
             "thousands into an LSTM",

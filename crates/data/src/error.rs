@@ -171,6 +171,15 @@ impl DataError {
         is_utf_16.then(|| DataError::new(DataErrorKind::Format, path, "text in UTF-16; expected UTF-8").help(help))
     }
 
+    /// The error for a file of holes: a sparse file may have a tebibyte of them, which takes no space on disk and hours
+    /// to read.
+    pub(super) fn hollow(path: &Path) -> Option<DataError> {
+        let n_stored = bf16scope_files::stored_of_hollow(path)?;
+        let n_bytes = std::fs::metadata(path).ok()?.len();
+        let message = format!("the file has {n_bytes} bytes, and {n_stored} are stored: the rest are holes");
+        Some(DataError::new(DataErrorKind::TooLarge, path, message))
+    }
+
     pub(super) fn empty(path: &Path, message: &str) -> DataError {
         DataError::new(DataErrorKind::Missing, path, message)
     }

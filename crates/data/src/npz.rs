@@ -168,6 +168,9 @@ impl NpzReader {
         if !files::has_zip_end(file.get_ref()).map_err(open_error)? {
             return Err(not_an_archive(path, &start, zip::result::ZipError::InvalidArchive("it has no end".into())));
         }
+        if let Some(error) = DataError::hollow(path) {
+            return Err(error.help("save it again with numpy.savez, or store its holes: cp --sparse=never FILE NEW"));
+        }
         let zip = ZipArchive::new(file).map_err(|error| not_an_archive(path, &start, error))?;
         let again = files::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let read = again.and_then(|(n_bytes, file)| Ok((n_bytes, directory(file, zip.central_directory_start())?)));

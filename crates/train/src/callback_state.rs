@@ -1,4 +1,4 @@
-//! The counters of callbacks, as a checkpoint keeps them.
+//! The counters of callbacks and the sums of an epoch that is not over, as a checkpoint keeps them.
 
 use super::totals::{Sum, Totals};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub struct Followed {
     pub cooldown: u32,
 }
 
-/// The counters of a run's callbacks.
+/// The counters of a run's callbacks, and the sums of an epoch that is not over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallbackState {
     /// Epochs whose reports were evaluated.
@@ -54,6 +54,9 @@ pub struct CallbackState {
     /// Sums and weights over the batches of the current epoch, as the bits of f64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) sums: Vec<(String, Vec<u64>, Vec<u64>)>,
+    /// The step at which those sums begin, if that is inside the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) since_step: Option<u64>,
 }
 
 impl CallbackState {
@@ -64,14 +67,16 @@ impl CallbackState {
         self.sums = sums.collect();
     }
 
-    /// Adds the stored sums to those of the same names.
-    pub(crate) fn recall(&self, totals: &mut Totals) {
+    /// Adds the stored sums to those of the same names. Returns false, and adds nothing, if a name has none.
+    pub(crate) fn recall(&self, totals: &mut Totals) -> bool {
         let values = |bits: &[u64]| bits.iter().copied().map(f64::from_bits).collect();
         let of_name = |name: &str| {
-            let remembered = self.sums.iter().find(|(other, ..)| other == name);
-            remembered.map_or(Sum::default(), |(_, sums, weights)| Sum { sums: values(sums), weights: values(weights) })
+            let (_, sums, weights) = self.sums.iter().find(|(other, ..)| other == name)?;
+            Some(Sum { sums: values(sums), weights: values(weights) })
         };
-        let sums: Vec<Sum> = totals.sums().map(|(name, _)| of_name(name)).collect();
+        let sums: Option<Vec<Sum>> = totals.sums().map(|(name, _)| of_name(name)).collect();
+        let Some(sums) = sums else { return false };
         totals.add(sums);
+        true
     }
 }

@@ -132,7 +132,7 @@ pub struct Checkpoint {
     pub function: Option<FunctionHash>,
     /// The data of its run. A program that trains step by step may leave it out.
     pub data: Option<DataIdentity>,
-    /// The counters of callbacks, if the run has any.
+    /// The counters of callbacks and the sums of an epoch that is not over, if there are any.
     pub callbacks: Option<CallbackState>,
     /// Variables and slots by name.
     pub variables: BTreeMap<String, Array>,

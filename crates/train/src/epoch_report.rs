@@ -13,12 +13,14 @@ pub struct EpochReport {
     pub epoch: u64,
     /// Updates made so far in the run.
     pub step: u64,
-    /// The loss and the metrics over the epoch's batches (since the resumption, if there was one), each measured before its
-    /// update. Where weight decay is L2, which the loss leaves out, `total_loss` is the loss plus the L2 term at the epoch's
-    /// end.
+    /// The loss and the metrics over the epoch's batches, each measured before its update. Where weight decay is L2, which
+    /// the loss leaves out, `total_loss` is the loss plus the L2 term at the epoch's end.
     pub train: Vec<(String, f64)>,
     /// The same on the test data, whose loss has no label smoothing either.
     pub test: Vec<(String, f64)>,
+    /// The step after which `train` begins, if the run was resumed inside the epoch, from a checkpoint that has no sums of
+    /// the epoch's batches before.
+    pub train_since_step: Option<u64>,
     /// Training examples a second, without the evaluation.
     pub examples_per_second: f64,
     /// The share of that time in which the device waited for data that are read from disk.
@@ -57,7 +59,11 @@ impl fmt::Display for EpochReport {
             let values: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
             values.join(", ")
         };
-        write!(f, "epoch {}: {}; {} {}", self.epoch, list(&self.train), self.evaluated_on(), list(&self.test))
+        write!(f, "epoch {}: {}", self.epoch, list(&self.train))?;
+        if let Some(step) = self.train_since_step {
+            write!(f, " (since step {step})")?;
+        }
+        write!(f, "; {} {}", self.evaluated_on(), list(&self.test))
     }
 }
 
@@ -67,6 +73,9 @@ impl Serialize for EpochReport {
         map.serialize_entry("epoch", &self.epoch)?;
         map.serialize_entry("step", &self.step)?;
         entries(&mut map, "train", &self.train)?;
+        if let Some(step) = self.train_since_step {
+            map.serialize_entry("train_since_step", &step)?;
+        }
         entries(&mut map, self.evaluated_on(), &self.test)?;
         map.serialize_entry("examples_per_second", &self.examples_per_second)?;
         if let Some(waited) = self.waited_for_data {

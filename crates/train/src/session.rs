@@ -45,7 +45,7 @@ pub struct Session {
     step: u64,
     /// The value of the variable that scales a reducible learning rate.
     reduced: Option<f32>,
-    /// The callbacks' counters in the checkpoint that it resumed from.
+    /// The callbacks' counters and the epoch's sums in the checkpoint that it resumed from.
     callbacks: Option<CallbackState>,
     /// The version of random draws with which the run began.
     draws: DrawVersion,
@@ -268,7 +268,7 @@ impl Session {
         Ok(())
     }
 
-    /// The callbacks' counters in the checkpoint that it resumed from.
+    /// The callbacks' counters and the epoch's sums in the checkpoint that it resumed from.
     pub(super) fn callbacks(&self) -> Option<&CallbackState> {
         self.callbacks.as_ref()
     }

@@ -182,8 +182,11 @@ impl Run<'_> {
         let mut n_steps = 0.0;
         self.totals = self.session.no_totals();
         // The epoch's batches before a resumption in its middle.
-        if self.session.step() != before {
-            self.callbacks.recall(&mut self.totals);
+        let start = self.session.step();
+        if start == before {
+            self.callbacks.since_step = None;
+        } else if !self.callbacks.recall(&mut self.totals) {
+            self.callbacks.since_step = Some(start);
         }
         let is_one = self.session.host().1 == 1;
         let mut next = calls.next();
@@ -293,6 +296,7 @@ impl Run<'_> {
             epoch: epoch + 1,
             step: self.session.step(),
             train: with_total(training.totals.to_values(), l2),
+            train_since_step: self.callbacks.since_step,
             test: with_total(test.totals.to_values(), l2),
             examples_per_second: training.examples_per_second,
             waited_for_data: self.data.training.reading().is_costly.then_some(training.waited),
@@ -412,9 +416,7 @@ impl Run<'_> {
 
     /// Writes the checkpoint, on the first host.
     fn write(&mut self) -> Result<(), TrainError> {
-        if !self.plan.callbacks.is_empty() {
-            self.callbacks.remember(&self.totals);
-        }
+        self.callbacks.remember(&self.totals);
         let Some(checkpoint) = self.checkpoint()? else { return Ok(()) };
         if let Err(Fault::NotFinite { name, .. }) = checkpoint.check_finite() {
             let step = self.session.step();
@@ -427,7 +429,8 @@ impl Run<'_> {
     fn checkpoint(&self) -> Result<Option<Checkpoint>, TrainError> {
         let Some(mut checkpoint) = self.session.checkpoint_of_first(self.steps_per_epoch)? else { return Ok(None) };
         checkpoint.data = Some(self.identity.clone());
-        checkpoint.callbacks = (!self.plan.callbacks.is_empty()).then(|| self.callbacks.clone());
+        let is_inside_epoch = !self.session.step().is_multiple_of(self.steps_per_epoch);
+        checkpoint.callbacks = (is_inside_epoch || !self.plan.callbacks.is_empty()).then(|| self.callbacks.clone());
         Ok(Some(checkpoint))
     }
 

@@ -1,7 +1,8 @@
 """Writes the fixtures of tests/weights with the frameworks that own the formats.
 
 usage: write.py FOLDER PART
-PART is `tensorflow` (tensorflow-cpu 2.21, keras 3, h5py), `bf16` (h5py, ml_dtypes) or `torch` (torch 1.13 and newer). Beside each file lies what is in it:
+PART is `tensorflow` (tensorflow-cpu 2.21, keras 3, h5py), `bf16` (h5py, ml_dtypes), `keras_bf16` (keras 3 over JAX) or `torch`
+(torch 1.13 and newer). Beside each file lies what is in it:
 FILE.json, {name: [dtype, dims, CRC-32C of the bytes in hexadecimal]}, where strings count each with its length before it.
 """
 
@@ -245,6 +246,28 @@ def bf16_file(folder, rng):
     expect(path, {**arrays, "plain": arrays["layers/dense/vars/1"]})
 
 
+def keras_bf16_files(folder, rng):
+    """A model whose variables are bf16, saved by Keras itself: `.weights.h5` and, as a whole, the legacy `.h5`."""
+    import keras
+
+    os.makedirs(os.path.join(folder, "keras"), exist_ok=True)
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, dtype="bfloat16", name="stem"),
+                              keras.layers.Dense(2, dtype="bfloat16", name="head")])
+    path = os.path.join(folder, "keras", "bf16.weights.h5")
+    model.save_weights(path)
+    arrays, whole = {}, {}
+    for layer, group in zip(model.layers, ["dense", "dense_1"]):
+        for n, variable in enumerate(layer.weights):
+            array = keras.ops.convert_to_numpy(variable.value)
+            arrays[f"layers/{group}/vars/{n}"] = array
+            whole[f"model_weights/{layer.name}/{variable.path}"] = array
+    expect(path, arrays)
+    path = os.path.join(folder, "keras", "bf16_legacy.h5")
+    model.save(path)
+    expect(path, whole)
+
+
 def torch_files(folder, rng):
     import torch
 
@@ -300,6 +323,7 @@ def torch_files(folder, rng):
 PARTS = {
     "tensorflow": [bundle_v1_names, bundle_sharded, bundle_v1_format, object_graph, keras_files, hdf5_files],
     "bf16": [bf16_file],
+    "keras_bf16": [keras_bf16_files],
     "torch": [torch_files],
 }
 

@@ -139,8 +139,44 @@ ENTRY main {
 }
 ";
 
-    fn warning_of(policy: &Policy) -> Option<String> {
-        let module = parse(ADAM, "adam").unwrap();
+    const LAMB: &str = "HloModule lamb
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  w = f32[64]{0} parameter(0)
+  m = f32[64]{0} parameter(1)
+  v = f32[64]{0} parameter(2)
+  t = f32[] parameter(3)
+  beta = f32[] constant(0.999)
+  epsilon = f32[] constant(1e-08)
+  zero = f32[] constant(0)
+  one = f32[] constant(1)
+  power = f32[] power(beta, t)
+  left = f32[] subtract(one, power)
+  wide = f32[64]{0} broadcast(left), dimensions={}
+  variance = f32[64]{0} divide(v, wide)
+  root = f32[64]{0} sqrt(variance)
+  small = f32[64]{0} broadcast(epsilon), dimensions={}
+  damped = f32[64]{0} add(root, small)
+  update = f32[64]{0} divide(m, damped)
+  squares = f32[64]{0} multiply(w, w)
+  of_weights = f32[] reduce(squares, zero), dimensions={0}, to_apply=sum
+  moved = f32[64]{0} multiply(update, update)
+  of_update = f32[] reduce(moved, zero), dimensions={0}, to_apply=sum
+  quotient = f32[] divide(of_weights, of_update)
+  ratio = f32[] sqrt(quotient)
+  trust = f32[64]{0} broadcast(ratio), dimensions={}
+  ROOT step = f32[64]{0} multiply(update, trust)
+}
+";
+
+    fn warning_of(text: &str, policy: &Policy) -> Option<String> {
+        let module = parse(text, "m").unwrap();
         let (lowered, report) = amp::run(&module, policy).unwrap();
         warning(&module, &lowered, &report)
     }
@@ -164,17 +200,20 @@ ENTRY main {
     #[test]
     fn a_decay_that_becomes_1_is_warned_of() {
         let all = Policy::preset("O3").unwrap();
-        let warning = warning_of(&all).unwrap();
-        assert!(
-            warning.starts_with("constants become other numbers: 0.999 is 1 in bf16 (main/%beta, read by %power): "),
-            "{warning}"
-        );
-        // 1e-8 is representable in bf16 and not in f16.
-        assert!(!warning.contains("epsilon"), "{warning}");
-        let f16 = warning_of(&Policy { dtype: LowDType::F16, ..all.clone() }).unwrap();
-        assert!(f16.contains("0.00000001 is 0 in f16 (main/%epsilon, read by %"), "{f16}");
-        assert!(!f16.contains("%beta"), "{f16}");
-        assert_eq!(warning_of(&Policy::default()), None);
+        for text in [ADAM, LAMB] {
+            let warning = warning_of(text, &all).unwrap();
+            assert!(
+                warning
+                    .starts_with("constants become other numbers: 0.999 is 1 in bf16 (main/%beta, read by %power): "),
+                "{warning}"
+            );
+            // 1e-8 is representable in bf16 and not in f16.
+            assert!(!warning.contains("epsilon"), "{warning}");
+            let f16 = warning_of(text, &Policy { dtype: LowDType::F16, ..all.clone() }).unwrap();
+            assert!(f16.contains("0.00000001 is 0 in f16 (main/%epsilon, read by %"), "{f16}");
+            assert!(!f16.contains("%beta") && f16.contains("--keep"), "{f16}");
+            assert_eq!(warning_of(text, &Policy::default()), None);
+        }
         assert!(is_lost(0.999, 1.0) && is_lost(1e-8, 0.0) && is_lost(1e5, f32::INFINITY) && is_lost(-0.9999, -1.0));
         assert!(!is_lost(1.0, 1.0) && !is_lost(0.1, 0.100_097_656) && !is_lost(0.0, 0.0));
     }

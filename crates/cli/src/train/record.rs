@@ -264,6 +264,7 @@ fn scalars(event: &Event<'_>) -> (u64, Vec<(String, f64)>) {
         Event::Epoch(report) => {
             let under = |of: &'static str| move |(name, value): &(String, f64)| (format!("{of}/{name}"), *value);
             let mut scalars: Vec<(String, f64)> = report.train.iter().map(under("train")).collect();
+            scalars.extend(report.train_since_step.map(|step| ("train/since_step".to_string(), step as f64)));
             scalars.extend(report.test.iter().map(under(report.evaluated_on())));
             scalars.push(("train/examples_per_second".to_string(), report.examples_per_second));
             scalars.extend(report.waited_for_data.map(|share| ("train/waited_for_data".to_string(), share)));

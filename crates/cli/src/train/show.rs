@@ -291,11 +291,12 @@ fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     }
     let skipped =
         report.n_skipped.filter(|n| *n > 0).map_or(String::new(), |n| format!("  {n} updates left out so far"));
+    let since = report.train_since_step.map_or(String::new(), |step| format!("  training since step {step}"));
     // A tenth is not a bottleneck.
     let waited = report.waited_for_data.filter(|share| *share > 0.1);
     let waited = waited.map_or(String::new(), |share| format!("  {:.0} % waiting for data", 100.0 * share));
     format!(
-        "epoch {:>width$}/{n_epochs}{of_values}  {} examples/s{waited}{skipped}\n",
+        "epoch {:>width$}/{n_epochs}{of_values}{since}  {} examples/s{waited}{skipped}\n",
         report.epoch,
         grouped(report.examples_per_second as i64)
     )

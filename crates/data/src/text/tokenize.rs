@@ -78,11 +78,8 @@ impl Texts {
             if shard.n_bytes == 0 {
                 return Err(DataError::empty(path, "the file is empty; expected text"));
             }
-            // A sparse file may have a hole of a tebibyte, which takes no space on disk and hours to read.
-            if let Some(n_stored) = files::stored_of_hollow(path) {
-                let message =
-                    format!("the file has {} bytes, and {n_stored} are stored: the rest are holes", shard.n_bytes);
-                return Err(DataError::new(DataErrorKind::TooLarge, path, message).help("name a file of text"));
+            if let Some(error) = DataError::hollow(path) {
+                return Err(error.help("name a file of text"));
             }
             shards.push(shard);
         }

@@ -66,8 +66,9 @@ pub(super) fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
 /// Opens an archive: Keras', PyTorch's, or NumPy's.
 fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
     let open = || files::open(path).map_err(|cause| WeightsError::open(path, cause));
-    // Leaves the error for an invalid archive to NumPy's reader.
-    if !files::has_zip_end(&open()?).map_err(|cause| WeightsError::read(path, cause))? {
+    // Leaves the error for an invalid archive, or one of holes, to NumPy's reader.
+    let has_end = files::has_zip_end(&open()?).map_err(|cause| WeightsError::read(path, cause))?;
+    if !has_end || files::stored_of_hollow(path).is_some() {
         return npz::open(path);
     }
     let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(open()?)) else { return npz::open(path) };

@@ -121,6 +121,7 @@ impl CallbackState {
                 .and_then(|it| goes_on(followed(|state| state.keep_best.as_ref()), &it.monitor, it.mode)),
             stopped: before.and_then(|before| before.stopped),
             sums: before.map(|before| before.sums.clone()).unwrap_or_default(),
+            since_step: before.and_then(|before| before.since_step),
         };
         // A run that ended early stays ended until its patience is raised.
         let waits = state.early_stopping.as_ref().map(|followed| followed.wait);
@@ -240,6 +241,7 @@ mod tests {
             epoch,
             step: 10 * epoch,
             train: Vec::new(),
+            train_since_step: None,
             test: vec![(split(monitor).1.to_string(), value)],
             examples_per_second: 0.0,
             waited_for_data: None,

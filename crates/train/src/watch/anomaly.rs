@@ -93,8 +93,8 @@ pub const RULES: [Rule; 25] = [
         name: "rate_jump",
         why: "between two looks the learning rate rises eightfold or more from one step to the next, and after it the loss is twice \
               what it was, or a layer's rms eight times, or a layer is 0 that was not",
-        remedy: "look at `learning_rate` at that step (`bf16scope schedule` draws it), and let it rise over steps: `warm_up: \
-                 {steps: 500}`",
+        remedy: "lower what `learning_rate` is from that step on (`bf16scope schedule` draws it), or let it rise to that over \
+                 steps: `warm_up: {steps: 500}`",
         explains: BY_RATE_JUMP,
         judge: updates::rate_jump,
     },

@@ -191,6 +191,9 @@ fn far_from_slope(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<Foun
 
 const SHUT: &str = "lower the learning rate, or use another activation (`activation: gelu`, `leaky_relu`) or another initial bias \
                     (`bias_initializer: zeros`): a ReLU below 0 for all examples learns nothing any more";
+const SHUT_AT_FIRST: &str = "give it other initial values (`bias_initializer: zeros`, `kernel_initializer: he_normal`) or another \
+                             activation (`activation: gelu`, `leaky_relu`): it was 0 before the first update, and a ReLU below 0 \
+                             for all examples learns nothing";
 const OFFSET: &str = "look at what the layer before multiplies by and adds: `{rescaling: 1.0, offset: 0}`; a ReLU below 0 for all \
                       examples learns nothing any more";
 const UNUSED: &str = "the loss does not depend on it: use it, or leave it out, or freeze it (`trainable`)";
@@ -220,9 +223,12 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
             return Vec::new();
         }
         let dead = Found::new(number, format!("all {} numbers are 0, as at the look before", row.n));
+        let from_first = Look { before: look.first.filter(|first| first.step == 1), ..Look::alone(look.now) };
+        let was_never_open = from_first.before(row).is_some_and(WatchRow::is_zero);
         let is_of_no_variable = |taken: &WatchRow| look.variables(&taken.layer).is_empty() && taken.role.is_none();
         return vec![match row.function {
             Some(Function::Relu) if taken.iter().all(|(_, taken)| is_of_no_variable(taken)) => dead.with_remedy(OFFSET),
+            Some(Function::Relu) if was_never_open => dead.with_remedy(SHUT_AT_FIRST),
             Some(Function::Relu) => dead.with_remedy(SHUT),
             Some(_) | None => dead,
         }];
@@ -253,8 +259,8 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
     vec![if is_used(row) { dead } else { dead.with_remedy(unused) }]
 }
 
-const SIGMOIDS: &str = "the slope of a sigmoid is 1/4 at most, and as many factors as layers come together: use `activation: relu` or \
-                        `gelu`, or a `batch_norm` between the layers";
+const SIGMOIDS: &str = "use `activation: relu` or `gelu`, or a `batch_norm` between the layers: the slope of a sigmoid is 1/4 at most, \
+                        and as many factors as layers come together";
 const BLOCKS: &str = "normalise before each block (`norm: pre`, `normalize_first: true`), or begin with a lower rate: `warm_up: {steps: \
                       1000}`";
 const SMALL: &str = "give its kernel larger initial values: `kernel_initializer: he_normal`";

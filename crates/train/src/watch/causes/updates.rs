@@ -61,7 +61,8 @@ pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
             "it moves by {:.1e} at a learning rate of {rate:.1e}: its gradients are {gradient:.1e} beside an ε of {epsilon:.1e}",
             row.rms
         );
-        Found::new(number, what)
+        let remedy = format!("lower ε: `optimizer: {{kind: {}, epsilon: 1.0e-8}}`", look.now.optimizer);
+        Found::new(number, what).with_remedy(remedy)
     });
     damped.into_iter().collect()
 }

@@ -36,6 +36,32 @@ fn a_norm_is_not_to_blame_for_what_it_takes() {
     assert_eq!(named(true, 0.1, 0.0), [("dead", "first".to_string())]);
 }
 
+/// A ReLU that is open for some examples, or for none of them.
+fn of_relu(step: u64, is_open: bool) -> WatchRecord {
+    let activated = row("h1", Activation, Some(Role::Activated), 1.0, &[1]);
+    let open = WatchRow { function: Some(Function::Relu), ..activated };
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        row("h1", Activation, None, 1.0, &[0]),
+        if is_open { open } else { WatchRow { rms: 0.0, max: 0.0, zero: 1.0, ..open } },
+        row("out", Activation, None, 1.0, &[2]),
+        row("loss", Activation, Some(Role::Loss), 1.0, &[3]),
+    ];
+    rows.extend(["h1/kernel", "out/kernel"].into_iter().flat_map(|name| variable(name, 0.5)));
+    record(step, rows)
+}
+
+#[test]
+fn a_relu_that_was_never_open_is_told_its_initial_values() {
+    let remedy = |open: [bool; 3]| {
+        let records: Vec<WatchRecord> =
+            [1, 21, 41].into_iter().zip(open).map(|(step, open)| of_relu(step, open)).collect();
+        remedy("dead", &records)
+    };
+    assert!(remedy([false; 3]).starts_with("give it other initial values (`bias_initializer: zeros`, "));
+    assert!(remedy([true, false, false]).starts_with("lower the learning rate, or use another activation"));
+}
+
 #[test]
 fn indices_are_not_to_be_scaled() {
     let mut look = of_feature(5e3, None);
