@@ -615,12 +615,13 @@ def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
     return [is_variable(atom) and could_be.get(atom, False) for atom in jaxpr.jaxpr.outvars]
 
 
-def lowered_parts(fun, args: tuple, kwargs: dict) -> list[tuple[Module, Report]]:
-    """The modules that are lowered for a program of a function, with their reports, inner ones first."""
+def lowered_parts(fun, args: tuple, kwargs: dict, platforms: tuple[str, ...] | None = None) -> list[tuple[Module, Report]]:
+    """The modules that are lowered for a program of a function, with their reports, inner ones first. `platforms` are those of
+    the program; default the one on which JAX runs."""
     parts: list[tuple[Module, Report]] = []
     before, _local.sink = _local.sink, parts
     try:
-        jax.jit(fun, keep_unused=True).trace(*args, **kwargs).lower()
+        jax.jit(fun, keep_unused=True).trace(*args, **kwargs).lower(lowering_platforms=platforms)
     finally:
         _local.sink = before
     return parts

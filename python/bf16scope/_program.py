@@ -40,16 +40,20 @@ def main() -> None:
     os.execv(program, ["bf16scope", *sys.argv[1:]])
 
 
-def ask(*arguments: str | os.PathLike[str], allow: Sequence[int] = (0,), names: Mapping[str, str] | None = None) -> Any:
-    """Runs the program with `--json` and returns its answer. Ctrl-C ends it. `names` are the names in Python of its files.
+def ask(
+    *arguments: str | os.PathLike[str], allow: Sequence[int] = (0,), names: Mapping[str, str] | None = None, report: Path | None = None
+) -> Any:
+    """Runs the program with `--json` and returns its answer, or without it the JSON that it writes to `report`. Ctrl-C ends it.
+    `names` are the names in Python of its files.
 
     Raises:
       Error: the program's error.
     """
-    command = [path(), *(os.fspath(argument) for argument in arguments), "--json", "--quiet"]
+    shown = ["--report", os.fspath(report)] if report else ["--json"]
+    command = [path(), *(os.fspath(argument) for argument in arguments), *shown, "--quiet"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(report.read_bytes() if report and report.exists() else done.stdout)
     except ValueError:
         answer = None
     names = names or {}

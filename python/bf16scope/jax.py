@@ -45,6 +45,7 @@ __all__ = [
     "full_precision",
     "lower",
     "module",
+    "policy_for",
     "scaled",
 ]
 
@@ -111,8 +112,8 @@ def lower(
     Args:
       fn: any function of pytrees that `jax.jit` takes, or a method of a linen module; leaves that are not arrays are static.
       policy: which operations may be lowered: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the
-        path of a file with one, such as `bf16scope lower --target` writes. If a policy makes parameters or results narrow, they
-        are cast at the function's boundary.
+        path of a file with one; `policy_for` finds one for a TPU. If a policy makes parameters or results narrow, they are cast at
+        the function's boundary.
       dtype: `bfloat16` or `float16`, or JAX's dtypes; default the policy's, which is bfloat16. Gradients in float16 need a scaled
         loss.
       keep: patterns of the names of operations that stay in f32 (`*/layer_norm/*`; names are those of `jax.named_scope` and of
@@ -375,6 +376,31 @@ def compile_for(
             return Answer("compile", {**answer, "reports": [*plain["reports"], *({**it, **form} for it in answer["reports"])]})
         more = [*(["--compare"] if compare else []), *(["--policy", policy_word(policy, folder)] if policy else [])]
         return asked(fn, folder, *more)
+
+
+def policy_for(
+    fn: Callable, *args, target: str = "tpu-v2", compiles: int = 24, policy: Policy = "default", **kwargs
+) -> dict[str, Any]:
+    """Searches for the cheapest lowering of the function for a TPU, as `bf16scope lower --target` does: where rules are in doubt,
+    Google's compiler compiles both forms. The result is a policy for `lower` of this very function, with such arguments.
+
+    Args:
+      target: as for `compile_for`.
+      compiles: the largest number of programs that are compiled, besides cached ones.
+      policy: the policy that is searched from.
+    """
+    pure, (args, kwargs) = _of_arrays(_as_written(fn)[0], args, kwargs)
+    # Decisions name instructions of the module that `lower` reads.
+    parts = internals.lowered_parts(lower(pure, "O0"), args, kwargs, ("tpu",))
+    if len(parts) != 1:
+        measured = f"`{_called(fn)}` is lowered as {len(parts)} modules, and decisions are for one"
+        raise Error(measured, "ask about the function that each device runs in its `shard_map`")
+    with tempfile.TemporaryDirectory() as folder:
+        path, report = Path(folder) / "module.pb", Path(folder) / "report.json"
+        path.write_bytes(parts[0][0].proto())
+        options = ["-o", Path(folder) / "lowered.pb", "--target", target, "--compiles", str(compiles)]
+        options += ["--policy", policy_word(policy, folder)]
+        return _program.ask("lower", path, *options, names={str(path): _called(fn)}, report=report)["policy"]
 
 
 def explain(fn: Callable, *args, target: str = "tpu-v2", **kwargs) -> Answer:

@@ -1,6 +1,7 @@
 """The commands as functions: they ask the program that comes along."""
 
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -39,6 +40,19 @@ def test_a_printed_answer_has_its_figures():
     # Longer lists are rows.
     rows = {"rows": [{"name": name, "n": 1} for name in "abcd"]}
     assert "    name a, n 1" in str(bf16scope._answer.Answer("audit", rows))
+
+
+def test_a_policy_for_a_tpu_names_what_lower_reads(monkeypatch):
+    assert bf16scope.jax.policy_for(f, W, X, target="tpu-v3", compiles=1)["preset"] == "default"
+
+    def ask(command, path, *options, **others):
+        name, dims = re.search(r"(\S+) = f32\[([\d,]*)\]\S* tanh", bf16scope.Module.read(path).text()).groups()
+        decided = {"instruction": name, "of": f"tanh f32[{dims}]", "as": "barrier", "because": "a trial"}
+        return {"policy": {"preset": "default", "decided": [decided]}}
+
+    monkeypatch.setattr(bf16scope._program, "ask", ask)
+    low = bf16scope.jax.lower(f, policy=bf16scope.jax.policy_for(f, W, X))
+    assert "opt-barrier(" in bf16scope.jax.module(low, W, X).text()
 
 
 def test_lines_are_those_of_the_user():

@@ -238,3 +238,50 @@ ENTRY main {{
     let keeps_loops = Policy { loops: Boundary::Keep, ..Policy::default() };
     assert_eq!(dtypes(&source, &keeps_loops, names), ["f32"; 5]);
 }
+
+/// A loop that adds the products of its steps, turned, to one array, and a part of each to another.
+#[test]
+fn a_product_that_the_steps_of_a_loop_add_up_gives_its_f32_sum() {
+    let source = "condition {
+  state.0 = (s32[], f32[16,4,8], f32[8,8], f32[3,8]) parameter(0)
+  i.0 = s32[] get-tuple-element(state.0), index=0
+  n = s32[] constant(16)
+  ROOT goes_on = pred[] compare(i.0, n), direction=LT
+}
+
+body {
+  state.1 = (s32[], f32[16,4,8], f32[8,8], f32[3,8]) parameter(0)
+  i.1 = s32[] get-tuple-element(state.1), index=0
+  xs = f32[16,4,8] get-tuple-element(state.1), index=1
+  total = f32[8,8] get-tuple-element(state.1), index=2
+  row = f32[3,8] get-tuple-element(state.1), index=3
+  zero = s32[] constant(0)
+  slice = f32[1,4,8] dynamic-slice(xs, i.1, zero, zero), dynamic_slice_sizes={1,4,8}
+  x = f32[4,8] reshape(slice)
+  product = f32[8,8] dot(x, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  turned = f32[8,8] transpose(product), dimensions={1,0}
+  part = f32[3,8] slice(turned), slice={[2:5], [0:8]}
+  total.1 = f32[8,8] add(total, turned)
+  row.1 = f32[3,8] add(row, part)
+  one = s32[] constant(1)
+  i.2 = s32[] add(i.1, one)
+  ROOT state.2 = (s32[], f32[16,4,8], f32[8,8], f32[3,8]) tuple(i.2, xs, total.1, row.1)
+}
+
+ENTRY main {
+  xs0 = f32[16,4,8] parameter(0)
+  start = s32[] constant(0)
+  nothing = f32[] constant(0)
+  total0 = f32[8,8] broadcast(nothing), dimensions={}
+  row0 = f32[3,8] broadcast(nothing), dimensions={}
+  init = (s32[], f32[16,4,8], f32[8,8], f32[3,8]) tuple(start, xs0, total0, row0)
+  ROOT end = (s32[], f32[16,4,8], f32[8,8], f32[3,8]) while(init), condition=condition, body=body
+}
+";
+    let decided = |source: &str| dtypes(source, &Policy::default(), ["product", "turned", "part"]);
+    assert_eq!(decided(source), ["f32"; 3]);
+    // Neither of these adds a part of the product to what the loop carries.
+    for other in ["row.1 = f32[3,8] multiply(row, part)", "row.1 = f32[3,8] add(part, part)"] {
+        assert_eq!(decided(&source.replace("row.1 = f32[3,8] add(row, part)", other)), ["bf16"; 3], "{other}");
+    }
+}

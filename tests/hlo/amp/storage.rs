@@ -426,6 +426,41 @@ fn what_a_pool_reads_is_rounded() {
     assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "bf16", "bf16"]);
 }
 
+/// A norm, a `relu`, and the gradient of both: the mask of the `relu` goes on to the norm's gradient, in f32, and the
+/// norm's end does not. So the end is rounded once, and the mask compares what is stored.
+#[test]
+fn a_norms_end_is_rounded_once_for_a_relu_and_its_mask() {
+    let source = format!(
+        "{HEAD}ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  zero = f32[] constant(0)
+  zeros = f32[32,8] broadcast(zero), dimensions={{}}
+  y = f32[32,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  sum = f32[8] reduce(y, zero), dimensions={{0}}, to_apply=add
+  sums = f32[32,8] broadcast(sum), dimensions={{1}}
+  end = f32[32,8] subtract(y, sums)
+  relu = f32[32,8] maximum(end, zeros)
+  z = f32[32,8] dot(relu, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  mask = pred[32,8] compare(end, zeros), direction=GT
+  back = f32[32,8] dot(z, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  masked = f32[32,8] select(mask, back, zeros)
+  of_y = f32[32,8] multiply(masked, sums)
+  ROOT of_w = f32[8,8] dot(x, of_y), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+}}
+"
+    );
+    let (lowered, _) = amp::run(&parsed(&source), &Policy::default()).unwrap();
+    let text = text::print(&lowered, &Default::default());
+    for line in [
+        "end.bf16 = bf16[32,8]{1,0} convert(end)",
+        "relu = bf16[32,8]{1,0} maximum(end.bf16, zeros)",
+        "mask = pred[32,8]{1,0} compare(end.bf16, zeros)",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
 /// The gradient of a norm's input through its variance, 2 · x · v, where v is a sum to which the norm's scale was
 /// applied: it is computed in f32, as it is not stored, and rounded where it is added.
 #[test]

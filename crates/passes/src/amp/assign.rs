@@ -58,8 +58,8 @@ pub(super) fn assign(
     }
     let (is_result, is_narrow_read) = state(graph, crossing, &mut out);
     let mut keeps_sum = match (kind, policy.results) {
-        (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, classes, &is_result),
-        _ => keeps_sum(graph, classes, &vec![false; graph.values.len()]),
+        (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, classes, kind, &is_result),
+        _ => keeps_sum(graph, classes, kind, &vec![false; graph.values.len()]),
     };
     keeps_sum.iter_mut().zip(&needs.sums).for_each(|(keeps, &is_needed)| *keeps |= is_needed);
     let ends = Ends::find(graph, policy, kind, is_result, needs);

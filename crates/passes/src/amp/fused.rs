@@ -26,7 +26,8 @@
 //! So an f32 value ends where it meets another stream, as where a residual is added, and where two ops read it.
 //!
 //! A stream of rule 1 or 2 is materialised if it ends so, is read by several ops, one of them in the narrow dtype, and
-//! is not continued. It is rounded once, by its producer, for all of them, as Flax casts at the end of a norm.
+//! is not continued; a comparison does not continue it. It is rounded once, by its producer, for all of them, as Flax
+//! casts at the end of a norm.
 //! Otherwise a compiler would store it in f32: it fuses a cast into each consumer, however many there are.
 
 use super::assignment::Assignment;
@@ -239,6 +240,8 @@ impl Finder<'_> {
                 && result_readers.is_read_narrow
                 && !result_readers.is_gone_on_with;
             let reads = match record.kind {
+                // The readers of a mask do not read the values that are compared.
+                NodeKind::Op(Class::Clear) if matches!(self.graph.op(node), Op::Compare { .. }) => Readers::default(),
                 NodeKind::Op(Class::Clear) if !self.assignment.low[node as usize] => result_readers,
                 // A chain of sums reads what is stored.
                 _ => Readers {

@@ -1,5 +1,6 @@
 //! Products whose result is the f32 sum in which they accumulate.
 
+use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::loss::of_parameters;
 use super::policy::Classes;
@@ -9,16 +10,30 @@ use bf16scope_hlo::ops::decisions::{device_sum, is_placement, movement};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum, Movement};
 
 /// For each node whether it is a product whose f32 sum is kept, as rounding it would save no memory: the program asked
-/// for it, by operands in the narrow dtype, or all its consumers are results, calls in f32 and f32 sums over devices.
-pub(super) fn keeps_sum(graph: &Dataflow<'_>, classes: &Classes<'_>, is_result: &[bool]) -> Vec<bool> {
-    // Whether a node is a call, or moves data that only calls and results read, or is part of a sum over devices.
+/// for it, by operands in the narrow dtype, or all its consumers are results, calls in f32 and f32 sums over devices or
+/// over the steps of a loop.
+pub(super) fn keeps_sum(
+    graph: &Dataflow<'_>,
+    classes: &Classes<'_>,
+    kind: RegionKind,
+    is_result: &[bool],
+) -> Vec<bool> {
+    // Whether a node is a call, or moves data that only calls and results read, or is part of a sum over devices or
+    // steps. A result may be a small part of a product; what the steps of a loop sum are all parts of it.
     let mut is_end = summed_over_devices(graph, classes);
+    let is_body = kind == RegionKind::Body;
+    if is_body {
+        summed_over_steps(graph).for_each(|node| is_end[node as usize] = true);
+    }
     let mut keeps = vec![false; graph.nodes.len()];
     for node in graph.node_ids().rev() {
         let record = graph.node(node);
         let op = &graph.instr(record).op;
         let is_call = matches!(op, Op::Opaque(_) | Op::CustomCall(_)) && !is_placement(op);
-        let moves = movement(op) == Movement::Places;
+        let moves = match movement(op) {
+            Movement::TakesPart => is_body,
+            movement => movement == Movement::Places,
+        };
         let ends = |value: ValueId| {
             let readers = &graph.users[value as usize];
             let is_read = is_result[value as usize] || !readers.is_empty();
@@ -32,6 +47,16 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, classes: &Classes<'_>, is_result: 
         keeps[node as usize] = may_be_wider && (all_end || record.operands.iter().all(is_narrow));
     }
     keeps
+}
+
+/// The adds of a loop's body by which the loop sums an f32 array of its state over its steps, as gradients of weights.
+fn summed_over_steps(graph: &Dataflow<'_>) -> impl Iterator<Item = NodeId> {
+    let state = graph.parameters().zip(graph.results.iter().copied());
+    state.filter_map(|(before, after)| {
+        let node = graph.producer(after);
+        let is_read_alone = graph.users[before as usize] == [node] && graph.users[after as usize].is_empty();
+        (is_read_alone && matches!(graph.op(node), Op::Binary(BinaryOp::Add))).then_some(node)
+    })
 }
 
 /// For each node whether it is an explicit f32 sum over devices that no product reads on, as that of gradients in the

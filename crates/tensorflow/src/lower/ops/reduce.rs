@@ -32,8 +32,8 @@ pub(super) const TABLE: Table = &[
         let sum = c.e().convert(c.e().reduce_sum(c.e().mul(wide, wide), &axes), c.dtype(x));
         c.one(c.e().div(sum, c.like(sum, 2.0)))
     }),
-    ("ArgMax", |c| c.arg(Comparison::Ge, BinaryOp::Maximum)),
-    ("ArgMin", |c| c.arg(Comparison::Le, BinaryOp::Minimum)),
+    ("ArgMax", |c| c.arg(false)),
+    ("ArgMin", |c| c.arg(true)),
     ("Cumsum", |c| c.running(|c, dtype| c.e().scalar_computation(BinaryOp::Add, dtype), 0.0)),
     ("Cumprod", |c| c.running(|c, dtype| c.e().scalar_computation(BinaryOp::Multiply, dtype), 1.0)),
     ("CumulativeLogsumexp", |c| c.running(|c, dtype| c.log_add_exp(dtype), f64::NEG_INFINITY)),
@@ -77,8 +77,17 @@ impl Call<'_, '_> {
     }
 
     /// Argmax or argmin: the first of equal elements; the first NaN counts as best.
-    fn arg(&mut self, direction: Comparison, op: BinaryOp) -> Outputs {
+    fn arg(&mut self, is_min: bool) -> Outputs {
         let x = self.array(0)?;
+        // The least float is the largest of the negated ones: of a minimum XLA's CPU loses a NaN.
+        let (x, is_min) = match is_min && self.dtype(x).is_float() {
+            true => (self.e().unary(UnaryOp::Negate, x), false),
+            false => (x, is_min),
+        };
+        let (direction, op) = match is_min {
+            true => (Comparison::Le, BinaryOp::Minimum),
+            false => (Comparison::Ge, BinaryOp::Maximum),
+        };
         let axis = if self.inputs.len() > 1 { self.int(1)? } else { 0 };
         let dims = self.dims(x);
         let axis = self.axis(axis, dims.len())?;
