@@ -53,6 +53,7 @@ pub mod numerics;
 pub mod ops;
 mod parameters;
 pub mod proto;
+mod repair;
 pub mod round;
 pub mod shape;
 pub mod sharding;

@@ -6,6 +6,7 @@
 //! Source: `LiteralProto` in XLA's `xla_data.proto`.
 
 use super::{ArrayShape, DType, Element, ElementVisitor, Shape};
+use half::{bf16, f16};
 
 /// A constant value.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,12 +81,34 @@ impl Literal {
             Literal::Array { .. } | Literal::Tuple(_) | Literal::Token => None,
         }
     }
+
+    /// Whether this is an f32 array whose elements bf16 or f16 represents exactly; NaN counts as exact.
+    pub fn is_exact_in(&self, dtype: DType) -> bool {
+        let is_exact = |x: f32| {
+            let back = if dtype == DType::F16 { f16::from_f32(x).to_f32() } else { bf16::from_f32(x).to_f32() };
+            back == x || x.is_nan()
+        };
+        self.elements::<f32>().is_some_and(|elements| elements.into_iter().all(is_exact))
+    }
+
+    /// An f32 array rounded to bf16 or f16, to nearest even. Finite elements stay finite: those beyond the range
+    /// become the end of it, as f32's least number does, which programs use for "minus infinity, but no NaN". `None` if
+    /// this is no f32 array.
+    pub fn saturated_to(&self, dtype: DType) -> Option<Literal> {
+        let Literal::Array { shape, .. } = self else { return None };
+        let largest = if dtype == DType::F16 { f16::MAX.to_f32() } else { bf16::MAX.to_f32() };
+        let bits = |x: f32| {
+            let within = if x.is_finite() { x.clamp(-largest, largest) } else { x };
+            if dtype == DType::F16 { f16::from_f32(within).to_bits() } else { bf16::from_f32(within).to_bits() }
+        };
+        let bytes = self.elements::<f32>()?.into_iter().flat_map(|x| bits(x).to_le_bytes()).collect();
+        Some(Literal::Array { shape: ArrayShape { dtype, ..shape.clone() }, bytes })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use half::bf16;
 
     #[test]
     fn elements_round_trip() {
@@ -103,5 +126,18 @@ mod tests {
         let literal = Literal::scalar_of(DType::BF16, 1.0 + 2f64.powi(-8) + 2f64.powi(-40)).unwrap();
         assert_eq!(literal.elements::<bf16>().unwrap()[0].to_bits(), 0x3f81);
         assert_eq!(Literal::min_value(DType::S8).unwrap().elements::<i8>().unwrap()[0], i8::MIN);
+    }
+
+    #[test]
+    fn finite_numbers_stay_finite() {
+        let literal = Literal::from_elements([4], &[f32::MIN, 0.1, f32::NEG_INFINITY, 1e6]);
+        let narrow = literal.saturated_to(DType::BF16).unwrap().elements::<bf16>().unwrap();
+        assert_eq!((narrow[0], narrow[2]), (bf16::MIN, bf16::NEG_INFINITY));
+        assert_eq!(narrow[1].to_f32(), 0.100097656);
+        let narrow = literal.saturated_to(DType::F16).unwrap().elements::<f16>().unwrap();
+        assert_eq!((narrow[0], narrow[3]), (f16::MIN, f16::MAX));
+        assert_eq!((narrow[1].to_f32(), narrow[2]), (0.099975586, f16::NEG_INFINITY));
+        assert!(!literal.is_exact_in(DType::BF16));
+        assert!(Literal::from_elements([2], &[0.5f32, f32::NAN]).is_exact_in(DType::BF16));
     }
 }

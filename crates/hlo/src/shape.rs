@@ -91,6 +91,13 @@ impl ArrayShape {
         self.n_elements().saturating_mul(self.dtype.n_bytes() as i64)
     }
 
+    /// This array with another dtype. A layout keeps its order of dimensions; tiles fit another width, so they are
+    /// dropped.
+    pub fn with_dtype(&self, dtype: DType) -> ArrayShape {
+        let order = |layout: &Layout| Layout { minor_to_major: layout.minor_to_major.clone(), ..Layout::default() };
+        ArrayShape { dtype, layout: self.layout.as_ref().map(order), ..self.clone() }
+    }
+
     /// This array with the row-major layout if none is set.
     fn with_default_layout(&self) -> ArrayShape {
         let layout = self.layout.clone().unwrap_or_else(|| Layout::descending(self.rank()));
@@ -194,13 +201,19 @@ impl Shape {
         }
     }
 
-    /// This shape with another dtype in every floating array of it that has dtype `from`.
-    pub fn with_dtype(&self, from: DType, to: DType) -> Shape {
-        match self {
-            Shape::Array(array) if array.dtype == from => Shape::Array(ArrayShape { dtype: to, ..array.clone() }),
-            Shape::Tuple(elements) => Shape::Tuple(elements.iter().map(|e| e.with_dtype(from, to)).collect()),
-            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => self.clone(),
+    /// This shape with dtype `to` in those arrays of dtype `from` for which `picks` returns true; it is called with
+    /// their places among the [leaves](Shape::leaves).
+    pub fn with_dtype(&self, from: DType, to: DType, mut picks: impl FnMut(usize) -> bool) -> Shape {
+        let mut shape = self.clone();
+        for (place, leaf) in shape.leaves_mut().into_iter().enumerate() {
+            if let Shape::Array(array) = leaf
+                && array.dtype == from
+                && picks(place)
+            {
+                *array = array.with_dtype(to);
+            }
         }
+        shape
     }
 
     /// Bytes of all arrays, unpacked and untiled, saturating. A buffer counts as 0, as its memory belongs to another
@@ -217,6 +230,24 @@ impl Shape {
     pub fn leaves(&self) -> Vec<&Shape> {
         match self {
             Shape::Tuple(elements) => elements.iter().flat_map(Shape::leaves).collect(),
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => vec![self],
+        }
+    }
+
+    /// Gives each array the dtype of the array at its place in `other`.
+    pub(super) fn take_dtypes(&mut self, other: &Shape) {
+        for (leaf, other) in self.leaves_mut().into_iter().zip(other.leaves()) {
+            if let (Shape::Array(array), Some(dtype)) = (leaf, other.dtype())
+                && array.dtype != dtype
+            {
+                *array = array.with_dtype(dtype);
+            }
+        }
+    }
+
+    fn leaves_mut(&mut self) -> Vec<&mut Shape> {
+        match self {
+            Shape::Tuple(elements) => elements.iter_mut().flat_map(Shape::leaves_mut).collect(),
             Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => vec![self],
         }
     }
@@ -328,6 +359,20 @@ impl fmt::Display for Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_dtype_keeps_the_order_of_dimensions_and_drops_tiles() {
+        let tiled = Layout { tiles: vec![Tile(vec![8, 128])], minor_to_major: vec![0, 1], ..Layout::default() };
+        let array = Shape::Array(ArrayShape { layout: Some(tiled), ..ArrayShape::new(DType::F32, [8, 4]) });
+        let shape = Shape::Tuple(vec![array.clone(), Shape::Token, Shape::Tuple(vec![array])]);
+        let mut places = Vec::new();
+        let narrow = shape.with_dtype(DType::F32, DType::BF16, |place| {
+            places.push(place);
+            place == 2
+        });
+        assert_eq!(places, [0, 2]);
+        assert_eq!(narrow.to_string(), "(f32[8,4]{0,1:T(8,128)}, token[], (bf16[8,4]{0,1}))");
+    }
 
     #[test]
     fn prints_as_xla_does() {

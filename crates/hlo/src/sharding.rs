@@ -3,6 +3,9 @@
 //!
 //! Source: `OpSharding` in XLA's `xla_data.proto`.
 
+use super::Shape;
+use std::ops::Range;
+
 /// How one value is split over the devices of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sharding {
@@ -28,6 +31,20 @@ pub enum Sharding {
     },
 }
 
+impl Sharding {
+    /// The sharding of an element of a tuple with this sharding. `leaves` numbers the element's arrays among those of
+    /// the tuple.
+    pub fn of_element(&self, element: &Shape, leaves: Range<usize>) -> Option<Sharding> {
+        match self {
+            Sharding::Tuple(all) if element.as_tuple().is_some() => Some(Sharding::Tuple(all.get(leaves)?.to_vec())),
+            Sharding::Tuple(all) => all.get(leaves.start).cloned(),
+            Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual => Some(self.clone()),
+            // A tuple has a list of shardings; an unparsed text stays with the tuple.
+            Sharding::Tiled(_) | Sharding::Raw { .. } => None,
+        }
+    }
+}
+
 /// The assignment of tiles to devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TileAssignment {
@@ -51,4 +68,24 @@ pub enum DeviceOrder {
         /// The transpose that follows; empty = none.
         transpose_perm: Vec<i64>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    #[test]
+    fn an_element_has_its_part_of_a_tuples_sharding() {
+        let array = Shape::scalar(DType::F32);
+        let pair = Shape::Tuple(vec![array.clone(), array.clone()]);
+        let [first, second, third] = [0, 1, 2].map(|device| Sharding::Maximal { device });
+        let all = Sharding::Tuple(vec![first.clone(), second.clone(), third.clone()]);
+        assert_eq!(all.of_element(&array, 0..1), Some(first));
+        assert_eq!(all.of_element(&pair, 1..3), Some(Sharding::Tuple(vec![second, third])));
+        assert_eq!(all.of_element(&pair, 2..4), None);
+        assert_eq!(Sharding::Replicated.of_element(&pair, 1..3), Some(Sharding::Replicated));
+        let raw = Sharding::Raw { text: "unknown".to_string(), proto: Vec::new() };
+        assert_eq!(raw.of_element(&array, 0..1), None);
+    }
 }

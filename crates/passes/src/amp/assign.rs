@@ -12,19 +12,19 @@
 //! TensorFlow's `auto_mixed_precision` denies loss and optimizer ops outright. It has neither needs nor steps 3 and 5,
 //! and in step 4 it lowers whatever is connected.
 
+mod crossings;
+mod fused;
 mod moves;
 
 use super::assignment::{Assignment, Crossing, RegionKind};
 use super::branches::Branch;
-use super::crossings::Around;
-use super::data_movement::{is_sum_over_windows, merges_padded_windows, moved};
+use super::data_movement::{is_sum_over_windows, merges_padded_windows, moved, moved_from};
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
-use super::decision::{Decision, Facts, Rule, Storage, Stores, decide};
+use super::decision::{Decision, Facts, Rule, decide};
 use super::elementwise::elementwise;
 use super::ends::Ends;
-use super::fused::{Fused, fused};
-use super::loops::{Loop, filled};
+use super::loops::{Loop, Use, filled};
 use super::materialised::materialised;
 use super::need::Need;
 use super::needs::Needs;
@@ -35,6 +35,7 @@ use super::{logits, parts, tables};
 use bf16scope_hlo::ops::decisions::{amplification, is_body_border, is_stored, is_stored_beside_sum};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
 use bf16scope_hlo::{DType, Op};
+use fused::fused;
 use std::collections::BTreeMap;
 
 /// Assigns dtypes to the nodes and values of a region.
@@ -65,17 +66,20 @@ pub(super) fn assign(
     let ends = Ends::find(graph, policy, kind, is_result, needs);
     out.differentiates = ends.differentiates && policy.reach != Reach::None;
     out.needed.clone_from(&needs.of_result);
-    let (moved, is_narrow_read) = (moved(graph), &is_narrow_read[..]);
-    let mut assigner = Assigner { graph, classes, policy, kind, out, moved, ends, needs, keeps_sum };
-    let mut facts = assigner.facts(loops, branches, is_narrow_read);
-    assigner.decide_all(&facts);
+    let (moved, below) = (moved(graph), Vec::new());
+    let mut assigner = Assigner { graph, classes, policy, kind, loops, out, moved, ends, needs, keeps_sum, below };
+    assigner.below = assigner.below(&is_narrow_read);
+    if policy.loops == Boundary::Lower && policy.reach == Reach::Between {
+        assigner.narrow_crossings(branches);
+    }
+    assigner.decide_all();
     if policy.reach != Reach::None {
         if policy.unstored == Boundary::Keep {
-            assigner.find_storage(&mut facts);
+            assigner.find_storage();
         }
-        assigner.decide_single(&mut facts);
+        assigner.decide_single();
         assigner.lower_clear();
-        assigner.fit_tiles(loops);
+        assigner.fit_tiles();
     }
     assigner.keep_borders();
     assigner.out
@@ -125,6 +129,7 @@ struct Assigner<'g> {
     classes: &'g Classes<'g>,
     policy: &'g Policy,
     kind: RegionKind,
+    loops: &'g BTreeMap<NodeId, Loop>,
     out: Assignment,
     /// For each node whether it moves data that a compiler materialises.
     moved: Vec<bool>,
@@ -132,51 +137,40 @@ struct Assigner<'g> {
     needs: &'g Needs,
     /// For each node whether it is a product whose f32 sum is kept.
     keeps_sum: Vec<bool>,
+    /// For each node a product that it is computed from, with no denied op between, or the node itself if it reads a
+    /// narrow array of the region's state.
+    below: Vec<Option<NodeId>>,
 }
 
 impl Assigner<'_> {
-    /// The facts about each node, as if every result were materialised.
-    fn facts(
-        &mut self,
-        loops: &BTreeMap<NodeId, Loop>,
-        branches: &BTreeMap<NodeId, Vec<Branch>>,
-        is_narrow_read: &[bool],
-    ) -> Vec<Facts> {
+    /// Decides for every op, as if every result were materialised, except those that are decided by what crosses the
+    /// region's borders.
+    fn decide_all(&mut self) {
         let graph = self.graph;
-        let below = self.below(is_narrow_read);
-        if self.policy.loops == Boundary::Lower && self.policy.reach == Reach::Between {
-            let around = Around {
-                graph,
-                ends: &self.ends,
-                below: &below,
-                needs: self.needs,
-                leads_to_product: graph.leads_to_product(),
-                carried: self.policy.carried,
-            };
-            around.narrow_loops(loops, &mut self.out);
-            around.narrow_branches(branches, &mut self.out);
-        }
         let above = self.above();
-        let stores = self.stores();
-        let facts = |node: NodeId| {
+        let is_of_products = graph.of_arrays(|node| match graph.node(node).class() {
+            Some(Class::Allow) => Some(true),
+            Some(Class::Infer | Class::Clear) => Some(false),
+            _ => is_sum_over_windows(graph, self.classes, node).then_some(false),
+        });
+        for node in graph.node_ids() {
             let (idx, record) = (node as usize, graph.node(node));
+            let Some(class) = record.class().filter(|_| self.out.rule[idx] != Rule::Filled) else { continue };
             // A product that devices may sum keeps f32 unless a consumer casts it, so that a gradient is not rounded
             // for no consumer. Operands of the loss are rounded, because they are stored for the backward pass.
             let rounds = !record.gives_f32 || self.ends.leads_to_loss[idx];
-            Facts {
-                class: record.class(),
+            let facts = Facts {
+                class,
                 reach: self.policy.reach,
-                decided: None,
                 wide: self.ends.wide[idx],
                 is_blocked: self.ends.blocked[idx],
-                below: below[idx],
+                below: self.below[idx],
                 above: above[idx],
-                stores: stores[idx],
+                stored: self.stored(node, above[idx], is_of_products[idx]),
                 keeps_sum: self.policy.accumulate == Accumulate::F32 || !rounds || self.keeps_sum[idx],
-                storage: Storage::Materialised,
-            }
-        };
-        self.graph.node_ids().map(facts).collect()
+            };
+            self.assign(node, decide(&facts));
+        }
     }
 
     /// Whether a way between two products may go through a node.
@@ -184,8 +178,6 @@ impl Assigner<'_> {
         self.graph.node(node).passes() && !self.ends.blocked[node as usize]
     }
 
-    /// For each node a product that it is computed from, or the node itself if it reads a narrow array of the region's
-    /// state.
     fn below(&self, is_narrow_read: &[bool]) -> Vec<Option<NodeId>> {
         let graph = self.graph;
         let mut below: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
@@ -228,37 +220,27 @@ impl Assigner<'_> {
         self.policy.tables == Boundary::Lower && tables::adds_rows(self.graph, self.classes, node, value)
     }
 
-    /// For each node of class deny or clear whether and why a compiler materialises its result.
-    fn stores(&self) -> Vec<Option<Stores>> {
-        let (graph, classes) = (self.graph, self.classes);
-        let is_windowed: Vec<bool> =
-            self.graph.node_ids().map(|node| is_sum_over_windows(graph, classes, node)).collect();
-        let is_of_products = graph.of_arrays(|node| match graph.node(node).class() {
-            Some(Class::Allow) => Some(true),
-            Some(Class::Infer | Class::Clear) => Some(false),
-            _ => is_windowed[node as usize].then_some(false),
-        });
-        let stores = |node: NodeId| {
-            let (idx, record) = (node as usize, graph.node(node));
-            let leads_to_end = self.ends.leads_to_loss[idx] || self.ends.leads_to_result[idx];
-            let is_sum = self.policy.moved == Boundary::Lower
-                && is_windowed[idx]
-                && is_of_products[idx]
-                && !leads_to_end
-                && !self.is_needed(node);
-            let is_turn = amplification(graph.op(node)) == Amplification::Angle
-                && record.because == Because::Op
-                && !self.is_needed(node)
-                && self.policy.reach == Reach::Between;
-            match record.class() {
-                Some(Class::Clear) => (is_stored(graph.instr(record)) && self.is_moved(node)).then_some(Stores::Move),
-                Some(Class::Deny { .. }) if is_sum => Some(Stores::WindowSum),
-                Some(Class::Deny { .. }) if is_turn => Some(Stores::Turn),
-                Some(Class::Deny { .. }) if self.is_summand(node) => Some(Stores::Summand),
-                _ => None,
+    /// The decision on an op of class deny or clear between two products, if a compiler materialises its result.
+    fn stored(&self, node: NodeId, above: Option<NodeId>, is_of_products: bool) -> Option<Decision> {
+        let (idx, record) = (node as usize, self.graph.node(node));
+        let below = self.below[idx];
+        let leads_to_end = self.ends.leads_to_loss[idx] || self.ends.leads_to_result[idx];
+        let is_free = !self.is_needed(node);
+        let is_sum = self.policy.moved == Boundary::Lower && is_of_products && !leads_to_end;
+        // The angle that a product computed has no absolute precision to lose.
+        let is_turn = amplification(self.graph.op(node)) == Amplification::Angle
+            && record.because == Because::Op
+            && self.policy.reach == Reach::Between;
+        let is_windowed = || is_sum_over_windows(self.graph, self.classes, node);
+        match record.class()? {
+            Class::Clear if is_stored(self.graph.instr(record)) && self.is_moved(node) => {
+                Some(Decision::narrow(Rule::Moved, above))
             }
-        };
-        self.graph.node_ids().map(stores).collect()
+            Class::Deny { .. } if is_free && is_sum && is_windowed() => Some(Decision::narrow(Rule::Summed, below)),
+            Class::Deny { .. } if is_free && is_turn => Some(Decision::narrow(Rule::Between, below)),
+            Class::Deny { .. } if self.is_summand(node) => Some(Decision::rounded(Rule::RoundedOnce, below)),
+            _ => None,
+        }
     }
 
     /// Whether a sum and another op read a node's result, so that a compiler materialises it. In f16 it may be
@@ -275,16 +257,6 @@ impl Assigner<'_> {
             && readers.iter().any(|&reader| matches!(graph.op(reader), Op::Reduce { .. }))
     }
 
-    /// Decides for every node, except those that are decided by what crosses the region's borders.
-    fn decide_all(&mut self, facts: &[Facts]) {
-        for (node, facts) in (0..).zip(facts) {
-            if facts.class.is_some_and(|class| class != Class::NotFloat) && self.out.rule[node as usize] != Rule::Filled
-            {
-                self.assign(node, decide(facts));
-            }
-        }
-    }
-
     fn assign(&mut self, node: NodeId, decision: Decision) {
         let Decision { is_low, is_narrow, rule, from } = decision;
         self.out.low[node as usize] = is_low;
@@ -296,41 +268,31 @@ impl Assigner<'_> {
     }
 
     /// Finds where lowered values, and those that are f32 for the loss, are stored, and decides again for these.
-    fn find_storage(&mut self, facts: &mut [Facts]) {
-        let graph = self.graph;
-        let is_partitioned = self.classes.is_partitioned;
-        let is_moved = |node: NodeId| self.is_moved(node);
-        let stored = fused(graph, &self.out, is_partitioned, &is_moved, &|node, value| self.adds_rows(node, value));
-        self.store(facts, stored);
-        let stored = elementwise(graph, &self.out, &self.needs.is_input);
-        self.store(facts, stored);
-        let stored = materialised(graph, &self.out, self.kind, &self.ends.leads_to_loss_by_product);
-        let once = |node| Fused { node, from: None, rule: Rule::RoundedOnce };
-        self.store(facts, stored.into_iter().map(once).collect());
+    fn find_storage(&mut self) {
+        self.assign_all(fused(self));
+        self.assign_all(elementwise(self.graph, &self.out, &self.needs.is_input));
+        self.assign_all(materialised(self.graph, &self.out, self.kind, &self.ends.leads_to_loss_by_product));
+    }
+
+    fn assign_all(&mut self, decisions: Vec<(NodeId, Decision)>) {
+        decisions.into_iter().for_each(|(node, decision)| self.assign(node, decision));
     }
 
     /// Applies the policy's decisions on single nodes, whatever surrounds them.
-    fn decide_single(&mut self, facts: &mut [Facts]) {
-        for node in self.graph.node_ids() {
-            let record = self.graph.node(node);
+    fn decide_single(&mut self) {
+        for (node, record) in (0..).zip(&self.graph.nodes) {
             let is_one = record.n_results == 1 && self.graph.value(record.first_result).is_f32();
-            if let (Some(StoredAs::Narrow | StoredAs::Rounded), true) = (record.decided, is_one && record.is_soft()) {
-                facts[node as usize].decided = record.decided;
-                self.assign(node, decide(&facts[node as usize]));
-            }
-        }
-    }
-
-    fn store(&mut self, facts: &mut [Facts], stored: Vec<Fused>) {
-        for Fused { node, from, rule } in stored {
-            let storage = if rule == Rule::RoundedOnce { Storage::RoundedOnce } else { Storage::Fused };
-            facts[node as usize].storage = storage(rule, from);
-            self.assign(node, decide(&facts[node as usize]));
+            let decision = match record.decided.filter(|_| is_one && record.is_soft()) {
+                Some(StoredAs::Narrow) => Decision::narrow(Rule::Decided, None),
+                Some(StoredAs::Rounded) => Decision::rounded(Rule::Decided, None),
+                _ => continue,
+            };
+            self.assign(node, decision);
         }
     }
 
     /// Applies the rules for the memory layout of a TPU.
-    fn fit_tiles(&mut self, loops: &BTreeMap<NodeId, Loop>) {
+    fn fit_tiles(&mut self) {
         let (graph, classes) = (self.graph, self.classes);
         if self.policy.tables == Boundary::Lower {
             for node in tables::rows(graph, &self.out, classes) {
@@ -345,7 +307,7 @@ impl Assigner<'_> {
             }
         }
         if self.policy.logits == Boundary::Lower {
-            for head in logits::logits(graph, &self.out, classes, self.kind, loops) {
+            for head in logits::logits(graph, &self.out, classes, self.kind, self.loops) {
                 self.store_narrow(head.add, true, Rule::Logits);
                 self.store_narrow(head.sum, true, Rule::Summed);
                 // The bias is broadcast for it.
@@ -360,9 +322,8 @@ impl Assigner<'_> {
             }
         }
         if self.policy.moved == Boundary::Lower {
-            for node in parts::sums(graph, &self.out, classes) {
-                self.out.rule[node as usize] = Rule::SumOfParts;
-            }
+            self.out.parts = parts::sums(graph, &self.out, classes);
+            self.out.parts.keys().for_each(|&node| self.out.rule[node as usize] = Rule::SumOfParts);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
 use super::need::Need;
+use super::parts::Parts;
 use std::collections::BTreeMap;
 
 /// The result of [`assign`](super::assign::assign).
@@ -21,6 +22,8 @@ pub(super) struct Assignment {
     pub crossings: BTreeMap<NodeId, Crossing>,
     /// For each result of the region whether its caller gets it in the narrow dtype.
     pub narrow_results: Vec<bool>,
+    /// The sums that are written part by part.
+    pub parts: BTreeMap<NodeId, Parts>,
     /// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
     pub differentiates: bool,
     /// For each value whether its cast must clamp, so that finite numbers stay finite.
@@ -40,6 +43,7 @@ impl Assignment {
             rule,
             crossings: BTreeMap::new(),
             narrow_results: Vec::new(),
+            parts: BTreeMap::new(),
             differentiates: false,
             beyond,
         }

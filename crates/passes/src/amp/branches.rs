@@ -18,13 +18,16 @@ pub(super) struct Branch {
     pub of_taken: Vec<bool>,
 }
 
-/// Describes the branch that is this region.
-pub(super) fn of_region(graph: &Dataflow<'_>) -> Branch {
+/// Describes the branch that is this region. Results that are `scores` are returned in their own dtype.
+pub(super) fn of_region(graph: &Dataflow<'_>, scores: &[bool]) -> Branch {
     let taken: Vec<ValueId> = graph.parameters().collect();
-    let products = graph.nodes.iter().filter(|node| node.is_product());
-    let of_product = graph.reached(products.flat_map(Node::results).collect(), |_| true);
+    let products = graph.nodes.iter().filter(|node| node.is_product()).flat_map(Node::results);
     let arrays = taken.iter().copied().filter(|&value| graph.value(value).is_f32_array());
-    let of_taken = graph.reached(arrays.collect(), |_| true);
-    let of_results = |is_reached: &[bool]| graph.results.iter().map(|&value| is_reached[value as usize]).collect();
-    Branch { n_taken: taken.len(), of_product: of_results(&of_product), of_taken: of_results(&of_taken) }
+    let is_score = |leaf: usize| scores.get(leaf) == Some(&true);
+    let results_of = |values: Vec<ValueId>| {
+        let is_reached = graph.reached(values, |_| true);
+        let results = graph.results.iter().enumerate();
+        results.map(|(leaf, &value)| is_reached[value as usize] && !is_score(leaf)).collect()
+    };
+    Branch { n_taken: taken.len(), of_product: results_of(products.collect()), of_taken: results_of(arrays.collect()) }
 }

@@ -60,16 +60,11 @@ pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool 
 /// For each node whether its result is materialised because data were moved: by the node itself, or by one before it
 /// whose result it moves on, as does the `select` that masks a lookup's out-of-bounds rows.
 pub(super) fn moved(graph: &Dataflow<'_>) -> Vec<bool> {
-    let mut moved = vec![false; graph.nodes.len()];
-    for (node, record) in graph.nodes.iter().enumerate() {
-        let n_results = record.results().map(|value| graph.value(value).n_elements).max().unwrap_or(0);
-        let is_moved_on = |&value: &u32| {
-            let producer = graph.producer(value);
-            graph.value(value).is_f32() && moved[producer as usize] && graph.value(value).n_elements >= n_results
-        };
-        moved[node] = record.is_clear() && (is_stored(graph.instr(record)) || record.operands.iter().any(is_moved_on));
-    }
-    moved
+    graph.of_arrays(|node| {
+        let record = graph.node(node);
+        let is_float = graph.value(record.first_result).is_f32();
+        (record.is_clear() && is_float).then(|| is_stored(graph.instr(record)))
+    })
 }
 
 /// The value that ops of class clear moved, or took a part of, to compute `value`.

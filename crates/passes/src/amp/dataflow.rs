@@ -6,9 +6,7 @@
 //! is an op on values; nodes are ordered so that operands come first.
 
 use super::decided::StoredAs;
-use super::equal_expressions::{Expression, Expressions};
-pub(super) use super::ids::{FrameId, NodeId, ValueId};
-use super::narrow;
+use super::equal_expressions::Expressions;
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::{
     DotForm, calls_regions, dot_form, is_placement, is_retypable, keeps_dtypes, list_names,
@@ -18,6 +16,13 @@ use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// A value (an array or a token): index into `Dataflow::values`.
+pub(super) type ValueId = u32;
+/// An op on values: index into `Dataflow::nodes`.
+pub(super) type NodeId = u32;
+/// A computation at one call site: index into `Dataflow::frames`.
+pub(super) type FrameId = u32;
 
 /// The most instructions and values of callees that calls may add to all regions of a module together; a call that
 /// would add more is not followed. A chain of calls, each twice, has 2^n of them.
@@ -176,7 +181,7 @@ pub(super) struct Dataflow<'m> {
     is_cut: bool,
     /// The losses among the results, by number, if the policy names them.
     pub losses: Option<Vec<usize>>,
-    expressions: Expressions,
+    expressions: Expressions<'m>,
 }
 
 impl<'m> Dataflow<'m> {
@@ -209,7 +214,7 @@ impl<'m> Dataflow<'m> {
                 users[operand as usize].push(idx as NodeId);
             }
         }
-        for (value, readers) in expressions.readers() {
+        for (value, readers) in expressions.readers {
             let users = &mut users[value as usize];
             users.extend(readers);
             users.sort_unstable();
@@ -361,14 +366,30 @@ impl<'m> Dataflow<'m> {
         leads
     }
 
+    /// For each node whether it `begins`, or is computed from such a node through nodes that satisfy `passes`.
+    pub(super) fn computed_from(&self, begins: impl Fn(NodeId) -> bool, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+        let mut is_computed = vec![false; self.nodes.len()];
+        for node in self.node_ids() {
+            let mut makers = self.makers(node);
+            is_computed[node as usize] =
+                begins(node) || passes(node) && makers.any(|maker| is_computed[maker as usize]);
+        }
+        is_computed
+    }
+
+    /// For each node whether a node that `ends` reads its result, directly or through nodes that satisfy `passes`.
+    pub(super) fn read_by(&self, ends: impl Fn(NodeId) -> bool, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+        let mut is_read = vec![false; self.nodes.len()];
+        for node in self.node_ids().rev() {
+            let mut readers = self.readers(node);
+            is_read[node as usize] = readers.any(|reader| ends(reader) || passes(reader) && is_read[reader as usize]);
+        }
+        is_read
+    }
+
     /// For each node whether a product is computed from its result.
     pub(super) fn leads_to_product(&self) -> Vec<bool> {
-        let mut leads = vec![false; self.nodes.len()];
-        for node in self.node_ids().rev() {
-            leads[node as usize] =
-                self.readers(node).any(|reader| self.node(reader).is_product() || leads[reader as usize]);
-        }
-        leads
+        self.read_by(|node| self.node(node).is_product(), |_| true)
     }
 
     /// For each node whether it comes from a node that `begins`, through arrays at least as large as its own result,
@@ -509,14 +530,8 @@ impl<'m> Dataflow<'m> {
         let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
         let (kind, because) = self.kind(instr, &operands, results, classes);
         let decided = classes.decided(instr);
-        let hash = self.expressions.hash(self.module, instr, &operands);
-        let is_same = |&node: &NodeId| {
-            let earlier = self.node(node);
-            let other = Expression { instr: self.instr(earlier), operands: &earlier.operands };
-            (&earlier.kind, &earlier.because, earlier.decided) == (&kind, &because, decided)
-                && self.expressions.are_equal(self.module, other, Expression { instr, operands: &operands })
-        };
-        let same = hash.and_then(|hash| self.expressions.candidates(hash).find(is_same));
+        let expression = self.expressions.expression(self.module, instr, &operands, &(&kind, &because, decided));
+        let same = expression.as_ref().and_then(|expression| self.expressions.nodes.get(expression)).copied();
         // A constant is written in the dtype of each reader.
         let is_constant = match &instr.op {
             Op::Constant(_) => true,
@@ -534,7 +549,6 @@ impl<'m> Dataflow<'m> {
             }
             None => {}
         }
-        let hash = hash.filter(|_| same.is_none());
         let of_all = |property: fn(&Value) -> bool| {
             let mut floats = operands.iter().map(|&v| self.value(v)).filter(|v| v.is_f32()).peekable();
             floats.peek().is_some() && floats.all(property)
@@ -544,7 +558,7 @@ impl<'m> Dataflow<'m> {
             is_constant && self.rounds_integers(v, 1) == Some(false)
         };
         let (is_exact, is_zero) = match (&kind, &instr.op) {
-            (NodeKind::Constant, Op::Constant(value)) => (narrow::is_exact(value, self.low), narrow::is_zero(value)),
+            (NodeKind::Constant, Op::Constant(value)) => (value.is_exact_in(self.low), holds(value, 0.0)),
             (NodeKind::FromLow | NodeKind::FromExact, _) => (true, false),
             (NodeKind::Fixed(_), Op::Convert) => (operands.iter().all(is_integer), false),
             (NodeKind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
@@ -560,9 +574,13 @@ impl<'m> Dataflow<'m> {
             _ => !operands.is_empty() && operands.iter().all(|&value| self.value(value).is_data),
         };
         let node = self.nodes.len() as NodeId;
-        hash.into_iter().for_each(|hash| self.expressions.add(hash, node));
+        let expression = expression.filter(|_| same.is_none());
+        self.expressions.nodes.extend(expression.map(|expression| (expression, node)));
         let first_result = self.values.len() as ValueId;
-        self.values.extend(results.iter().map(|shape| Value {
+        // A branch that only has effects has no result; code that looks at the first result finds a value without
+        // dtype and readers.
+        let leaves: &[&Shape] = if results.is_empty() { &[&Shape::Token] } else { results };
+        self.values.extend(leaves.iter().map(|shape| Value {
             node,
             dtype: shape.dtype(),
             n_elements: shape.as_array().map_or(0, |array| array.n_elements()),
@@ -570,12 +588,6 @@ impl<'m> Dataflow<'m> {
             is_zero,
             is_data: is_of_data || shape.dtype().is_some_and(|dtype| dtype.is_integer() || dtype == DType::Pred),
         }));
-        if results.is_empty() {
-            // A branch that only has effects has no result; code that looks at the first result finds a value without
-            // dtype and readers.
-            let nothing = Value { node, dtype: None, n_elements: 0, is_exact: false, is_zero: false, is_data: false };
-            self.values.push(nothing);
-        }
         let n_results = results.len() as u32;
         let sums = self.form(instr, &operands) != DotForm::Multiply;
         let gives_f32 = sums && classes.sum_in_f32(&instr.op) == DeviceSum::Own;
@@ -584,6 +596,7 @@ impl<'m> Dataflow<'m> {
         node
     }
 
+    /// How lowering treats an instruction, and why.
     fn kind(
         &self,
         instr: &Instruction,
@@ -591,53 +604,53 @@ impl<'m> Dataflow<'m> {
         results: &[&Shape],
         classes: &Classes<'_>,
     ) -> (NodeKind, Because) {
-        let by_op = |kind| (kind, Because::Op);
-        let is_f32 = |shape: &&Shape| shape.dtype() == Some(DType::F32);
-        let has_f32 = results.iter().any(is_f32) || operands.iter().any(|&v| self.value(v).is_f32());
-        match &instr.op {
-            Op::Parameter { .. } => return by_op(NodeKind::Parameter),
-            _ if !has_f32 => return by_op(NodeKind::Fixed("it holds no f32")),
-            Op::Constant(Literal::Array { .. }) => return by_op(NodeKind::Constant),
-            Op::Constant(Literal::Tuple(_) | Literal::Token) => {
-                return by_op(NodeKind::Fixed("it is a constant tuple"));
-            }
-            Op::Convert => {
-                let from = operands.first().and_then(|&v| self.value(v).dtype);
-                let to = instr.shape.dtype();
-                match (from, to) {
-                    (Some(DType::F32), Some(DType::F32)) => {}
-                    (Some(DType::F32), Some(to)) if to == self.low => return by_op(NodeKind::ToLow),
-                    (Some(DType::F32), _) => return by_op(NodeKind::FromF32),
-                    (Some(from), _) if from == self.low => return by_op(NodeKind::FromLow),
-                    (Some(DType::Pred | DType::S8 | DType::U8), _) => return by_op(NodeKind::FromExact),
-                    _ => return by_op(NodeKind::Fixed("f32 is converted to here, by a rounding of its own")),
-                }
-            }
-            Op::Iota { .. } => return by_op(NodeKind::Fixed("it counts further than a narrow dtype does")),
-            Op::Call { .. } => return by_op(NodeKind::Fixed("the module has too many call sites to follow each")),
-            _ => {}
+        if let Some(kind) = self.kind_without_class(instr, operands, results) {
+            return (kind, Because::Op);
         }
-        if let Some(why) = self.why_fixed(instr, operands, results) {
-            return by_op(NodeKind::Fixed(why));
-        }
-        let arrays = operands.iter().map(|&v| (self.value(v).is_f32(), self.value(v).n_elements));
-        let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
-        let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
+        let sizes = operands.iter().map(|&v| self.value(v)).filter(|v| v.is_f32()).map(|v| v.n_elements);
+        let arrays = results.iter().filter(|shape| shape.dtype() == Some(DType::F32)).filter_map(|r| r.as_array());
+        let n_elements = sizes.chain(arrays.map(|array| array.n_elements())).max().unwrap_or(0);
         let (class, because) = classes.classify(instr, n_elements, self.form(instr, operands));
-        let is_of_counts = operands.iter().all(|&value| self.value(value).is_data)
-            || operands.iter().any(|&value| self.rounds_integers(value, MAX_INTEGER_OPS) == Some(true));
-        if class == Class::Allow && because == Because::Op && is_of_counts {
+        let denied = |why, spreads| (NodeKind::Op(Class::Deny { why, spreads }), Because::Op);
+        let is_of_counts = || {
+            operands.iter().all(|&value| self.value(value).is_data)
+                || operands.iter().any(|&value| self.rounds_integers(value, MAX_INTEGER_OPS) == Some(true))
+        };
+        if class == Class::Allow && because == Because::Op && is_of_counts() {
             let why =
                 "it multiplies positions, counts, constants or masks alone, or by integers past 256: not all are bf16";
-            return by_op(NodeKind::Op(Class::Deny { why, spreads: false }));
+            return denied(why, false);
         }
         let is_lowerable =
             |comp: &CompId| self.module.comp(*comp).instructions.iter().all(|instr| is_retypable(&instr.op));
         if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !instr.op.called().iter().all(is_lowerable) {
-            let why = "the computation it applies holds ops that cannot be retyped";
-            return by_op(NodeKind::Op(Class::Deny { why, spreads: true }));
+            return denied("the computation it applies holds ops that cannot be retyped", true);
         }
         (NodeKind::Op(class), because)
+    }
+
+    /// The kind of an instruction that no class decides.
+    fn kind_without_class(&self, instr: &Instruction, operands: &[ValueId], results: &[&Shape]) -> Option<NodeKind> {
+        let has_f32 = results.iter().any(|shape| shape.dtype() == Some(DType::F32))
+            || operands.iter().any(|&v| self.value(v).is_f32());
+        let from = operands.first().and_then(|&v| self.value(v).dtype);
+        Some(match &instr.op {
+            Op::Parameter { .. } => NodeKind::Parameter,
+            _ if !has_f32 => NodeKind::Fixed("it holds no f32"),
+            Op::Constant(Literal::Array { .. }) => NodeKind::Constant,
+            Op::Constant(Literal::Tuple(_) | Literal::Token) => NodeKind::Fixed("it is a constant tuple"),
+            Op::Convert => match (from, instr.shape.dtype()) {
+                (Some(DType::F32), Some(DType::F32)) => return None,
+                (Some(DType::F32), Some(to)) if to == self.low => NodeKind::ToLow,
+                (Some(DType::F32), _) => NodeKind::FromF32,
+                (Some(from), _) if from == self.low => NodeKind::FromLow,
+                (Some(DType::Pred | DType::S8 | DType::U8), _) => NodeKind::FromExact,
+                _ => NodeKind::Fixed("f32 is converted to here, by a rounding of its own"),
+            },
+            Op::Iota { .. } => NodeKind::Fixed("it counts further than a narrow dtype does"),
+            Op::Call { .. } => NodeKind::Fixed("the module has too many call sites to follow each"),
+            _ => NodeKind::Fixed(self.why_fixed(instr, operands, results)?),
+        })
     }
 
     /// Whether the narrow dtype would round some of a value's integers, if these are constants and all that it holds.
@@ -700,13 +713,15 @@ impl<'m> Dataflow<'m> {
     }
 }
 
+/// Whether each element of an f32 array is this number.
+fn holds(literal: &Literal, number: f32) -> bool {
+    literal.elements::<f32>().is_some_and(|elements| elements.iter().all(|&x| x == number))
+}
+
 /// Exponentials within a sigmoid, 1 / (1 + e^x), that no other op reads. The sigmoid's error is at most that of x,
 /// whatever the exponential's, so it is lowered as `logistic` is; a TPU's compiler rewrites it to that.
 fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
-    let is_one = |value: ValueId| {
-        let elements = graph.constant(value).and_then(|literal| literal.elements::<f32>());
-        elements.is_some_and(|elements| elements.iter().all(|&x| x == 1.0))
-    };
+    let is_one = |value: ValueId| graph.constant(value).is_some_and(|literal| holds(literal, 1.0));
     let is_sigmoid = |&exponential: &NodeId| {
         let is_exponential = matches!(graph.op(exponential), Op::Unary(UnaryOp::Exp));
         if !is_exponential || !graph.node(exponential).is_denied_by_op() {

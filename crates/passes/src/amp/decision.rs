@@ -1,10 +1,10 @@
 //! The decision: in which dtype a node computes, in which its value is stored, and why.
 //!
-//! [`decide`] is a pure function of what is known of the node, its [`Facts`]. Data movement (class clear) takes the
-//! dtype of what is around it, which `moves` finds once all other nodes are decided.
+//! [`decide`] is a pure function of what is known of the node, its [`Facts`], as if every result were materialised.
+//! `assign` then decides again where values stay in registers (`fused`, `elementwise`, `materialised`). Data movement
+//! (class clear) takes the dtype of what is around it, which `moves` finds once all other nodes are decided.
 
 use super::dataflow::NodeId;
-use super::decided::StoredAs;
 use super::need::Need;
 use super::policy::Reach;
 use bf16scope_hlo::ops::precision::Class;
@@ -12,12 +12,10 @@ use bf16scope_hlo::ops::precision::Class;
 /// The facts about a node that decide its dtype.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
-    /// Its class; `None` for a node that is not an op, or cannot be retyped.
-    pub class: Option<Class>,
+    /// Its class.
+    pub class: Class,
     /// How far the policy reaches.
     pub reach: Reach,
-    /// The form, if the policy decides on this instruction.
-    pub decided: Option<StoredAs>,
     /// Why it is f32 even between products: the need of a consumer, or an end of the network; and the node that this
     /// comes from.
     pub wide: Option<(Rule, NodeId)>,
@@ -27,37 +25,11 @@ pub(super) struct Facts {
     pub below: Option<NodeId>,
     /// A product, or a node that counts as one, that is computed from it.
     pub above: Option<NodeId>,
-    /// Why a compiler materialises its result, if its class alone does not let it be lowered.
-    pub stores: Option<Stores>,
+    /// The decision between products if a compiler materialises its result, though its op is always f32 or only moves
+    /// data.
+    pub stored: Option<Decision>,
     /// Whether the f32 sum of a product is kept.
     pub keeps_sum: bool,
-    /// Where its result is stored.
-    pub storage: Storage,
-}
-
-/// Results that a compiler materialises, though their op is always f32 or only moves data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stores {
-    /// Moved data, such as a gather's.
-    Move,
-    /// A sum over a small window of arrays that come from products.
-    WindowSum,
-    /// The sine or cosine of an angle that a product computed, which has no absolute precision to lose.
-    Turn,
-    /// A value with a sum and another op as consumers, such as the exponential of a softmax.
-    Summand,
-}
-
-/// Where the result of a node between products is stored until its consumers read it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Storage {
-    /// In memory.
-    #[default]
-    Materialised,
-    /// In registers: fused into its consumer, by this rule, because of this node.
-    Fused(Rule, Option<NodeId>),
-    /// In memory, as the end of a fusion or of what leads to the loss: rounded once for all consumers.
-    RoundedOnce(Rule, Option<NodeId>),
 }
 
 /// The decision for a node.
@@ -73,39 +45,40 @@ pub(super) struct Decision {
     pub from: Option<NodeId>,
 }
 
-/// Decides for a node. The first matching row decides; `Rule::why` has the sentences, in the order of the rows.
+impl Decision {
+    /// It computes in f32, and its result is f32.
+    pub(super) const fn f32(rule: Rule, from: Option<NodeId>) -> Decision {
+        Decision { is_low: false, is_narrow: false, rule, from }
+    }
+
+    /// It computes in f32, and its result is rounded once for all consumers.
+    pub(super) const fn rounded(rule: Rule, from: Option<NodeId>) -> Decision {
+        Decision { is_narrow: true, ..Decision::f32(rule, from) }
+    }
+
+    /// It computes in the narrow dtype.
+    pub(super) const fn narrow(rule: Rule, from: Option<NodeId>) -> Decision {
+        Decision { is_low: true, ..Decision::rounded(rule, from) }
+    }
+}
+
+/// Decides for an op, as if its result were materialised. The first matching row decides; `Rule::why` has the
+/// sentences, in the order of the rows.
 pub(super) fn decide(facts: &Facts) -> Decision {
     use Class::{Allow, Clear, Deny, Infer, NotFloat};
-    let f32 = |rule, from| Decision { is_low: false, is_narrow: false, rule, from };
-    let rounded = |rule, from| Decision { is_low: false, is_narrow: true, rule, from };
-    let narrow = |rule, from| Decision { is_low: true, is_narrow: true, rule, from };
     let is_between = facts.below.is_some() && facts.above.is_some() && !facts.is_blocked;
     let is_open = facts.reach == Reach::All && !facts.is_blocked;
-    let known = match (facts.decided, facts.storage) {
-        (Some(StoredAs::Narrow), _) => Some(narrow(Rule::Decided, None)),
-        (Some(StoredAs::Rounded), _) => Some(rounded(Rule::Decided, None)),
-        (_, Storage::Fused(rule, from)) => Some(f32(rule, from)),
-        (_, Storage::RoundedOnce(rule, from)) => Some(rounded(rule, from)),
-        (_, Storage::Materialised) => None,
-    };
-    let stores = facts.stores.filter(|_| is_between && facts.reach != Reach::None);
-    let materialised = stores.map(|stores| match stores {
-        Stores::Move => narrow(Rule::Moved, facts.above),
-        Stores::WindowSum => narrow(Rule::Summed, facts.below),
-        Stores::Turn => narrow(Rule::Between, facts.below),
-        Stores::Summand => rounded(Rule::RoundedOnce, facts.below),
-    });
-    match (facts.class, known, facts.wide) {
-        (None | Some(NotFloat), ..) => f32(Rule::Fixed, None),
-        (Some(Allow | Infer | Clear), ..) if facts.reach == Reach::None => f32(Rule::Off, None),
-        (Some(Infer | Clear), Some(known), _) => known,
-        (Some(Allow | Infer), _, Some((rule, from))) => f32(rule, Some(from)),
-        (Some(Allow), ..) => Decision { is_narrow: !facts.keeps_sum, ..narrow(Rule::Allowed, None) },
-        (Some(Infer), ..) if is_open => narrow(Rule::Reach, None),
-        (Some(Infer), ..) if is_between && facts.reach == Reach::Between => narrow(Rule::Between, facts.below),
-        (Some(Infer), ..) => f32(Rule::OutOfReach, None),
-        (Some(Deny { .. }), ..) => materialised.unwrap_or(f32(Rule::Denied, None)),
-        (Some(Clear), ..) => materialised.unwrap_or(f32(Rule::WouldRound, None)),
+    let stored = facts.stored.filter(|_| is_between && facts.reach != Reach::None);
+    match (facts.class, facts.wide) {
+        (NotFloat, _) => Decision::f32(Rule::Fixed, None),
+        (Allow | Infer | Clear, _) if facts.reach == Reach::None => Decision::f32(Rule::Off, None),
+        (Allow | Infer, Some((rule, from))) => Decision::f32(rule, Some(from)),
+        (Allow, _) => Decision { is_narrow: !facts.keeps_sum, ..Decision::narrow(Rule::Allowed, None) },
+        (Infer, _) if is_open => Decision::narrow(Rule::Reach, None),
+        (Infer, _) if is_between && facts.reach == Reach::Between => Decision::narrow(Rule::Between, facts.below),
+        (Infer, _) => Decision::f32(Rule::OutOfReach, None),
+        (Deny { .. }, _) => stored.unwrap_or(Decision::f32(Rule::Denied, None)),
+        (Clear, _) => stored.unwrap_or(Decision::f32(Rule::WouldRound, None)),
     }
 }
 

@@ -9,31 +9,19 @@
 
 use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use super::decision::Rule;
-use super::fused::Fused;
+use super::decision::{Decision, Rule};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 
-/// The array that a value is computed from elementwise.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    /// Constants and single numbers only.
-    Numbers,
-    /// This array, constants and single numbers.
-    One(ValueId),
-}
-
 /// Finds the nodes of elementwise functions of one array: they compute in f32. `is_input` says which values are data
 /// that the program was given, or are computed from those alone: an end of such a function is not rounded for all that
 /// read it.
-pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_input: &[bool]) -> Vec<Fused> {
+pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_input: &[bool]) -> Vec<(NodeId, Decision)> {
     let sources = sources(graph);
-    let source = |node: NodeId| match sources[graph.node(node).first_result as usize] {
-        // A value that is not a function of another is its own source.
-        Source::One(value) if graph.producer(value) != node => Some(value),
-        _ => None,
-    };
+    // A value that is not a function of another is its own source.
+    let source =
+        |node: NodeId| sources[graph.node(node).first_result as usize].filter(|&value| graph.producer(value) != node);
     // A node whose result only the function itself reads.
     let is_inside = |&node: &NodeId| {
         let mut users = graph.readers(node).peekable();
@@ -44,13 +32,11 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_inpu
         is_within[node as usize] = true;
         graph.readers(node).for_each(|end| is_within[end as usize] = true);
     }
-    let mut is_read_narrow = vec![false; graph.nodes.len()];
-    for node in graph.node_ids().rev() {
-        is_read_narrow[node as usize] = graph.readers(node).filter(|&user| !is_within[user as usize]).any(|user| {
-            let is_move = graph.node(user).is_clear();
-            assignment.low[user as usize] || is_move && is_read_narrow[user as usize]
-        });
-    }
+    let is_outside = |node: NodeId| !is_within[node as usize];
+    let is_read_narrow = graph.read_by(
+        |user| is_outside(user) && assignment.low[user as usize],
+        |user| is_outside(user) && graph.node(user).is_clear(),
+    );
     let is_open = |&node: &NodeId| {
         let record = graph.node(node);
         let is_open = match record.class() {
@@ -66,28 +52,29 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_inpu
         let is_compared = graph.readers(node).any(compares);
         let is_given = is_input[graph.node(node).first_result as usize];
         let is_stored = is_read_narrow[node as usize] && graph.readers(node).count() > 1 && !is_compared && !is_given;
-        Fused { node, from: None, rule: if is_stored { Rule::RoundedOnce } else { Rule::Fused } }
+        (node, if is_stored { Decision::rounded(Rule::RoundedOnce, None) } else { Decision::f32(Rule::Fused, None) })
     };
     graph.node_ids().filter(is_open).map(unstored).collect()
 }
 
-/// The source of each value.
-fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
+/// For each value the array that it is computed from elementwise, with constants and single numbers; `None` if it is
+/// computed from those alone.
+fn sources(graph: &Dataflow<'_>) -> Vec<Option<ValueId>> {
     let is_number = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements == 1;
-    let initial = |value| if is_number(value) { Source::Numbers } else { Source::One(value) };
-    let mut sources: Vec<Source> = (0..graph.values.len() as ValueId).map(initial).collect();
+    let initial = |value| Some(value).filter(|_| !is_number(value));
+    let mut sources: Vec<Option<ValueId>> = (0..graph.values.len() as ValueId).map(initial).collect();
     for record in &graph.nodes {
-        let mut varying =
-            record.operands.iter().map(|&value| sources[value as usize]).filter(|&source| source != Source::Numbers);
+        let mut varying = record.operands.iter().filter_map(|&value| sources[value as usize]);
         let op = &graph.instr(record).op;
         let source = match (&record.kind, varying.next()) {
-            _ if matches!(op, Op::Constant(_)) => Some(Source::Numbers),
+            _ if matches!(op, Op::Constant(_)) => Some(None),
             // The same numbers, which each computation that reads them may convert for itself.
-            (NodeKind::FromLow, Some(first)) => Some(first),
-            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !record.operands.is_empty() => Some(Source::Numbers),
+            (NodeKind::FromLow, Some(first)) => Some(Some(first)),
+            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !record.operands.is_empty() => Some(None),
             (NodeKind::Op(_) | NodeKind::Fixed(_), Some(first)) => {
                 let is_placing = matches!(op, Op::Broadcast { .. } | Op::Reshape);
-                Some(first).filter(|_| is_map(op) && !is_placing && varying.all(|source| source == first))
+                let is_of_one = is_map(op) && !is_placing && varying.all(|source| source == first);
+                is_of_one.then_some(Some(first))
             }
             _ => None,
         };

@@ -14,7 +14,6 @@
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::loss::losses;
-use super::narrow;
 use super::policy::{Because, Classes};
 use super::sums::sums_narrow;
 use bf16scope_hlo::element::f64s;
@@ -143,7 +142,7 @@ impl Constants<'_> {
             && (sum_to_one(n_rows, n_columns, n_columns, 1) || sum_to_one(n_columns, 1, n_rows, n_columns));
         let elements: Vec<f32> = numbers.all.iter().map(|&x| x as f32).collect();
         let literal = Literal::from_elements(numbers.shape.dims.clone(), &elements);
-        numbers.shape.dtype == DType::F32 && is_average && narrow::is_exact(&literal, self.graph.low)
+        numbers.shape.dtype == DType::F32 && is_average && literal.is_exact_in(self.graph.low)
     }
 
     /// Evaluates a node whose operands are known.

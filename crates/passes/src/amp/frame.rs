@@ -6,16 +6,14 @@ use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::Rule;
-use super::narrow;
-use super::parts::{self, Parts};
+use super::parts::Parts;
 use super::policy::Boundary;
 use crate::is_tied;
 use crate::tidy::keep_only;
 use bf16scope_hlo::ops::precision::Class;
-use bf16scope_hlo::ops::{BinaryOp, PadDim, UnaryOp};
-use bf16scope_hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp, infer_shape};
+use bf16scope_hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// The dtype in which a reader wants an f32 value of the original module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +38,9 @@ pub(super) enum Origin {
         /// Name of the first instruction that needs it.
         wanted_by: String,
     },
-    /// A tuple that was taken apart and rebuilt with other dtypes.
-    Tuple,
-    /// A barrier between a value and its readers: the lookups of a table, or all of them.
-    Barrier,
-    /// Part of a sum that is written as sums of parts.
-    Part,
-    /// Part of the clamp that keeps finite numbers finite before a cast.
-    Range,
+    /// Another instruction that lowering added: of a tuple that is rebuilt with other dtypes, a barrier, a sum of
+    /// parts, or the clamp that keeps finite numbers finite before a cast.
+    Added,
 }
 
 /// For each instruction that calls computations its new callees, in the order of its attributes; other instructions
@@ -66,8 +59,8 @@ pub(super) struct FrameWriter<'a, 'm> {
     written: Vec<InstrId>,
     /// For each value the instruction that has it in the other dtype.
     casts: BTreeMap<ValueId, InstrId>,
-    /// The original instruction that is being written; `None` while the result is.
-    reader: Option<InstrId>,
+    /// The original instruction that is being written; the root while the result is.
+    reader: InstrId,
 }
 
 impl<'a, 'm> FrameWriter<'a, 'm> {
@@ -78,21 +71,18 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         callees: Callees,
     ) -> FrameWriter<'a, 'm> {
         let original = graph.module.comp(graph.frames[frame as usize].comp);
-        let out = Computation {
-            name: original.name.clone(),
-            instructions: Vec::with_capacity(original.instructions.len()),
-            root: original.root,
-            unmodelled: original.unmodelled.clone(),
-        };
+        let (name, unmodelled) = (original.name.clone(), original.unmodelled.clone());
+        let out = Computation { unmodelled, ..Computation::new(name) };
         let (origins, written, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        FrameWriter { graph, assignment, frame, original, callees, out, origins, written, casts, reader: None }
+        let reader = original.root;
+        FrameWriter { graph, assignment, frame, original, callees, out, origins, written, casts, reader }
     }
 
     /// Writes the computation, and returns it with the origin of each instruction. The result of a region has the
     /// types that its caller expects; that of an entry has those that `results` asks for.
     pub(super) fn write(mut self, region: Option<RegionKind>, results: Boundary) -> (Computation, Vec<Origin>) {
         for id in self.original.ids() {
-            self.reader = Some(id);
+            self.reader = id;
             let written = self.instruction(id);
             self.written.push(written);
         }
@@ -101,7 +91,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             Some(RegionKind::Entry) if results == Boundary::Lower => Want::Narrow,
             Some(RegionKind::Entry | RegionKind::Body) => Want::Wide,
         };
-        self.reader = None;
+        self.reader = self.original.root;
         let n = self.values(self.original.root).len();
         let is_narrow = |leaf: usize| region.is_some() && self.assignment.narrow_results.get(leaf) == Some(&true);
         let wants: Vec<Want> = (0..n).map(|leaf| if is_narrow(leaf) { Want::Narrow } else { want }).collect();
@@ -136,15 +126,29 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// The shape of an original instruction, with each value in the dtype in which it is computed.
     fn shape(&self, id: InstrId) -> Shape {
         let values = self.values(id);
-        narrow::shape(&self.original.instr(id).shape, self.graph.low, &mut |leaf| {
-            values.get(leaf).is_some_and(|&value| self.is_low(value))
-        })
+        let is_low = |leaf: usize| values.get(leaf).is_some_and(|&value| self.is_low(value));
+        self.original.instr(id).shape.with_dtype(DType::F32, self.graph.low, is_low)
     }
 
     fn push(&mut self, instr: Instruction, origin: Origin) -> InstrId {
         self.out.instructions.push(instr);
         self.origins.push(origin);
         InstrId(self.out.instructions.len() as u32 - 1)
+    }
+
+    /// Adds an instruction with the metadata of an original one, and with the sharding of its operands.
+    fn add(
+        &mut self,
+        instr: &Instruction,
+        name: String,
+        op: Op,
+        operands: Vec<InstrId>,
+        shape: Shape,
+        origin: Origin,
+    ) -> InstrId {
+        let sharding = operands.iter().find_map(|&id| self.out.instr(id).sharding.clone());
+        let plain = Instruction::plain(name, op, shape, operands, instr.metadata.clone());
+        self.push(Instruction { sharding, ..plain }, origin)
     }
 
     /// Writes an instruction of the original; returns the instruction that has its value, in the dtype in which it is
@@ -186,12 +190,10 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             }
             _ => {}
         }
-        let sums_parts = node.filter(|&node| {
-            // The parts are instructions of the frame that has the sum first.
-            self.assignment.rule[node as usize] == Rule::SumOfParts && self.graph.node(node).frame == self.frame
-        });
-        if let Some(parts) = sums_parts.and_then(|node| parts::of_node(self.graph, node)) {
-            return self.sum_of_parts(id, &parts);
+        // The parts are instructions of the frame that has the sum first.
+        let is_here = |node: &NodeId| self.graph.node(*node).frame == self.frame;
+        if let Some(parts) = node.filter(is_here).and_then(|node| self.assignment.parts.get(&node)) {
+            return self.sum_of_parts(id, parts);
         }
         let mut operands: Vec<InstrId> = (original.operands.iter().enumerate())
             .map(|(place, &operand)| {
@@ -215,10 +217,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let written = self.push(instr, Origin::Original(id));
         if is_rounded {
             let within = self.within_range(original, self.values(id)[0], written);
-            return self.convert_to(original, low, within);
+            return self.convert_to(original, low, within, &original.name);
         }
         if gives_f32 && low != original.shape {
-            return self.round_behind(id, written);
+            let users = &self.graph.users[self.values(id)[0] as usize];
+            let reader = users.iter().find(|&&user| self.assignment.low[user as usize]);
+            let reader = reader.map_or(original, |&user| self.graph.instr(self.graph.node(user)));
+            return self.convert_to(original, low, written, &reader.name);
         }
         if kind == Some(&NodeKind::ToLow) && low_operand(self).is_none() {
             self.casts.insert(self.values(original.operands[0])[0], written);
@@ -230,47 +235,39 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn sum_of_parts(&mut self, id: InstrId, parts: &Parts) -> InstrId {
         let original = self.original.instr(id);
         let start = self.operand(original.operands[1], &[Want::Wide]);
-        let part = |op: Op, dims: Vec<i64>, operands: Vec<InstrId>| {
-            let (name, shape) = (format!("{}.part", original.name), Shape::array(DType::F32, dims));
-            Instruction { name, op, shape, operands, ..plain(original) }
-        };
         let mut sums = Vec::new();
-        let mut dims: Vec<i64> = Vec::new();
-        for (part_value, zeros) in &parts.parts {
-            let wide = self.operand(*part_value, &[Want::Wide]);
-            let axes = (0..).zip(self.out.instr(wide).shape.dims());
-            let part_dims: Vec<i64> = axes.filter(|(axis, _)| !parts.reduced.contains(axis)).map(|(_, &n)| n).collect();
-            let mut op = self.op(id);
-            if let Op::Reduce { dimensions, .. } = &mut op {
-                *dimensions = parts.reduced.clone();
-            }
-            let sum = self.push(part(op, part_dims.clone(), vec![wide, start]), Origin::Part);
+        for (part, zeros) in &parts.parts {
+            let wide = self.operand(*part, &[Want::Wide]);
+            let mut sum = self.part(original, parts.sum.clone(), vec![wide, start], &[]);
             if let Some(zeros) = zeros {
-                let padded = |(n, zeros): (&i64, &PadDim)| n + zeros.low + zeros.high + (n - 1).max(0) * zeros.interior;
-                dims = part_dims.iter().zip(zeros).map(padded).collect();
-                sums.push(self.push(part(Op::Pad(zeros.clone()), dims.clone(), vec![sum, start]), Origin::Part));
-            } else {
-                let along = parts.dimension.unwrap_or(0) as usize;
-                let n_before = dims.get(along).copied().unwrap_or(0);
-                dims = part_dims;
-                dims[along] += n_before;
-                sums.push(sum);
+                sum = self.part(original, Op::Pad(zeros.clone()), vec![sum, start], &[]);
             }
+            sums.push(sum);
         }
-        let all = match (parts.dimension, &sums[..]) {
-            (None, [first, others @ ..]) => others.iter().fold(*first, |sum, &other| {
-                self.push(part(Op::Binary(BinaryOp::Add), dims.clone(), vec![sum, other]), Origin::Part)
-            }),
-            (dimension, _) => {
-                let op = Op::Concatenate { dimension: dimension.unwrap_or(0) };
-                self.push(part(op, dims, sums), Origin::Part)
+        let mut all = match parts.dimension {
+            Some(dimension) => self.part(original, Op::Concatenate { dimension }, sums, &[]),
+            None => {
+                let add = Op::Binary(BinaryOp::Add);
+                let others = sums.split_off(1);
+                others.into_iter().fold(sums[0], |sum, other| self.part(original, add.clone(), vec![sum, other], &[]))
             }
         };
-        let moved = (parts.moves.iter())
-            .fold(all, |sum, (op, dims)| self.push(part(op.clone(), dims.clone(), vec![sum]), Origin::Part));
+        for (op, dims) in &parts.moves {
+            all = self.part(original, op.clone(), vec![all], dims);
+        }
         let control_predecessors = self.predecessors(original);
-        let whole = Instruction { op: Op::Reshape, operands: vec![moved], control_predecessors, ..original.clone() };
+        let whole = Instruction { op: Op::Reshape, operands: vec![all], control_predecessors, ..original.clone() };
         self.push(whole, Origin::Original(id))
+    }
+
+    /// Writes an op of a sum that is written as sums of parts; `dims` are those of a reshape's result.
+    fn part(&mut self, original: &Instruction, op: Op, operands: Vec<InstrId>, dims: &[i64]) -> InstrId {
+        let shapes: Vec<&Shape> = operands.iter().map(|&operand| &self.out.instr(operand).shape).collect();
+        let reshaped = Shape::array(DType::F32, dims);
+        let shape =
+            infer_shape(self.graph.module, &op, &shapes, Some(&reshaped)).expect("sums of parts are well typed");
+        let name = format!("{}.part", original.name);
+        self.push(Instruction::plain(name, op, shape, operands, original.metadata.clone()), Origin::Added)
     }
 
     /// Whether a node computes in f32 and rounds its result, once for all readers.
@@ -282,25 +279,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
 
     /// Puts a barrier between a value and its readers.
     fn behind_barrier(&mut self, id: InstrId, written: InstrId, what_for: &str) -> InstrId {
-        let shape = self.out.instr(written).shape.clone();
-        let sharding = self.out.instr(written).sharding.clone();
-        let instr = self.original.instr(id);
-        let (name, op) = (format!("{}.{what_for}", instr.name), Op::OptimizationBarrier);
-        self.push(Instruction { name, op, shape, operands: vec![written], sharding, ..plain(instr) }, Origin::Barrier)
-    }
-
-    /// Casts the result of an instruction that stays f32 to the narrow dtype.
-    fn round_behind(&mut self, id: InstrId, written: InstrId) -> InstrId {
-        let original = self.original.instr(id);
-        let value = self.values(id)[0];
-        let takes_narrow = |user: &&NodeId| self.assignment.low[**user as usize];
-        let reader = self.graph.users[value as usize].iter().find(takes_narrow);
-        let wanted_by = reader.map_or(original, |&user| self.graph.instr(self.graph.node(user))).name.clone();
-        let shape = self.shape(id);
-        let (name, sharding) = (self.cast_name(original, &shape), original.sharding.clone());
-        let convert =
-            Instruction { name, op: Op::Convert, shape, operands: vec![written], sharding, ..plain(original) };
-        self.push(convert, Origin::Cast { of: original.name.clone(), wanted_by })
+        let (instr, shape) = (self.original.instr(id), self.out.instr(written).shape.clone());
+        let name = format!("{}.{what_for}", instr.name);
+        self.add(instr, name, Op::OptimizationBarrier, vec![written], shape, Origin::Added)
     }
 
     /// The dtypes in which an instruction wants the values of its operand at `place`.
@@ -328,7 +309,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let mut op = self.original.instr(id).op.clone();
         if let Op::Constant(constant) = &mut op
             && self.values(id).first().is_some_and(|&value| self.is_low(value))
-            && let Some(narrow) = narrow::literal(constant, self.graph.low)
+            && let Some(narrow) = constant.saturated_to(self.graph.low)
         {
             *constant = narrow;
         }
@@ -359,7 +340,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             }
             (Shape::Tuple(_), _) => {
                 let written = self.written[id.idx()];
-                self.take_apart(id, written, &mut values.iter().copied().zip(wants.iter().copied()))
+                self.take_apart(original, written, values, wants)
             }
             (Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_), _) => self.cast(id, values[0], 0),
         }
@@ -369,42 +350,35 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn tuple(&mut self, id: InstrId, elements: Vec<InstrId>) -> InstrId {
         let original = self.original.instr(id);
         let leaves: Vec<&Shape> = elements.iter().flat_map(|id| self.out.instr(*id).shape.leaves()).collect();
-        let low = self.graph.low;
-        let shape = narrow::shape(&original.shape, low, &mut |leaf| leaves[leaf].dtype() == Some(low));
+        let is_low = |leaf: usize| leaves[leaf].dtype() == Some(self.graph.low);
+        let shape = original.shape.with_dtype(DType::F32, self.graph.low, is_low);
         let control_predecessors = self.predecessors(original);
         let instr = Instruction { shape, operands: elements, control_predecessors, ..original.clone() };
         self.push(instr, Origin::Original(id))
     }
 
-    /// Rebuilds a tuple with its leaves in the wanted dtypes.
-    fn take_apart(
-        &mut self,
-        id: InstrId,
-        written: InstrId,
-        leaves: &mut dyn Iterator<Item = (ValueId, Want)>,
-    ) -> InstrId {
-        let original = self.original.instr(id);
+    /// Rebuilds a value of `original` with its arrays in the wanted dtypes.
+    fn take_apart(&mut self, original: &Instruction, written: InstrId, values: &[ValueId], wants: &[Want]) -> InstrId {
         let Shape::Tuple(shapes) = self.out.instr(written).shape.clone() else {
-            return match leaves.next() {
-                Some((value, want)) if !self.is_as_wanted(value, want) => self.convert(original, value, written),
-                _ => written,
-            };
+            let is_as_wanted = self.is_as_wanted(values[0], wants[0]);
+            return if is_as_wanted { written } else { self.convert(original, values[0], written) };
         };
         let sharding = self.out.instr(written).sharding.clone();
+        let plain = |op: Op, shape: Shape, operands: Vec<InstrId>| {
+            Instruction::plain(original.name.clone(), op, shape, operands, original.metadata.clone())
+        };
         let mut elements = Vec::with_capacity(shapes.len());
         let mut n_leaves = 0;
-        for (index, shape) in shapes.into_iter().enumerate() {
-            let op = Op::GetTupleElement { index: index as i64 };
-            let n = shape.leaves().len();
-            let sharding = sharding.as_deref().and_then(|all| sharding_of_element(all, &shape, n_leaves..n_leaves + n));
-            n_leaves += n;
-            let element = Instruction { op, shape, operands: vec![written], sharding, ..plain(original) };
-            let element = self.push(element, Origin::Tuple);
-            elements.push(self.take_apart(id, element, leaves));
+        for (index, shape) in (0..).zip(shapes) {
+            let leaves = n_leaves..n_leaves + shape.leaves().len();
+            n_leaves = leaves.end;
+            let sharding = sharding.as_deref().and_then(|all| all.of_element(&shape, leaves.clone())).map(Box::new);
+            let element = plain(Op::GetTupleElement { index }, shape, vec![written]);
+            let element = self.push(Instruction { sharding, ..element }, Origin::Added);
+            elements.push(self.take_apart(original, element, &values[leaves.clone()], &wants[leaves]));
         }
         let shape = Shape::Tuple(elements.iter().map(|e| self.out.instr(*e).shape.clone()).collect());
-        let tuple = Instruction { op: Op::Tuple, shape, operands: elements, sharding, ..plain(original) };
-        self.push(tuple, Origin::Tuple)
+        self.push(Instruction { sharding, ..plain(Op::Tuple, shape, elements) }, Origin::Added)
     }
 
     /// Drops written instructions without a reader: casts and tuples that this pass added, and originals that had a
@@ -424,7 +398,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let instr = &self.out.instructions[idx];
             let may_go = match &self.origins[idx] {
                 Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
-                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier | Origin::Part | Origin::Range => true,
+                Origin::Cast { .. } | Origin::Added => true,
             };
             if !may_go || is_used[idx] {
                 is_used[idx] = true;
@@ -436,34 +410,6 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let mut keep = is_used.iter();
         self.origins.retain(|_| keep.next() == Some(&true));
         keep_only(&mut self.out, &is_used);
-    }
-}
-
-/// The sharding of an element of a tuple. `leaves` numbers the element's arrays among those of the tuple.
-fn sharding_of_element(tuple: &Sharding, element: &Shape, leaves: Range<usize>) -> Option<Box<Sharding>> {
-    let element_sharding = match tuple {
-        Sharding::Tuple(all) if element.as_tuple().is_some() => Sharding::Tuple(all.get(leaves)?.to_vec()),
-        Sharding::Tuple(all) => all.get(leaves.start)?.clone(),
-        Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual => tuple.clone(),
-        // A tuple has a list of shardings; an unparsed text stays with the tuple.
-        Sharding::Tiled(_) | Sharding::Raw { .. } => return None,
-    };
-    Some(Box::new(element_sharding))
-}
-
-/// An instruction with the name and metadata of another, and defaults otherwise.
-fn plain(instr: &Instruction) -> Instruction {
-    Instruction {
-        name: instr.name.clone(),
-        op: Op::Convert,
-        shape: instr.shape.clone(),
-        operands: Vec::new(),
-        metadata: instr.metadata.clone(),
-        sharding: None,
-        frontend_attributes: Vec::new(),
-        control_predecessors: Vec::new(),
-        backend_config: String::new(),
-        unmodelled: Unmodelled::default(),
     }
 }
 

@@ -72,12 +72,9 @@ pub(super) fn logits(
 fn leads_to_loop(graph: &Dataflow<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>) -> bool {
     let is_light =
         |node: NodeId| loops.get(&node).is_some_and(|its_loop| !its_loop.has_product && !its_loop.is_of_logarithms);
-    let mut reached = vec![false; graph.nodes.len()];
-    reached[from as usize] = true;
-    (from..graph.node_ids().end).any(|node| {
-        reached[node as usize] |= graph.makers(node).any(|maker| reached[maker as usize]);
-        reached[node as usize] && matches!(graph.op(node), Op::While { .. }) && !is_light(node)
-    })
+    let reached = graph.computed_from(|node| node == from, |_| true);
+    let is_loop = |node: NodeId| matches!(graph.op(node), Op::While { .. }) && !is_light(node);
+    graph.node_ids().any(|node| reached[node as usize] && is_loop(node))
 }
 
 /// The axis along which the bias lies, if `add` adds a bias to a product for the loss.

@@ -17,9 +17,9 @@
 //! rounding a logarithm of −100 is an error of 0.2, and of a fifth in the exponential.
 
 use super::data_movement::MAX_TERMS;
-use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId, reached};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
 use super::recurrences::factors;
-use super::surroundings::Known;
+use super::surroundings::RegionContext;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{amplification, movement};
@@ -68,30 +68,31 @@ pub(super) struct Loop {
     pub is_angle: Vec<bool>,
 }
 
-/// Describes the loop with this body and condition. `taken` says what is known of each array of the state.
-pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[Known]) -> Loop {
+/// Describes the loop with this body and condition, in these surroundings. Scores are carried in their own dtype.
+pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, around: Option<&RegionContext>) -> Loop {
     let (Some(state), Some(in_condition)) = (parameter(body), parameter(condition)) else {
         return Loop::default();
     };
-    let all: Vec<ValueId> = state.clone().collect();
-    let is_factor = factors(body, &all, taken);
-    let uses: Vec<Option<Kept>> = (state.clone().zip(in_condition).zip(&body.results))
-        .map(|((before, in_condition), &after)| {
+    let (taken, scores) = around.map(|around| (&around.operands[..], &around.scores[..])).unwrap_or_default();
+    let is_factor = factors(body, &state, taken);
+    let leaves: Vec<(ValueId, ValueId)> = state.iter().copied().zip(body.results.iter().copied()).collect();
+    let arrays: Vec<Option<Kept>> = (leaves.iter().zip(in_condition))
+        .map(|(&(before, after), in_condition)| {
             let is_open = body.value(before).is_f32() && condition.users[in_condition as usize].is_empty();
             kept(body, before, after).filter(|_| is_open)
         })
         .collect();
     let is_product = |node: NodeId| body.node(node).is_product();
     // The state comes from what the previous step computed.
-    let of_product = reached(body, &all, is_product, |_| false);
-    let reads: Vec<bool> = uses.iter().map(|kept_array| *kept_array == Some(Kept::Read)).collect();
-    let of_read = reached(body, &all, |_| false, |leaf| reads[leaf]);
-    let carried = (uses.iter().zip(state.clone().zip(body.results.iter().copied())))
-        .filter(|(kept_array, (before, after))| kept_array.is_none() && before != after && body.value(*before).is_f32())
-        .map(|(_, leaf)| leaf);
+    let of_product = reached(body, &state, is_product, |_| false);
+    let of_read = reached(body, &state, |_| false, |leaf| arrays[leaf] == Some(Kept::Read));
+    let is_carried = |&(leaf, (before, after)): &(usize, (ValueId, ValueId))| {
+        arrays[leaf].is_none() && before != after && body.value(before).is_f32()
+    };
+    let carried = leaves.iter().copied().enumerate().filter(is_carried).map(|(_, leaf)| leaf);
     let steps = Steps::new(body, carried.collect());
-    let leaves = state.zip(&body.results);
-    let used = |(kept_array, (before, &after)): (Option<Kept>, (ValueId, &ValueId))| match kept_array {
+    let used = |(leaf, &(before, after)): (usize, &(ValueId, ValueId))| match arrays[leaf] {
+        _ if is_factor[leaf] || scores.get(leaf) == Some(&true) => Use::AS_IT_IS,
         None => Use::Carried { is_between: steps.between.contains(&(before, after)) },
         Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
         Some(Kept::Filled(update)) => {
@@ -101,15 +102,11 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[Kn
     let has_product = body.node_ids().any(is_product);
     let is_logarithm = |node: &_| matches!(body.instr(node).op, Op::Unary(UnaryOp::Log | UnaryOp::Log1p));
     let mut ops = body.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_)));
-    let uses = uses.into_iter().zip(leaves).map(used);
     Loop {
-        uses: uses
-            .zip(&is_factor)
-            .map(|(its_use, &is_factor)| if is_factor { Use::AS_IT_IS } else { its_use })
-            .collect(),
+        uses: leaves.iter().enumerate().map(used).collect(),
         has_product,
         is_of_logarithms: !has_product && ops.any(is_logarithm),
-        is_angle: angles(body, &all),
+        is_angle: angles(body, &state),
         is_factor,
     }
 }
@@ -126,13 +123,11 @@ struct Steps<'b> {
 
 impl<'b> Steps<'b> {
     fn new(body: &'b Dataflow<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
-        let is_product = |&node: &NodeId| body.node(node).is_product();
-        let products: Vec<NodeId> = body.node_ids().filter(is_product).collect();
-        let results_of = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
-        let of_product = body.reached(results_of(&products), |_| true);
+        let products = body.nodes.iter().filter(|node| node.is_product());
+        let of_product = body.reached(products.flat_map(Node::results).collect(), |_| true);
         let leads_to_product = body.leads_to_product();
         let is_between = |&(before, after): &(ValueId, ValueId)| {
-            let leads = |&user: &NodeId| is_product(&user) || leads_to_product[user as usize];
+            let leads = |&user: &NodeId| body.node(user).is_product() || leads_to_product[user as usize];
             of_product[after as usize] && body.users[before as usize].iter().any(leads)
         };
         let between: BTreeSet<_> = carried.into_iter().filter(is_between).collect();
@@ -145,29 +140,16 @@ impl<'b> Steps<'b> {
     fn multiply(&self, array: ValueId) -> bool {
         let body = self.body;
         let n_elements = |value: ValueId| body.value(value).n_elements;
-        let slices = || body.users[array as usize].iter().map(|&slice| body.node(slice).first_result);
-        let (mut open, mut is_of_slice, mut layers) = (slices().collect::<Vec<_>>(), BTreeSet::new(), BTreeSet::new());
-        while let Some(value) = open.pop() {
-            if !is_of_slice.insert(value) {
-                continue;
-            }
-            for &user in &body.users[value as usize] {
-                match body.node(user).class() {
-                    Some(Class::Clear) => open.extend(body.node(user).results()),
-                    Some(Class::Allow) => layers.extend([user]),
-                    _ => {}
-                }
-            }
-        }
-        let is_carried = |value: &ValueId| !is_of_slice.contains(value) && self.of_between[*value as usize];
-        layers.retain(|&node| body.node(node).operands.iter().any(is_carried));
-        let layers: Vec<ValueId> = layers.into_iter().flat_map(|node| body.node(node).results()).collect();
-        let is_in_few = slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS));
-        if layers.is_empty() || !is_in_few {
-            return false;
-        }
-        let of_layers = body.reached(layers, |_| true);
-        self.between.iter().any(|&(_, after)| of_layers[after as usize])
+        let slices: Vec<ValueId> =
+            body.users[array as usize].iter().map(|&slice| body.node(slice).first_result).collect();
+        let is_in_few = slices.iter().all(|&slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS));
+        let of_slice = body.reached(slices, |node| body.node(node).is_clear());
+        let is_layer = |node: &&Node| {
+            let is_carried = |&value: &ValueId| !of_slice[value as usize] && self.of_between[value as usize];
+            node.is_product() && node.reads(&of_slice) && node.operands.iter().any(is_carried)
+        };
+        let of_layers = body.reached(body.nodes.iter().filter(is_layer).flat_map(Node::results).collect(), |_| true);
+        is_in_few && self.between.iter().any(|&(_, after)| of_layers[after as usize])
     }
 }
 
@@ -184,9 +166,9 @@ fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
 }
 
 /// The values of a region's only parameter.
-fn parameter(graph: &Dataflow<'_>) -> Option<std::ops::Range<ValueId>> {
-    let mut parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
-    parameters.next().map(|node| node.results()).filter(|_| parameters.next().is_none())
+fn parameter(graph: &Dataflow<'_>) -> Option<Vec<ValueId>> {
+    let n = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).count();
+    (n == 1).then(|| graph.parameters().collect())
 }
 
 /// An array that stays the same from step to step, except for a slice that is written.

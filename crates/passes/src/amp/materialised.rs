@@ -16,7 +16,7 @@
 
 use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, NodeId, ValueId};
-use super::decision::Rule;
+use super::decision::{Decision, Rule};
 use super::loss::of_parameters;
 use super::terms::{adds, scales};
 use bf16scope_hlo::Op;
@@ -31,10 +31,11 @@ pub(super) fn materialised(
     assignment: &Assignment,
     kind: RegionKind,
     leads_by_product: &[bool],
-) -> Vec<NodeId> {
+) -> Vec<(NodeId, Decision)> {
     let is_of_function = of_functions(graph);
-    let is_of_product = computed_from(graph, |class| class == Class::Allow);
-    let is_read_narrow = read_by(graph, |reader| assignment.low[reader as usize]);
+    let is_of_product = of_products(graph);
+    let is_clear = |node: NodeId| graph.node(node).is_clear();
+    let is_read_narrow = graph.read_by(|reader| assignment.low[reader as usize], is_clear);
     let is_added_up = added_up(graph);
     // Whether several ops of a layer read the value, as those of a norm.
     let feeds_layer = |value: ValueId| {
@@ -49,6 +50,7 @@ pub(super) fn materialised(
         let value = graph.value(record.first_result);
         let is_array = record.n_results == 1 && value.is_f32_array();
         is_array
+            && record.class() == Some(Class::Infer)
             && match assignment.rule[node as usize] {
                 Rule::Loss => {
                     let is_read = is_read_narrow[node as usize] || feeds_layer(record.first_result);
@@ -66,54 +68,33 @@ pub(super) fn materialised(
                 _ => false,
             }
     };
-    graph.node_ids().filter(is_materialised).collect()
+    let rounded = |node: NodeId| (node, Decision::rounded(Rule::RoundedOnce, None));
+    graph.node_ids().filter(is_materialised).map(rounded).collect()
 }
 
 /// For each node whether it is computed from a denied function, such as an exponential or a logarithm, with no product
 /// between. A root does not count, as its result is as accurate as its operand.
 fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
-    let mut is_of_function = vec![false; graph.nodes.len()];
-    for (node, record) in graph.nodes.iter().enumerate() {
-        let op = &graph.instr(record).op;
+    let is_function = |node: NodeId| {
+        let (record, op) = (graph.node(node), graph.op(node));
         let is_root = matches!(op, Op::Unary(UnaryOp::Rsqrt | UnaryOp::Sqrt | UnaryOp::Cbrt));
         // Random bits that are converted to floats do not count.
         let is_of_float = record.operands.iter().any(|&value| graph.value(value).is_f32());
-        let is_function = matches!(record.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
-        let goes_on = !record.is_product();
-        is_of_function[node] = is_function
-            || goes_on && record.operands.iter().any(|&value| is_of_function[graph.producer(value) as usize]);
-    }
-    is_of_function
+        matches!(record.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root
+    };
+    graph.computed_from(is_function, |node| !graph.node(node).is_product())
 }
 
-/// For each node whether its class satisfies `is_of`, or it is computed from such a node by ops of class infer and
-/// clear.
-pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
-    let mut is_computed = vec![false; graph.nodes.len()];
-    for (node, record) in graph.nodes.iter().enumerate() {
-        let goes_on = record.is_soft();
-        let is_from_one = goes_on && record.operands.iter().any(|&value| is_computed[graph.producer(value) as usize]);
-        is_computed[node] = record.class().is_some_and(&is_of) || is_from_one;
-    }
-    is_computed
-}
-
-/// For each node whether a node that `is_reader` reads its result, directly or moved.
-fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
-    let mut is_read = vec![false; graph.nodes.len()];
-    for node in graph.node_ids().rev() {
-        is_read[node as usize] = graph.readers(node).any(|reader| {
-            let moves_on = graph.node(reader).is_clear() && is_read[reader as usize];
-            is_reader(reader) || moves_on
-        });
-    }
-    is_read
+/// For each node whether it is a product, or computed from one by ops of class infer and clear.
+pub(super) fn of_products(graph: &Dataflow<'_>) -> Vec<bool> {
+    graph.computed_from(|node| graph.node(node).is_product(), |node| graph.node(node).is_soft())
 }
 
 /// For each node whether its result is a running sum, to which each step adds little: a parameter that steps of an
 /// optimizer updated, or a value that an add reads directly. A parameter that was divided by its norm does not count.
 fn added_up(graph: &Dataflow<'_>) -> Vec<bool> {
-    let of_sum = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
+    let is_denied = |node: NodeId| matches!(graph.node(node).class(), Some(Class::Deny { .. }));
+    let of_sum = graph.computed_from(is_denied, |node| graph.node(node).is_soft());
     let of_parameter = of_parameters(
         graph,
         |_| true,
@@ -123,7 +104,7 @@ fn added_up(graph: &Dataflow<'_>) -> Vec<bool> {
             !is_scaled || !graph.makers(node).any(is_of_sum)
         },
     );
-    let is_read = read_by(graph, |reader| adds(graph.op(reader)));
+    let is_read = graph.read_by(|reader| adds(graph.op(reader)), |node| graph.node(node).is_clear());
     of_parameter.iter().zip(is_read).map(|(&is_parameter, is_read)| is_parameter || is_read).collect()
 }
 

@@ -12,14 +12,15 @@ use super::decision::Rule;
 use super::policy::Classes;
 use bf16scope_hlo::ops::{BinaryOp, PadDim};
 use bf16scope_hlo::{InstrId, Op};
+use std::collections::BTreeMap;
 
 /// A sum of an array that consists of parts.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     /// The parts, as instructions in the computation of the sum, each with its zero padding if padding places it.
     pub parts: Vec<(InstrId, Option<Vec<PadDim>>)>,
-    /// The dimensions of each part that are summed over.
-    pub reduced: Vec<i64>,
+    /// The sum of each part.
+    pub sum: Op,
     /// The dimension along which the sums are concatenated, unless they are padded and added.
     pub dimension: Option<i64>,
     /// How the combined sum is moved afterwards: each op, and the dims of its result.
@@ -27,17 +28,17 @@ pub(super) struct Parts {
 }
 
 /// Finds the nodes of a region that sum, in f32, an array of narrow parts that a product reads, too.
-pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
-    let is_sum = |&node: &NodeId| {
-        let Some(chain) = moved(graph, node) else { return false };
-        let is_narrow = chain.iter().all(|&value| assignment.low[graph.producer(value) as usize]);
-        is_narrow
+pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> BTreeMap<NodeId, Parts> {
+    let sum = |node: NodeId| {
+        let chain = moved(graph, node)?;
+        let is_sum = chain.iter().all(|&value| assignment.low[graph.producer(value) as usize])
             && !assignment.low[node as usize]
             && is_sum_called(graph, classes, node, "reduce:add")
-            && chain.last().is_some_and(|&value| is_read_by_product(graph, assignment, value))
-            && of_node(graph, node).is_some()
+            && is_read_by_product(graph, assignment, *chain.last()?);
+        let parts = is_sum.then(|| parts(graph, node, &chain))??;
+        Some((node, parts))
     };
-    graph.node_ids().filter(is_sum).collect()
+    graph.node_ids().filter_map(sum).collect()
 }
 
 /// Whether a product reads a value, directly or moved.
@@ -56,11 +57,11 @@ fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: Valu
     false
 }
 
-/// The parts of a node's operand, if they lie along dimensions that the node does not sum over.
-pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
-    let chain = moved(graph, node)?;
+/// The parts of a node's operand, the first value of the chain, if they lie along dimensions that the node does not
+/// sum over.
+fn parts(graph: &Dataflow<'_>, node: NodeId, chain: &[ValueId]) -> Option<Parts> {
     let whole = graph.producer(*chain.last()?);
-    let Op::Reduce { dimensions, .. } = graph.op(node) else { return None };
+    let &Op::Reduce { ref dimensions, to_apply } = graph.op(node) else { return None };
     let mut reduced = dimensions.clone();
     let mut moves = Vec::new();
     for (&after, &before) in chain.iter().zip(&chain[1..]) {
@@ -85,12 +86,14 @@ pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
         let n_before = reduced.iter().filter(|&&axis| axis < dimension).count() as i64;
         let is_whole = !reduced.contains(&dimension);
         let parts = instr.operands.iter().map(|&part| (part, None)).collect();
-        return is_whole.then_some(Parts { parts, reduced, dimension: Some(dimension - n_before), moves });
+        let sum = Op::Reduce { dimensions: reduced, to_apply };
+        return is_whole.then_some(Parts { parts, sum, dimension: Some(dimension - n_before), moves });
     }
     let starts_at_zero = graph.node(node).operands.get(1).is_some_and(|&start| graph.value(start).is_zero);
     let mut parts = Vec::new();
     padded(graph, whole, &reduced, &mut parts)?;
-    (starts_at_zero && parts.len() > 1).then_some(Parts { parts, reduced, dimension: None, moves })
+    let sum = Op::Reduce { dimensions: reduced, to_apply };
+    (starts_at_zero && parts.len() > 1).then_some(Parts { parts, sum, dimension: None, moves })
 }
 
 /// The parts of a sum of arrays that zeros pad along dimensions that are not `reduced`.

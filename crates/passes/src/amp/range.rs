@@ -1,11 +1,11 @@
 //! Finite f32 numbers that would overflow to infinity in the narrow dtype, and the clamp that keeps them finite.
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use super::narrow::largest;
 use bf16scope_hlo::ops::decisions::precision_class;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
-use bf16scope_hlo::{Literal, Op};
+use bf16scope_hlo::{DType, Literal, Op};
+use half::{bf16, f16};
 use std::collections::BTreeSet;
 
 /// For each value whether a finite element of it may be beyond the largest of the narrow dtype, so that a cast must
@@ -51,6 +51,11 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
         }
     }
     room.into_iter().map(|room| room > 0).collect()
+}
+
+/// The largest finite number of a narrow dtype.
+pub(super) fn largest(low: DType) -> f32 {
+    if low == DType::F16 { f16::MAX.to_f32() } else { bf16::MAX.to_f32() }
 }
 
 /// Whether a node keeps finite numbers within the narrow dtype's range, as this pass writes it before a cast: a clamp

@@ -7,7 +7,6 @@ use super::decided::StoredAs;
 use super::decision::Rule;
 use super::frame::Origin;
 use super::loss::TakenLoss;
-use super::narrow;
 use super::need::Need;
 use super::policy::{Because, Policy};
 use crate::name_pattern::bare;
@@ -193,7 +192,7 @@ fn decision(
     let (instr, values) = (graph.module.comp(frame.comp).instr(id), &frame.values[id.idx()]);
     let is_low =
         |leaf: usize| !record.gives_f32 && values.get(leaf).is_some_and(|&value| assignment.value_low[value as usize]);
-    let new = narrow::shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
+    let new = instr.shape.with_dtype(DType::F32, graph.low, is_low);
     let dtype = |shape: &Shape| {
         let old_leaves = instr.shape.leaves();
         let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);

@@ -11,17 +11,16 @@ use super::branches::{self, Branch};
 use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
 use super::discrete_choices::Choices;
 use super::frame::{Callees, FrameWriter, Origin};
-use super::loops::{self, Loop, Use};
+use super::loops::{self, Loop};
 use super::loss::{self, TakenLoss};
-use super::narrow;
 use super::needs::{Needs, needs};
 use super::policy::{Boundary, Classes, Policy};
 use super::regions::Regions;
 use super::report::{ComputationReport, Decision, decisions};
 use super::surroundings::RegionContext;
 use bf16scope_hlo::ops::decisions::calls_regions;
-use bf16scope_hlo::{CompId, Computation, DType, Module, Op, Shape};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use bf16scope_hlo::{CompId, Computation, DType, Module, Op};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// A written computation.
@@ -53,14 +52,8 @@ pub(super) struct Rewriter<'m> {
     call_room: usize,
     /// The written regions, by the original, what crosses its border narrow, and its surroundings.
     regions: BTreeMap<(CompId, Crossing, RegionContext), CompId>,
-    /// Loops, by body and condition, and by which arrays of the state are computed from products.
-    loops: BTreeMap<(CompId, CompId, Vec<bool>), Loop>,
-    /// Branches, by computation.
-    branches: BTreeMap<CompId, Branch>,
     /// The decisions in regions that did not change.
     unchanged: BTreeMap<CompId, Vec<Decision>>,
-    /// Retyped reductions.
-    reducers: BTreeMap<CompId, CompId>,
     /// Whether the entry has a backward pass.
     pub differentiates: bool,
     /// The results of the entry that are treated as losses.
@@ -77,10 +70,7 @@ impl<'m> Rewriter<'m> {
             copies: BTreeMap::new(),
             call_room: CALL_ROOM,
             regions: BTreeMap::new(),
-            loops: BTreeMap::new(),
-            branches: BTreeMap::new(),
             unchanged: BTreeMap::new(),
-            reducers: BTreeMap::new(),
             differentiates: false,
             losses: Vec::new(),
         }
@@ -128,50 +118,26 @@ impl<'m> Rewriter<'m> {
         self.originals.graph(comp, self.call_room)
     }
 
-    /// Describes what the loops of a graph do with their state. Scores are carried in their own dtype.
+    /// Describes what the loops of a graph do with their state.
     fn loops_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Loop> {
         let mut loops = BTreeMap::new();
-        for (node, record) in (0..).zip(&graph.nodes) {
-            let &Op::While { body, condition } = &graph.instr(record).op else { continue };
-            let around = choices.last_around(node);
-            let taken = around.map(|around| &around.operands[..]).unwrap_or_default();
-            let key = (body, condition, taken.iter().map(|array| array.is_of_products_alone).collect::<Vec<bool>>());
-            if !self.loops.contains_key(&key) {
-                let its_loop = loops::of_body(&self.graph(body), &self.graph(condition), taken);
-                self.loops.insert(key.clone(), its_loop);
-            }
-            let mut its_loop = self.loops[&key].clone();
-            let uses = its_loop.uses.iter_mut().zip(around.into_iter().flat_map(|around| &around.scores));
-            uses.filter(|(_, is_score)| **is_score).for_each(|(its_use, _)| *its_use = Use::AS_IT_IS);
-            loops.insert(node, its_loop);
+        for node in graph.node_ids() {
+            let &Op::While { body, condition } = graph.op(node) else { continue };
+            let (body, condition) = (self.graph(body), self.graph(condition));
+            loops.insert(node, loops::of_body(&body, &condition, choices.last_around(node)));
         }
         loops
     }
 
-    /// Describes the branches of a graph's `conditional`s. Scores are returned in their own dtype.
+    /// Describes the branches of a graph's `conditional`s.
     fn branches_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Vec<Branch>> {
-        let mut branches_of_node = BTreeMap::new();
-        for (node, record) in (0..).zip(&graph.nodes) {
-            let op = &graph.instr(record).op;
-            if !matches!(op, Op::Conditional(_)) {
-                continue;
-            }
-            let mut all = Vec::new();
-            for comp in op.called() {
-                if !self.branches.contains_key(&comp) {
-                    let branch = branches::of_region(&self.graph(comp));
-                    self.branches.insert(comp, branch);
-                }
-                let mut branch = self.branches[&comp].clone();
-                let result_scores = choices.last_around(node).into_iter().flat_map(|around| &around.scores);
-                for (leaf, _) in result_scores.enumerate().filter(|(_, is_score)| **is_score) {
-                    (branch.of_product[leaf], branch.of_taken[leaf]) = (false, false);
-                }
-                all.push(branch);
-            }
-            branches_of_node.insert(node, all);
+        let mut branches = BTreeMap::new();
+        for node in graph.node_ids().filter(|&node| matches!(graph.op(node), Op::Conditional(_))) {
+            let scores = choices.last_around(node).map(|around| &around.scores[..]).unwrap_or_default();
+            let branch = |comp: CompId| branches::of_region(&self.graph(comp), scores);
+            branches.insert(node, graph.op(node).called().into_iter().map(branch).collect());
         }
-        branches_of_node
+        branches
     }
 
     /// Writes a frame; returns its computation.
@@ -181,16 +147,12 @@ impl<'m> Rewriter<'m> {
         let callees = self.callees(region, frame);
         let writer = FrameWriter::new(graph, assignment, frame, callees);
         let (computation, origins) = writer.write(kind, self.policy.results);
-        let decided = decisions(graph, assignment, frame, self.policy);
+        let decisions = decisions(graph, assignment, frame, self.policy);
         if computation == *self.module.comp(original) {
-            self.unchanged.entry(original).or_insert(decided);
+            self.unchanged.entry(original).or_insert(decisions);
             return original;
         }
-        let mut copies = self.copies.get(&original).into_iter().flatten().copied();
-        if let Some(known) = copies.find(|&idx| self.written[idx].computation == computation) {
-            return self.id_of_written(known);
-        }
-        self.add(Written { original, computation, part: ComputationReport { decisions: decided, origins } })
+        self.add(Written { original, computation, part: ComputationReport { decisions, origins } })
     }
 
     /// Writes the callees of a frame: first the calls that are followed, then regions and reductions.
@@ -209,15 +171,14 @@ impl<'m> Rewriter<'m> {
                 continue;
             }
             if calls_regions(op) {
-                let crossing = node.and_then(|node| assignment.crossings.get(&node)).cloned().unwrap_or_default();
-                let crossings = self.of_callees(op, &crossing);
-                let around = node.and_then(|node| around.get(&node)).cloned();
-                let around = around.unwrap_or_else(|| vec![RegionContext::default(); called.len()]);
-                let regions = called.into_iter().zip(crossings).zip(&around);
-                let lower = |((comp, crossing), around): ((CompId, Crossing), &RegionContext)| {
-                    self.region(comp, RegionKind::Body, &crossing, around)
+                let crossing = node.and_then(|node| assignment.crossings.get(&node));
+                let around = node.and_then(|node| around.get(&node));
+                let region = |(nth, comp): (usize, CompId)| {
+                    let crossing = crossing.map(|crossing| self.crossing_of(op, nth, crossing)).unwrap_or_default();
+                    let around = around.and_then(|around| around.get(nth)).cloned().unwrap_or_default();
+                    self.region(comp, RegionKind::Body, &crossing, &around)
                 };
-                callees.insert(id, regions.map(lower).collect());
+                callees.insert(id, called.into_iter().enumerate().map(region).collect());
             } else if node.is_some_and(|node| assignment.low[node as usize]) {
                 callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
             }
@@ -225,44 +186,49 @@ impl<'m> Rewriter<'m> {
         callees
     }
 
-    /// The crossing of each region that an op runs.
-    fn of_callees(&self, op: &Op, crossing: &Crossing) -> Vec<Crossing> {
-        let called = op.called();
-        if crossing.taken.is_empty() || matches!(op, Op::While { .. }) {
-            return vec![crossing.clone(); called.len()];
+    /// The values that cross the border of the `nth` region that an op runs.
+    fn crossing_of(&self, op: &Op, nth: usize, crossing: &Crossing) -> Crossing {
+        if matches!(op, Op::While { .. }) {
+            return crossing.clone();
         }
-        // The first operand selects the branch.
-        let mut first = 1;
-        let of_branch = |comp: &CompId| {
-            let n_taken = self.branches[comp].n_taken;
-            let taken = crossing.taken[first..first + n_taken].to_vec();
-            first += n_taken;
-            Crossing { taken, given: crossing.given.clone() }
+        let n_taken = |&comp: &CompId| {
+            let comp = self.module.comp(comp);
+            comp.parameters().iter().map(|&id| comp.instr(id).shape.leaves().len()).sum::<usize>()
         };
-        called.iter().map(of_branch).collect()
+        let called = op.called();
+        // The first operand selects the branch.
+        let first = 1 + called[..nth].iter().map(n_taken).sum::<usize>();
+        let taken = crossing.taken[first..first + n_taken(&called[nth])].to_vec();
+        Crossing { taken, given: crossing.given.clone() }
     }
 
-    fn id_of_written(&self, idx: usize) -> CompId {
-        CompId((self.module.computations.len() + idx) as u32)
-    }
-
+    /// Adds a written computation, unless an equal one was written; returns its id.
     fn add(&mut self, written: Written) -> CompId {
-        self.copies.entry(written.original).or_default().push(self.written.len());
-        self.written.push(written);
-        self.id_of_written(self.written.len() - 1)
+        let copies = self.copies.entry(written.original).or_default();
+        let mut known = copies.iter().copied();
+        let known = known.find(|&idx| self.written[idx].computation == written.computation);
+        let idx = known.unwrap_or_else(|| {
+            copies.push(self.written.len());
+            self.written.push(written);
+            self.written.len() - 1
+        });
+        CompId((self.module.computations.len() + idx) as u32)
     }
 
     /// The copy of a reduction that works on the narrow dtype.
     pub(super) fn reducer(&mut self, comp: CompId) -> CompId {
-        if let Some(&done) = self.reducers.get(&comp) {
-            return done;
+        let (mut computation, low) = (self.module.comp(comp).clone(), self.policy.dtype.dtype());
+        for instr in &mut computation.instructions {
+            instr.shape = instr.shape.with_dtype(DType::F32, low, |_| true);
+            if let Op::Constant(constant) = &mut instr.op
+                && let Some(narrow) = constant.saturated_to(low)
+            {
+                *constant = narrow;
+            }
         }
-        let computation = narrow::computation(self.module.comp(comp), self.policy.dtype.dtype());
         let origins = computation.ids().map(Origin::Original).collect();
         let part = ComputationReport { decisions: Vec::new(), origins };
-        let done = self.add(Written { original: comp, computation, part });
-        self.reducers.insert(comp, done);
-        done
+        self.add(Written { original: comp, computation, part })
     }
 
     /// Returns the module with the written entry, without computations that have no caller, and each computation's
@@ -292,85 +258,12 @@ impl<'m> Rewriter<'m> {
             }
         };
         let (computations, parts) = order.iter().map(take).unzip();
-        let mut module = Module::new(self.module.name.clone());
-        module.computations = computations;
-        module.entry = new_ids[&entry];
-        module.input_output_alias.clone_from(&self.module.input_output_alias);
-        module.buffer_donors.clone_from(&self.module.buffer_donors);
-        module.entry_layout.clone_from(&self.module.entry_layout);
-        module.stack_frames.clone_from(&self.module.stack_frames);
-        module.frontend_attributes.clone_from(&self.module.frontend_attributes);
-        module.unmodelled.clone_from(&self.module.unmodelled);
-        module.next_name = self.module.next_name;
+        let mut module = self.module.with_computations(computations, new_ids[&entry]);
         for instr in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
             instr.op.for_each_called_mut(&mut |callee| *callee = new_ids[callee]);
         }
-        make_names_unique(&mut module);
-        fit_boundary(&mut module, self.policy.dtype.dtype());
+        module.make_names_unique();
+        module.fit_boundary();
         (module, parts)
     }
-}
-
-/// Renames every computation and instruction whose name an earlier one has, to the first free `name.1`, `name.2`, …
-fn make_names_unique(module: &mut Module) {
-    let computations = module.computations.iter().map(|computation| &computation.name[..]);
-    for (at, name) in renamed(computations) {
-        module.computations[at].name = name;
-    }
-    let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
-    let mut new_names = renamed(instructions.map(|instr| &instr.name[..])).into_iter().peekable();
-    let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
-    for (at, instr) in instructions.enumerate() {
-        if let Some((_, name)) = new_names.next_if(|(renamed, _)| *renamed == at) {
-            instr.name = name;
-        }
-    }
-}
-
-/// New names for all but the first of equal names, with their positions, in order.
-fn renamed<'n>(names: impl Iterator<Item = &'n str>) -> Vec<(usize, String)> {
-    let names: Vec<&str> = names.collect();
-    let mut taken: HashSet<&str> = HashSet::with_capacity(names.len());
-    let twice: Vec<usize> = (0..names.len()).filter(|&at| !taken.insert(names[at])).collect();
-    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut new_names: BTreeSet<String> = BTreeSet::new();
-    let mut rename = |at: usize| {
-        let count = counts.entry(names[at]).or_insert(0);
-        loop {
-            *count += 1;
-            let candidate = format!("{}.{count}", names[at]);
-            if !taken.contains(&candidate[..]) && new_names.insert(candidate.clone()) {
-                return (at, candidate);
-            }
-        }
-    };
-    twice.into_iter().map(&mut rename).collect()
-}
-
-/// Drops statements about the entry's buffers that no longer hold: layouts of other shapes, aliases of buffers whose
-/// types differ now.
-fn fit_boundary(module: &mut Module, low: DType) {
-    let entry = module.entry();
-    let parameters: Vec<Shape> = entry.parameters().iter().map(|&id| entry.instr(id).shape.clone()).collect();
-    let result = entry.result_shape().clone();
-    let fit = |layout: &mut Shape, shape: &Shape| {
-        let leaves = shape.leaves();
-        *layout =
-            narrow::shape(layout, low, &mut |leaf| leaves.get(leaf).is_some_and(|leaf| leaf.dtype() == Some(low)));
-    };
-    if let Some(layout) = &mut module.entry_layout {
-        layout.parameters.iter_mut().zip(&parameters).for_each(|(layout, shape)| fit(layout, shape));
-        fit(&mut layout.result, &result);
-    }
-    let part = |shape: &Shape, index: &[i64]| -> Option<Shape> {
-        index.iter().try_fold(shape, |shape, &i| shape.as_tuple()?.get(usize::try_from(i).ok()?)).cloned()
-    };
-    module.input_output_alias.retain(|alias| {
-        let parameter = usize::try_from(alias.parameter_number).ok().and_then(|number| parameters.get(number));
-        let parameter = parameter.and_then(|shape| part(shape, &alias.parameter_index));
-        match (parameter, part(&result, &alias.output_index)) {
-            (Some(parameter), Some(output)) => parameter.is_compatible(&output),
-            (None, _) | (_, None) => true,
-        }
-    });
 }

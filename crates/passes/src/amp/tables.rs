@@ -20,7 +20,7 @@
 use super::assignment::{Assignment, RegionKind};
 use super::data_movement::rows_into_zeros;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
-use super::materialised::computed_from;
+use super::materialised::of_products;
 use super::policy::Classes;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::BinaryOp;
@@ -116,7 +116,7 @@ pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Clas
 /// Finds the nodes that compute, in f32 and from products, rows that are added to a table with narrow rows: rounded
 /// once, whatever they are computed from.
 pub(super) fn rows(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
-    let is_of_product = computed_from(graph, |class| class == Class::Allow);
+    let is_of_product = of_products(graph);
     let makes_rows = |&node: &NodeId| {
         let record = graph.node(node);
         let is_row = |&user: &NodeId| adds_rows(graph, classes, user, record.first_result);

@@ -33,53 +33,60 @@ impl Assigner<'_> {
     }
 
     pub(super) fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
-        let graph = self.graph;
+        let (idx, graph) = (node as usize, self.graph);
         let record = graph.node(node);
         let floats = || record.results().filter(|&value| graph.value(value).is_f32());
         let users = || floats().flat_map(|value| graph.users[value as usize].iter().map(move |&user| (value, user)));
-        let is_done = floats().next().is_none() || floats().all(|value| self.out.value_low[value as usize]);
-        if is_done {
+        if floats().all(|value| self.out.value_low[value as usize]) {
             return false;
         }
-        let is_result = || floats().any(|value| self.ends.is_result[value as usize]);
         let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user);
-        let bears =
-            |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
+        let is_read_narrow = || users().any(takes_narrow);
         let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(graph, value));
-        let any_narrow = || (users().any(takes_narrow) || is_given_narrow()) && !is_result();
+        let is_result = || floats().any(|value| self.ends.is_result[value as usize]);
+        let any_narrow = || (is_read_narrow() || is_given_narrow()) && !is_result();
+        let bears = |(value, user)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
         let all_narrow = || any_narrow() && users().all(bears);
-        match &record.kind {
+        let is_lowered = match &record.kind {
             // A narrow result of a product, or the source of a conversion, is available to every consumer. An f32 sum
             // that the program or a need asked for is not.
-            NodeKind::Op(Class::Allow) if self.out.low[node as usize] => {
-                let is_read = if self.keeps_sum[node as usize] { all_narrow() } else { users().any(takes_narrow) };
-                if !is_read {
-                    return false;
-                }
-            }
-            NodeKind::FromLow if users().any(takes_narrow) => {}
-            NodeKind::FromExact | NodeKind::Constant if all_narrow() => {}
-            NodeKind::Op(Class::Clear) if self.out.rule[node as usize] == Rule::Fused => return false,
-            NodeKind::Op(Class::Clear) if self.is_needed(node) || is_guard(graph, node) => return false,
-            NodeKind::Op(Class::Clear) if self.holds_parameter(node) => {
-                self.out.rule[node as usize] = Rule::Held;
-                return false;
-            }
+            NodeKind::Op(Class::Allow) if self.keeps_sum[idx] => self.out.low[idx] && all_narrow(),
+            NodeKind::Op(Class::Allow) => self.out.low[idx] && is_read_narrow(),
+            NodeKind::FromLow => is_read_narrow(),
+            NodeKind::FromExact | NodeKind::Constant => all_narrow(),
             NodeKind::Op(Class::Clear) => {
-                let (all_narrow, makes_cast_larger) = (all_narrow(), self.makes_cast_larger(node));
-                let is_moved = self.is_moved(node) && any_narrow();
-                if !(is_moved || all_narrow) || makes_cast_larger && all_narrow {
-                    return false;
-                }
-                // An op that takes a small part of its operand rounds only that part.
-                self.out.low[node as usize] = !makes_cast_larger;
-                self.out.rule[node as usize] = if all_narrow { Rule::ReadNarrow } else { Rule::Moved };
-                self.out.from[node as usize] = users().next().map(|(_, user)| user);
+                let (is_read_narrow, all_narrow) = (any_narrow(), all_narrow());
+                let from = users().next().map(|(_, user)| user);
+                self.lower_move(node, is_read_narrow, all_narrow, from)
             }
-            _ => return false,
+            _ => false,
+        };
+        if is_lowered {
+            self.lower_results(node);
         }
-        self.lower_results(node);
-        true
+        is_lowered
+    }
+
+    /// Lowers an op of class clear that some or all of its consumers read narrow, unless that makes a cast larger;
+    /// returns whether it does.
+    fn lower_move(&mut self, node: NodeId, is_read_narrow: bool, all_narrow: bool, from: Option<NodeId>) -> bool {
+        let idx = node as usize;
+        if self.out.rule[idx] == Rule::Fused || self.is_needed(node) || is_guard(self.graph, node) {
+            return false;
+        }
+        if self.holds_parameter(node) {
+            self.out.rule[idx] = Rule::Held;
+            return false;
+        }
+        let makes_cast_larger = self.makes_cast_larger(node);
+        let is_lowered = if all_narrow { !makes_cast_larger } else { is_read_narrow && self.is_moved(node) };
+        if is_lowered {
+            // An op that takes a small part of its operand rounds only that part.
+            self.out.low[idx] = !makes_cast_larger;
+            self.out.rule[idx] = if all_narrow { Rule::ReadNarrow } else { Rule::Moved };
+            self.out.from[idx] = from;
+        }
+        is_lowered
     }
 
     /// Whether a need other than a discrete choice keeps the node's data in f32.

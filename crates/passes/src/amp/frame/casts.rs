@@ -1,10 +1,10 @@
 //! Casts of values to the dtype that a reader wants, or their constants and broadcasts repeated in it.
 
 use super::super::dataflow::{NodeKind, ValueId};
-use super::super::narrow;
-use super::{FrameWriter, Origin, plain};
+use super::super::range::largest;
+use super::{FrameWriter, Origin};
 use bf16scope_hlo::ops::UnaryOp;
-use bf16scope_hlo::{DType, InstrId, Instruction, Layout, Literal, Op, Shape};
+use bf16scope_hlo::{DType, InstrId, Instruction, Literal, Op, Shape};
 
 /// The longest chain of broadcasts that is repeated in the other dtype rather than cast.
 const MAX_REPEATED: u32 = 8;
@@ -30,12 +30,8 @@ impl FrameWriter<'_, '_> {
         let to_low = !self.is_low(value);
         let cast = match (&instr.op, &node.kind) {
             (Op::Constant(constant), _) if is_here && self.repeats_constant(value, constant, to_low) => {
-                let op = match narrow::literal(constant, self.graph.low).filter(|_| to_low) {
-                    Some(narrow) => Op::Constant(narrow),
-                    None => instr.op.clone(),
-                };
-                let shape = self.other_shape(&instr.shape, to_low);
-                self.repeat(instr, op, shape, Vec::new())
+                let narrow = constant.saturated_to(self.graph.low).filter(|_| to_low);
+                self.repeat(instr, narrow.map_or(instr.op.clone(), Op::Constant), Vec::new(), to_low)
             }
             (Op::Broadcast { .. }, NodeKind::Op(_)) if is_here && depth < MAX_REPEATED => {
                 let operand = instr.operands[0];
@@ -45,14 +41,12 @@ impl FrameWriter<'_, '_> {
                 } else {
                     self.cast(operand, operand_value, depth + 1)
                 };
-                let shape = self.other_shape(&instr.shape, to_low);
-                self.repeat(instr, instr.op.clone(), shape, vec![operand])
+                self.repeat(instr, instr.op.clone(), vec![operand], to_low)
             }
             (Op::Convert, NodeKind::FromLow) if is_here && to_low => self.written[instr.operands[0].idx()],
             (Op::Convert, NodeKind::FromExact) if is_here => {
                 let operands = instr.operands.iter().map(|operand| self.written[operand.idx()]).collect();
-                let shape = self.other_shape(&instr.shape, to_low);
-                self.repeat(instr, instr.op.clone(), shape, operands)
+                self.repeat(instr, instr.op.clone(), operands, to_low)
             }
             _ => {
                 let written = self.written[source.idx()];
@@ -73,78 +67,60 @@ impl FrameWriter<'_, '_> {
     /// elements.
     fn repeats_constant(&self, value: ValueId, constant: &Literal, to_low: bool) -> bool {
         let n = self.graph.value(value).n_elements;
-        n <= MAX_REPEATED_CONSTANT || !to_low && !narrow::is_exact(constant, self.graph.low)
+        n <= MAX_REPEATED_CONSTANT || !to_low && !constant.is_exact_in(self.graph.low)
     }
 
-    /// The shape of an f32 array in the narrow dtype if `to_low`, else as it is.
-    fn other_shape(&self, shape: &Shape, to_low: bool) -> Shape {
-        narrow::shape(shape, self.graph.low, &mut |_| to_low)
-    }
-
-    fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
-        let name = self.cast_name(instr, &shape);
-        let origin = self.cast_origin(instr);
+    /// Writes a constant, broadcast or conversion once more, in the narrow dtype if `to_low`.
+    fn repeat(&mut self, instr: &Instruction, op: Op, operands: Vec<InstrId>, to_low: bool) -> InstrId {
+        let shape = instr.shape.with_dtype(DType::F32, self.graph.low, |_| to_low);
+        let name = cast_name(instr, &shape);
+        let origin = Origin::Cast { of: instr.name.clone(), wanted_by: self.original.instr(self.reader).name.clone() };
         let control_predecessors = self.predecessors(instr);
         self.push(Instruction { name, op, shape, operands, control_predecessors, ..instr.clone() }, origin)
     }
 
     /// Converts the result of instruction `written`, a value of `instr`, to the other dtype.
     pub(super) fn convert(&mut self, instr: &Instruction, value: ValueId, written: InstrId) -> InstrId {
-        let mut shape = self.out.instr(written).shape.clone();
-        if matches!(shape, Shape::Array(_)) && !self.is_low(value) {
-            let within = self.within_range(instr, value, written);
-            return self.convert_to(instr, self.other_shape(&shape, true), within);
-        }
-        if let Shape::Array(array) = &mut shape {
-            array.dtype = DType::F32;
-        }
-        self.convert_to(instr, shape, written)
+        let low = self.graph.low;
+        let (from, to) = if self.is_low(value) { (low, DType::F32) } else { (DType::F32, low) };
+        let within = self.within_range(instr, value, written);
+        let shape = self.out.instr(within).shape.with_dtype(from, to, |_| true);
+        self.convert_to(instr, shape, within, &self.original.instr(self.reader).name)
     }
 
     /// Clamps finite elements of an f32 value to the range of the narrow dtype, if some may be beyond it. `written` has
     /// the value of `instr`. Infinities and NaN stay.
     pub(super) fn within_range(&mut self, instr: &Instruction, value: ValueId, written: InstrId) -> InstrId {
         let shape = self.out.instr(written).shape.clone();
-        let is_array = matches!(&shape, Shape::Array(array) if array.dtype == DType::F32);
-        if !is_array || !self.assignment.beyond[value as usize] {
+        if shape.dtype() != Some(DType::F32) || !self.assignment.beyond[value as usize] {
             return written;
         }
-        let sharding = self.out.instr(written).sharding.clone();
-        let largest = narrow::largest(self.graph.low);
-        let mut push = |op: Op, shape: Shape, operands: Vec<InstrId>| {
-            let sharding = sharding.clone().filter(|_| !operands.is_empty());
-            let name = format!("{}.finite", instr.name);
-            self.push(Instruction { name, op, shape, operands, sharding, ..plain(instr) }, Origin::Range)
+        let largest = largest(self.graph.low);
+        let mut add = |op: Op, shape: Shape, operands: Vec<InstrId>| {
+            self.add(instr, format!("{}.finite", instr.name), op, operands, shape, Origin::Added)
         };
         let [least, most] = [-largest, largest]
-            .map(|end| push(Op::Constant(Literal::scalar(end)), Shape::scalar(DType::F32), Vec::new()));
-        let mut pred = shape.clone();
-        if let Shape::Array(array) = &mut pred {
-            array.dtype = DType::Pred;
-            array.layout =
-                array.layout.take().map(|layout| Layout { minor_to_major: layout.minor_to_major, ..Layout::default() });
-        }
-        let is_finite = push(Op::Unary(UnaryOp::IsFinite), pred, vec![written]);
-        let within = push(Op::Clamp, shape.clone(), vec![least, written, most]);
-        push(Op::Select, shape, vec![is_finite, within, written])
+            .map(|end| add(Op::Constant(Literal::scalar(end)), Shape::scalar(DType::F32), Vec::new()));
+        let pred = shape.with_dtype(DType::F32, DType::Pred, |_| true);
+        let is_finite = add(Op::Unary(UnaryOp::IsFinite), pred, vec![written]);
+        let within = add(Op::Clamp, shape.clone(), vec![least, written, most]);
+        add(Op::Select, shape, vec![is_finite, within, written])
     }
 
-    /// Converts the result of instruction `written`, a value of `instr`, to the dtype of `shape`.
-    pub(super) fn convert_to(&mut self, instr: &Instruction, shape: Shape, written: InstrId) -> InstrId {
-        let name = self.cast_name(instr, &shape);
-        let sharding = self.out.instr(written).sharding.clone();
-        let origin = self.cast_origin(instr);
-        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![written], sharding, ..plain(instr) };
-        self.push(convert, origin)
+    /// Converts the result of instruction `written`, a value of `instr`, to the dtype of `shape`, for the original
+    /// instruction of this name.
+    pub(super) fn convert_to(
+        &mut self,
+        instr: &Instruction,
+        shape: Shape,
+        written: InstrId,
+        wanted_by: &str,
+    ) -> InstrId {
+        let origin = Origin::Cast { of: instr.name.clone(), wanted_by: wanted_by.to_string() };
+        self.add(instr, cast_name(instr, &shape), Op::Convert, vec![written], shape, origin)
     }
+}
 
-    /// The origin of a cast for the instruction that is being written; for the result it is the root.
-    fn cast_origin(&self, instr: &Instruction) -> Origin {
-        let reader = self.reader.unwrap_or(self.original.root);
-        Origin::Cast { of: instr.name.clone(), wanted_by: self.original.instr(reader).name.clone() }
-    }
-
-    pub(super) fn cast_name(&self, instr: &Instruction, shape: &Shape) -> String {
-        format!("{}.{}", instr.name, shape.dtype().unwrap_or(DType::F32))
-    }
+fn cast_name(instr: &Instruction, shape: &Shape) -> String {
+    format!("{}.{}", instr.name, shape.dtype().unwrap_or(DType::F32))
 }
