@@ -55,6 +55,6 @@ fn a_command_is_added_in_one_more_file() {
 fn a_preset_of_policies_is_known_in_its_table_and_in_what_names_it() {
     assert_eq!(
         writing("mixed_bfloat16"),
-        files(&["crates/passes/src/amp/policy.rs", "crates/passes/src/amp/presets.rs"])
+        files(&["crates/passes/src/amp/keys.rs", "crates/passes/src/amp/presets.rs"])
     );
 }

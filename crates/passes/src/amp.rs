@@ -58,9 +58,9 @@ mod tables;
 mod terms;
 
 pub use decided::{Decided, StoredAs};
-pub use document::{Narrow, PolicyDocument, Rounds};
+pub use keys::{Accumulate, Boundary, LowDType, Narrow, Policy, PolicyDocument, Reach, Rounds, Sums};
 pub use loss::TakenLoss;
-pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach, Sums};
+pub use policy::PolicyError;
 pub use report::{Cast, Decision, Hurt, LoweringReport, Total, reasons};
 
 use crate::{PassError, PassErrorKind};

@@ -170,7 +170,7 @@ impl Class {
     }
 
     /// Denied by itself: its result may be rounded.
-    pub(super) const fn island(why: &'static str) -> Class {
+    pub const fn island(why: &'static str) -> Class {
         Class::Deny { why, spreads: false }
     }
 

@@ -62,8 +62,7 @@ impl Decision {
     }
 }
 
-/// Decides for an op, as if its result were materialised. The first matching row decides; `Rule::why` has the
-/// sentences, in the order of the rows.
+/// Decides for an op, as if its result were materialised. The first matching row decides; `rules!` has the sentences.
 pub(super) fn decide(facts: &Facts) -> Decision {
     use Class::{Allow, Clear, Deny, Infer, NotFloat};
     let is_between = facts.below.is_some() && facts.above.is_some() && !facts.is_blocked;
@@ -82,127 +81,63 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     }
 }
 
-/// Why a node computes in its dtype.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// Its class is allow.
-    Allowed,
-    /// Its class is deny.
-    Denied,
-    /// A consumer needs f32.
-    Needed(Need),
-    /// It leads to a loss.
-    Loss,
-    /// It leads to a result that keeps its type.
-    Result,
-    /// It is computed from a denied op that spreads.
-    Spread,
-    /// It lies between allowed ops.
-    Between,
-    /// The policy lowers all ops of its class.
-    Reach,
-    /// It does not lie between allowed ops, or the policy does not reach it.
-    OutOfReach,
-    /// Its result is fused and never materialised, so rounding it would save no memory.
-    Fused,
-    /// It computes in f32, and its materialised result is rounded once for all consumers.
-    RoundedOnce,
-    /// It moves data, its result is materialised, and one of its consumers reads the narrow dtype.
-    Moved,
-    /// It sums narrow values, and both its operand and its result are materialised.
-    Summed,
-    /// It computes logits that are as large as any parameter.
-    Logits,
-    /// It writes a slice of an array that a loop fills, between products.
-    Filled,
-    /// All its consumers read the narrow dtype.
-    ReadNarrow,
-    /// Its operands are narrow already.
-    OfNarrow,
-    /// Lowering it would round for a consumer that reads f32.
-    WouldRound,
-    /// It is a barrier on a parameter; the cast stands behind it.
-    Held,
-    /// It looks up rows of a table with narrow rows, behind a barrier.
-    Lookup,
-    /// It sums, part by part, a narrow concatenation that a product reads, too.
-    SumOfParts,
-    /// It cannot be retyped.
-    Fixed,
-    /// It is a source of values: a parameter, a constant, a conversion.
-    Source,
-    /// The policy lowers nothing.
-    Off,
-    /// The policy decides on this instruction.
-    Decided,
+/// Declares the rules that have a reason of their own, in words that fit behind "because".
+macro_rules! rules {
+    ($($rule:ident = $why:literal;)*) => {
+        /// Why a node computes in its dtype.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Rule {
+            $(#[doc = $why] $rule,)*
+            /// A consumer needs f32.
+            Needed(Need),
+            /// Its class is deny.
+            Denied,
+            /// It cannot be retyped.
+            Fixed,
+            /// It is a source of values: a parameter, a constant, a conversion.
+            Source,
+            /// The policy decides on this instruction.
+            Decided,
+        }
+
+        impl Rule {
+            /// All rules with a reason, except needs.
+            pub(super) const REASONS: &[Rule] = &[$(Rule::$rule,)*];
+
+            /// The reason; empty where the op's class or the policy has the reason.
+            pub(super) const fn why(self) -> &'static str {
+                match self {
+                    $(Rule::$rule => $why,)*
+                    Rule::Needed(need) => need.why(),
+                    Rule::Source => "it is made in the dtype that its consumers read",
+                    Rule::Denied | Rule::Fixed | Rule::Decided => "",
+                }
+            }
+        }
+    };
 }
 
-impl Rule {
-    /// All rules with a reason, except needs.
-    pub(super) const REASONS: [Rule; 20] = [
-        Rule::Allowed,
-        Rule::Loss,
-        Rule::Result,
-        Rule::Spread,
-        Rule::Between,
-        Rule::Reach,
-        Rule::OutOfReach,
-        Rule::Fused,
-        Rule::RoundedOnce,
-        Rule::Moved,
-        Rule::Summed,
-        Rule::Logits,
-        Rule::Filled,
-        Rule::ReadNarrow,
-        Rule::OfNarrow,
-        Rule::WouldRound,
-        Rule::Held,
-        Rule::Lookup,
-        Rule::SumOfParts,
-        Rule::Off,
-    ];
-
-    /// The reason, in words that fit behind "because"; empty where the op's class or the policy has the reason.
-    pub(super) const fn why(self) -> &'static str {
-        match self {
-            Rule::Denied | Rule::Fixed | Rule::Decided => "",
-            Rule::Off => "the policy lowers nothing",
-            Rule::Fused => {
-                "it is fused into its consumer and never materialised, so a narrow dtype would save no memory"
-            }
-            Rule::RoundedOnce => {
-                "it computes in f32 and is rounded once, where it is materialised for all its consumers"
-            }
-            Rule::Needed(need) => need.why(),
-            Rule::Loss => "the loss is computed from it",
-            Rule::Result => "a result of the program, which keeps its dtype, is computed from it",
-            Rule::Spread => "it is computed from a denied op",
-            Rule::Allowed => "its op is always lowered",
-            Rule::Reach => "the policy lowers every op of its class",
-            Rule::Between => "it lies between ops that are lowered",
-            Rule::OutOfReach => "it does not lie between ops that are lowered",
-            Rule::Summed => {
-                "it sums values that are narrow already, and both its operand and its result are materialised"
-            }
-            Rule::Moved => "it moves values and is materialised, and one of its consumers is lowered",
-            Rule::WouldRound => {
-                "it commutes with rounding, and a narrow result would round for a consumer that reads f32, or make a cast larger"
-            }
-            Rule::Logits => "it gives logits as large as any parameter, which the compiler stores",
-            Rule::Filled => {
-                "it writes a slice of an array that a loop fills, and that is materialised between ops that are lowered"
-            }
-            Rule::ReadNarrow => "it commutes with rounding, and all its consumers read the narrow dtype",
-            Rule::OfNarrow => "it commutes with rounding, and its operands are narrow already",
-            Rule::Held => {
-                "it holds a parameter back, and the cast stands behind it, so that no cast is kept beside the parameter"
-            }
-            Rule::Lookup => {
-                "it looks up rows narrower than a tile in a table that is read again later; an opt-barrier before it keeps the \
-                 compiler from keeping a copy of the table"
-            }
-            Rule::SumOfParts => "it sums a concatenation, so it is computed from the sums of the parts",
-            Rule::Source => "it is made in the dtype that its consumers read",
-        }
-    }
+rules! {
+    Allowed = "its op is always lowered";
+    Loss = "the loss is computed from it";
+    Result = "a result of the program, which keeps its dtype, is computed from it";
+    Spread = "it is computed from a denied op";
+    Between = "it lies between ops that are lowered";
+    Reach = "the policy lowers every op of its class";
+    OutOfReach = "it does not lie between ops that are lowered";
+    Fused = "it is fused into its consumer and never materialised, so a narrow dtype would save no memory";
+    RoundedOnce = "it computes in f32 and is rounded once, where it is materialised for all its consumers";
+    Moved = "it moves values and is materialised, and one of its consumers is lowered";
+    Summed = "it sums values that are narrow already, and both its operand and its result are materialised";
+    Logits = "it gives logits as large as any parameter, which the compiler stores";
+    Filled = "it writes a slice of an array that a loop fills, and that is materialised between ops that are lowered";
+    ReadNarrow = "it commutes with rounding, and all its consumers read the narrow dtype";
+    OfNarrow = "it commutes with rounding, and its operands are narrow already";
+    WouldRound = "it commutes with rounding, and a narrow result would round for a consumer that reads f32, or \
+                  make a cast larger";
+    Held = "it holds a parameter back, and the cast stands behind it, so that no cast is kept beside the parameter";
+    Lookup = "it looks up rows narrower than a tile in a table that is read again later; an opt-barrier before it \
+              keeps the compiler from keeping a copy of the table";
+    SumOfParts = "it sums a concatenation, so it is computed from the sums of the parts";
+    Off = "the policy lowers nothing";
 }

@@ -1,19 +1,10 @@
-//! Policies: what to lower, to which dtype, and how far. A policy is data; presets are named policies.
-//!
-//! A YAML document writes a policy by the keys of [`KEYS`](super::keys::KEYS); keys that it leaves out keep the value
-//! of its preset.
-//!
-//! ```yaml
-//! preset: default
-//! keep: ["*/layer_norm/*"]
-//! deny: [tanh]
-//! rounds: all
-//! narrow: [results]
-//! ```
+//! Policies: whether one is valid, and the class that it gives an instruction. [`keys`](super::keys) declares their
+//! fields.
 
 use super::decided::{self, Decided, StoredAs};
+use super::keys::PRESETS;
+pub(super) use super::keys::{Accumulate, Boundary, Policy, Reach, Sums};
 use crate::name_pattern::{bare, matches};
-use bf16scope_hlo::DType;
 use bf16scope_hlo::devices::is_partitioned;
 use bf16scope_hlo::ops::decisions::{
     DotForm, all_list_names, device_sum, is_effective, list_names, precision_class, side_effects,
@@ -21,181 +12,7 @@ use bf16scope_hlo::ops::decisions::{
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{Instruction, Module, Op};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A policy: which values to lower, and how far. [`KEYS`](super::keys::KEYS) describes the keys of its document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// The narrow dtype.
-    pub dtype: LowDType,
-    /// Ops of class allow.
-    pub allow: Vec<String>,
-    /// Ops of class infer.
-    pub infer: Vec<String>,
-    /// Ops of class clear.
-    pub clear: Vec<String>,
-    /// Ops that stay f32, and with them everything that is computed from their results.
-    pub deny: Vec<String>,
-    /// Ops that stay f32, while what is computed from their results may be lowered.
-    pub island: Vec<String>,
-    /// Patterns of names that stay f32; `*` matches any text, `?` any character.
-    pub keep: Vec<String>,
-    /// Ops of class allow or infer stay f32 if all their f32 arrays have fewer elements.
-    pub min_elements: i64,
-    /// Whether the entry's f32 parameters may change type.
-    pub parameters: Boundary,
-    /// Whether the entry's f32 results may change type.
-    pub results: Boundary,
-    /// Whether ops on the way from the last products to the entry's results (the loss, the update) may be lowered.
-    pub loss: Boundary,
-    /// The dtype of a product's result.
-    pub accumulate: Accumulate,
-    /// The dtype in which devices sum partial results.
-    pub sums: Sums,
-    /// Which ops of class infer are lowered.
-    pub reach: Reach,
-    /// Whether ops on the result of a denied op stay f32 too, up to the next allowed op.
-    pub deny_spreads: bool,
-    /// Whether ops of class infer may be lowered where a compiler fuses them and never materialises their result: ops
-    /// that apply statistics, and those whose only consumer computes in f32. If not, only a materialised value is
-    /// rounded, once: the end of such a fusion, and a value that both the loss and a product read.
-    pub unstored: Boundary,
-    /// Whether logits as large as any parameter, or larger, are rounded to bf16, with the gradient of their bias
-    /// summed in bf16, as in a network written for bf16.
-    pub logits: Boundary,
-    /// Whether to shrink the copies that a TPU's compiler makes of tables whose rows are narrower than its tiles:
-    /// added rows and their sums are bf16, and lookups stand behind a barrier.
-    pub tables: Boundary,
-    /// Whether a data movement whose result is materialised is rounded once if any of its consumers is lowered, and
-    /// sums over small windows between products are computed in the narrow dtype.
-    pub moved: Boundary,
-    /// Whether arrays between products are narrow where a loop fills, reads slice by slice or carries them, or where a
-    /// branch takes or returns them.
-    pub loops: Boundary,
-    /// Whether a loop carries in the narrow dtype a state that a product of each step reads and updates, such as that
-    /// of an LSTM. It is f32 otherwise, as its rounding is carried, too. Without effect where `loops` is `keep`.
-    pub carried: Boundary,
-    /// Whether products may be lowered if discrete choices depend on them, through a `topk`, a `sort`, an `argmax` or
-    /// a comparison of scores, and the program computes on with the choice. A policy that goes by lists alone, or
-    /// lowers what leads to the loss, then rounds all else that a consumer amplifies too.
-    pub choices: Boundary,
-    /// The losses among the entry's results, by number: ops between the last products and a loss stay f32. If absent,
-    /// they are inferred from the program.
-    pub losses: Option<Vec<usize>>,
-    /// The parameters of the entry that hold only positions, times, counts or masks, by number: what is computed from
-    /// these alone is exact, and stays f32.
-    pub data: Vec<usize>,
-    /// Decisions on single instructions.
-    pub decided: Vec<Decided>,
-    /// Warnings about deprecated keys of the document that the policy was read from.
-    pub warnings: Vec<String>,
-}
-
-/// The narrow dtype.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LowDType {
-    /// bfloat16.
-    #[default]
-    Bf16,
-    /// IEEE half precision.
-    F16,
-}
-
-impl LowDType {
-    /// The HLO dtype.
-    pub const fn dtype(self) -> DType {
-        match self {
-            LowDType::Bf16 => DType::BF16,
-            LowDType::F16 => DType::F16,
-        }
-    }
-}
-
-/// The treatment of f32 at the module's boundary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Boundary {
-    /// It stays f32.
-    #[default]
-    Keep,
-    /// It becomes narrow.
-    Lower,
-}
-
-/// The dtype of a lowered product's result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Accumulate {
-    /// The narrow dtype, as in a bf16 scope.
-    #[default]
-    Compute,
-    /// f32 where all consumers want f32, so that the accumulator is never rounded there.
-    F32,
-}
-
-/// The dtype in which devices sum partial results, such as the gradients of a split batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sums {
-    /// f32, as TensorFlow's `CrossShardOptimizer` sums. In a module for several partitions, dots and convolutions
-    /// whose result no other product reads (gradients of weights) have narrow operands and an f32 result, and other
-    /// sums stay f32. So do an explicit `all-reduce`, and the products whose results it sums, unless other products
-    /// read the sum.
-    #[default]
-    F32,
-    /// The dtype that lowering gives the op whose partial results are summed.
-    AsComputed,
-}
-
-/// Which ops of class infer are lowered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reach {
-    /// Nothing is lowered, not even ops of class allow.
-    None,
-    /// Only ops of class allow.
-    Dots,
-    /// Ops on a way from one op of class allow to another.
-    #[default]
-    Between,
-    /// All ops of class infer.
-    All,
-}
-
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
-            dtype: LowDType::Bf16,
-            allow: Vec::new(),
-            infer: Vec::new(),
-            clear: Vec::new(),
-            deny: Vec::new(),
-            island: Vec::new(),
-            keep: Vec::new(),
-            min_elements: 0,
-            parameters: Boundary::Keep,
-            results: Boundary::Keep,
-            loss: Boundary::Keep,
-            accumulate: Accumulate::Compute,
-            sums: Sums::F32,
-            reach: Reach::Between,
-            deny_spreads: false,
-            unstored: Boundary::Keep,
-            logits: Boundary::Lower,
-            tables: Boundary::Lower,
-            moved: Boundary::Lower,
-            loops: Boundary::Lower,
-            carried: Boundary::Keep,
-            choices: Boundary::Keep,
-            losses: None,
-            data: Vec::new(),
-            decided: Vec::new(),
-            warnings: Vec::new(),
-        }
-    }
-}
 
 /// The ways in which a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -222,7 +39,11 @@ pub enum PolicyError {
         nearest: Option<String>,
     },
     /// No preset has this name.
-    #[error("unknown preset `{name}`, expected one of {}{}", preset_names(), did_you_mean(nearest))]
+    #[error(
+        "unknown preset `{name}`, expected one of {}, jmp:params=…,compute=…,output=…{}",
+        PRESETS.join(", "),
+        did_you_mean(nearest)
+    )]
     UnknownPreset {
         /// The name.
         name: String,
@@ -259,22 +80,13 @@ pub enum PolicyError {
     NegativeFloor(i64),
 }
 
-/// The fixed names of [presets](super::presets), in the order of its table.
-pub const PRESETS: [&str; 9] =
-    ["default", "tf_amp", "bf16_scope", "O0", "O1", "O2", "O3", "mixed_bfloat16", "mixed_float16"];
-
-/// All preset names, for an error message.
-fn preset_names() -> String {
-    format!("{}, jmp:params=…,compute=…,output=…", PRESETS.join(", "))
-}
-
 fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
 impl Policy {
     /// The lists with their names, and the class that each assigns.
-    fn lists(&self) -> [(&'static str, &[String], Class); 5] {
+    pub(super) fn lists(&self) -> [(&'static str, &[String], Class); 5] {
         let deny = |spreads| Class::Deny { why: "the policy lists it", spreads };
         [
             ("allow", &self.allow, Class::Allow),
@@ -336,15 +148,18 @@ impl Policy {
     /// One line for each pattern of `keep` that matches nothing in the module (perhaps a typing error), for each
     /// decision whose instruction it does not have, and for each deprecated key of the policy's document.
     pub fn idle(&self, module: &Module) -> Vec<String> {
-        let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
-        let idle = self.keep.iter().filter(|pattern| !instructions().any(|instr| keeps(pattern, instr)));
-        let line = |pattern| {
+        let is_idle = |pattern: &&String| {
+            let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+            !instructions.any(|instr| keeps(pattern, instr))
+        };
+        let line = |pattern: &String| {
             let name = &module.name;
             format!(
                 "keep: `{pattern}` matches no instruction's name or scoped name in {name}, and keeps nothing in f32"
             )
         };
-        idle.map(line).chain(decided::idle(&self.decided, module)).chain(self.warnings.iter().cloned()).collect()
+        let idle = self.keep.iter().filter(is_idle).map(line);
+        idle.chain(decided::idle(&self.decided, module)).chain(self.warnings.iter().cloned()).collect()
     }
 }
 
@@ -374,12 +189,8 @@ pub(super) enum Because {
     Op,
     /// A list of the policy.
     Listed,
-    /// A pattern of `keep`.
-    Pattern(String),
-    /// `min_elements`.
-    Small,
-    /// A decision on this instruction.
-    Decided,
+    /// Another key of the policy: the reason in words, empty for a decision on this instruction.
+    Policy(String),
     /// It asks for more precision, but the narrow dtype represents one operand exactly.
     Exact,
 }
@@ -426,41 +237,33 @@ impl<'p> Classes<'p> {
             return (op_class, Because::Op);
         }
         match self.decided(instr) {
-            Some(StoredAs::F32) => return (Class::Deny { why: "a decision", spreads: false }, Because::Decided),
-            Some(StoredAs::Rounded | StoredAs::Narrow) => return (op_class, Because::Decided),
+            Some(StoredAs::F32) => return (Class::island("a decision"), Because::Policy(String::new())),
+            Some(StoredAs::Rounded | StoredAs::Narrow) => return (op_class, Because::Policy(String::new())),
             Some(StoredAs::Barrier) | None => {}
         }
         if let Some(pattern) = self.policy.keep.iter().find(|pattern| keeps(pattern, instr)) {
-            return (Class::Deny { why: "its name", spreads: false }, Because::Pattern(pattern.clone()));
+            let why = format!("the policy keeps names like `{pattern}`");
+            return (Class::island("its name"), Because::Policy(why));
         }
         // The specific name of an op decides before the general one.
-        let listed = if self.listed.is_empty() {
-            None
-        } else {
-            let names = list_names(self.module, &instr.op);
-            let names = names.iter().rev().map(|name| &name[..]);
-            let form_names = form.into_iter().flat_map(|(names, _)| names.iter().rev().copied());
-            names.chain(form_names).find_map(|name| self.listed.get(name).copied())
-        };
-        let (class, because) = match listed {
-            Some(class) => (class, Because::Listed),
-            None => (op_class, Because::Op),
-        };
+        let names = list_names(self.module, &instr.op);
+        let names = names.iter().rev().map(|name| &name[..]);
+        let form_names = form.into_iter().flat_map(|(names, _)| names.iter().rev().copied());
+        let listed = names.chain(form_names).find_map(|name| self.listed.get(name).copied());
+        let (mut class, because) = listed.map_or((op_class, Because::Op), |class| (class, Because::Listed));
         let is_lowered = matches!(class, Class::Allow | Class::Infer | Class::Clear);
         if is_lowered && self.sum_in_f32(&instr.op) == DeviceSum::OfOperands {
             let why = "devices may sum what each computed of it, in the dtype that it gives";
-            return (Class::Deny { why, spreads: false }, Because::Op);
+            return (Class::island(why), Because::Op);
         }
         if matches!(class, Class::Allow | Class::Infer) && n_elements < self.policy.min_elements {
-            return (Class::Deny { why: "its arrays are small", spreads: false }, Because::Small);
+            let why = "all its arrays are smaller than the policy's min_elements".to_string();
+            return (Class::island("its arrays are small"), Because::Policy(why));
         }
-        match class {
-            Class::Deny { why, spreads } => {
-                let spreads = spreads && (self.policy.deny_spreads || because == Because::Listed);
-                (Class::Deny { why, spreads }, because)
-            }
-            Class::Allow | Class::Infer | Class::Clear | Class::NotFloat => (class, because),
+        if let Class::Deny { spreads, .. } = &mut class {
+            *spreads &= self.policy.deny_spreads || because == Because::Listed;
         }
+        (class, because)
     }
 }
 

@@ -18,11 +18,12 @@
 //!
 //! In Apex the levels are f16; here they are bf16 unless `dtype: f16` is given.
 
-use super::policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach};
+use super::keys::{Boundary, LowDType, Policy, Reach, Rounds};
+use super::policy::PolicyError;
 use bf16scope_hlo::ops::decisions::all_list_names;
 use bf16scope_hlo::words::nearest;
 
-pub use super::policy::PRESETS as NAMES;
+pub use super::keys::PRESETS as NAMES;
 
 impl Policy {
     /// The policy of this name: see [the table](self).
@@ -30,42 +31,31 @@ impl Policy {
     /// # Errors
     /// No preset has that name.
     pub fn preset(name: &str) -> Result<Policy, PolicyError> {
-        preset(name)
+        let default = Policy::default();
+        let scope = Policy { unstored: Boundary::Lower, ..Policy::default() };
+        let whole = Policy { reach: Reach::All, ..scope.clone() };
+        Ok(match name {
+            "default" | "O1" => default,
+            "tf_amp" => Rounds::Listed.apply(Policy {
+                infer: strings(&["log", "log-plus-one", "rsqrt"]),
+                island: strings(&["reduce:add", "reduce-window:add", "reduce:multiply"]),
+                choices: Boundary::Lower,
+                ..default
+            }),
+            "bf16_scope" => scope,
+            "O0" => Policy { reach: Reach::None, ..default },
+            "O2" | "mixed_bfloat16" => whole,
+            "mixed_float16" => Policy { dtype: LowDType::F16, ..whole },
+            "O3" => everything(),
+            _ => match name.strip_prefix("jmp:") {
+                Some(text) => jmp(name, text)?,
+                None => {
+                    let nearest = nearest(name, NAMES).map(str::to_string);
+                    return Err(PolicyError::UnknownPreset { name: name.to_string(), nearest });
+                }
+            },
+        })
     }
-}
-
-/// The preset of this name.
-fn preset(name: &str) -> Result<Policy, PolicyError> {
-    let default = Policy::default();
-    let scope = Policy { unstored: Boundary::Lower, ..Policy::default() };
-    let whole = Policy { reach: Reach::All, ..scope.clone() };
-    Ok(match name {
-        "default" | "O1" => default,
-        "tf_amp" => Policy {
-            infer: strings(&["log", "log-plus-one", "rsqrt"]),
-            island: strings(&["reduce:add", "reduce-window:add", "reduce:multiply"]),
-            deny_spreads: true,
-            unstored: Boundary::Lower,
-            logits: Boundary::Keep,
-            tables: Boundary::Keep,
-            moved: Boundary::Keep,
-            loops: Boundary::Keep,
-            choices: Boundary::Lower,
-            ..default
-        },
-        "bf16_scope" => scope,
-        "O0" => Policy { reach: Reach::None, ..default },
-        "O2" | "mixed_bfloat16" => whole,
-        "mixed_float16" => Policy { dtype: LowDType::F16, ..whole },
-        "O3" => everything(),
-        _ => match name.strip_prefix("jmp:") {
-            Some(text) => jmp(name, text)?,
-            None => {
-                let nearest = nearest(name, NAMES).map(str::to_string);
-                return Err(PolicyError::UnknownPreset { name: name.to_string(), nearest });
-            }
-        },
-    })
 }
 
 fn strings(names: &[&str]) -> Vec<String> {
@@ -100,11 +90,10 @@ fn jmp(whole: &str, text: &str) -> Result<Policy, PolicyError> {
         let Some((key, value)) = part.split_once('=') else {
             return Err(error(format!("`{part}` is not of the form `key=dtype`")));
         };
-        let place = match key.trim() {
-            "params" | "p" => 0,
-            "compute" | "c" => 1,
-            "output" | "o" => 2,
-            other => return Err(error(format!("`{other}` is none of params, compute, output"))),
+        let key = key.trim();
+        let names = ["params", "compute", "output"];
+        let Some(place) = names.iter().position(|name| *name == key || name[..1] == *key) else {
+            return Err(error(format!("`{key}` is none of params, compute, output")));
         };
         let dtype = match value.trim() {
             "f32" | "float32" | "full" => None,
@@ -113,7 +102,7 @@ fn jmp(whole: &str, text: &str) -> Result<Policy, PolicyError> {
             other => return Err(error(format!("`{other}` is none of f32, bf16, f16"))),
         };
         if dtypes[place].replace(dtype).is_some() {
-            return Err(error(format!("`{}` is given twice", key.trim())));
+            return Err(error(format!("`{key}` is given twice")));
         }
     }
     let params = dtypes[0].unwrap_or(None);
@@ -123,12 +112,10 @@ fn jmp(whole: &str, text: &str) -> Result<Policy, PolicyError> {
     if narrow.contains(&LowDType::Bf16) && narrow.contains(&LowDType::F16) {
         return Err(error("it names two narrow dtypes".to_string()));
     }
-    let boundary = |dtype: Option<LowDType>| if dtype.is_some() { Boundary::Lower } else { Boundary::Keep };
     Ok(Policy {
-        dtype: narrow.first().copied().unwrap_or_default(),
-        parameters: boundary(params),
-        results: boundary(output),
-        accumulate: Accumulate::Compute,
+        dtype: narrow.first().copied().unwrap_or(LowDType::Bf16),
+        parameters: Boundary::lower_if(params.is_some()),
+        results: Boundary::lower_if(output.is_some()),
         reach: if compute.is_some() { Reach::All } else { Reach::None },
         ..everything()
     })
@@ -141,10 +128,10 @@ mod tests {
     #[test]
     fn every_preset_is_a_valid_policy() {
         for name in NAMES {
-            preset(name).unwrap().check().unwrap();
+            Policy::preset(name).unwrap().check().unwrap();
         }
         assert_eq!(
-            preset("bf16_scop").unwrap_err().to_string(),
+            Policy::preset("bf16_scop").unwrap_err().to_string(),
             "unknown preset `bf16_scop`, expected one of default, tf_amp, bf16_scope, O0, O1, O2, O3, mixed_bfloat16, \
              mixed_float16, jmp:params=…,compute=…,output=…; did you mean `bf16_scope`?"
         );
@@ -153,7 +140,7 @@ mod tests {
     /// TensorFlow's lists have none of the rules about materialised values.
     #[test]
     fn tf_amp_keeps_what_tensorflow_does_not_name() {
-        let policy = preset("tf_amp").unwrap();
+        let policy = Policy::preset("tf_amp").unwrap();
         let boundaries = [policy.logits, policy.tables, policy.moved, policy.loops];
         assert_eq!(boundaries, [Boundary::Keep; 4]);
     }
@@ -162,18 +149,18 @@ mod tests {
     #[test]
     fn presets_that_round_choices_round_what_other_consumers_need_too() {
         for name in NAMES {
-            let policy = preset(name).unwrap();
+            let policy = Policy::preset(name).unwrap();
             assert_eq!(policy.regards_needs(), !["tf_amp", "O3"].contains(&name), "{name}");
         }
-        assert!(!preset("jmp:p=f32,c=bf16").unwrap().regards_needs());
+        assert!(!Policy::preset("jmp:p=f32,c=bf16").unwrap().regards_needs());
         assert!(Policy { choices: Boundary::Lower, ..Policy::default() }.regards_needs());
     }
 
     #[test]
     fn jmp_policies_have_jmps_defaults() {
-        let policy = preset("jmp:p=f32,c=bf16").unwrap();
+        let policy = Policy::preset("jmp:p=f32,c=bf16").unwrap();
         assert_eq!((policy.parameters, policy.results), (Boundary::Keep, Boundary::Lower));
-        let policy = preset("jmp:params=f32,compute=f16,output=f32").unwrap();
+        let policy = Policy::preset("jmp:params=f32,compute=f16,output=f32").unwrap();
         assert_eq!((policy.dtype, policy.results), (LowDType::F16, Boundary::Keep));
         for (text, problem) in [
             ("jmp:params", "`params` is not of the form `key=dtype`"),
@@ -181,7 +168,7 @@ mod tests {
             ("jmp:p=f8", "`f8` is none of f32, bf16, f16"),
             ("jmp:p=bf16,c=f16", "it names two narrow dtypes"),
         ] {
-            assert!(preset(text).unwrap_err().to_string().contains(problem), "{text}");
+            assert!(Policy::preset(text).unwrap_err().to_string().contains(problem), "{text}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::alternatives::alternatives;
 use super::assignment::Assignment;
-use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind};
+use super::dataflow::{Dataflow, FrameId, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::Rule;
 use super::frame::Origin;
@@ -118,7 +118,7 @@ pub struct Total {
 }
 
 /// The report of lowering a module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LoweringReport {
     /// The policy.
@@ -184,26 +184,25 @@ fn decision(
     policy: &Policy,
 ) -> Option<Decision> {
     let record = graph.node(node);
-    let floats = record.operands.iter().copied().chain(record.results());
-    if !floats.clone().any(|value| graph.value(value).is_f32()) {
+    if !record.operands.iter().copied().chain(record.results()).any(|value| graph.value(value).is_f32()) {
         return None;
     }
     let frame = &graph.frames[frame as usize];
     let (instr, values) = (graph.module.comp(frame.comp).instr(id), &frame.values[id.idx()]);
-    let is_low =
-        |leaf: usize| !record.gives_f32 && values.get(leaf).is_some_and(|&value| assignment.value_low[value as usize]);
-    let new = instr.shape.with_dtype(DType::F32, graph.low, is_low);
-    let dtype = |shape: &Shape| {
-        let old_leaves = instr.shape.leaves();
-        let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
-        shape.leaves().get(place).and_then(|leaf| leaf.dtype()).map(|dtype| dtype.to_string()).unwrap_or_default()
-    };
-    let mut rule = sentence(&record.kind, &record.because, assignment.rule[node as usize]);
+    let is_low = assignment.low[node as usize];
+    let gives_low = |value: &ValueId| !record.gives_f32 && assignment.value_low[*value as usize];
+    let new = instr.shape.with_dtype(DType::F32, graph.low, |leaf| values.get(leaf).is_some_and(gives_low));
+    let leaves = instr.shape.leaves();
+    let place = leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
+    let dtype = |shape: &Shape| shape.leaves().get(place).and_then(|leaf| leaf.dtype());
+    let (old_dtype, new_dtype) = (dtype(&instr.shape), dtype(&new));
+    let in_words = |dtype: Option<DType>| dtype.map(|dtype| dtype.to_string()).unwrap_or_default();
+    let mut rule = sentence(record, assignment.rule[node as usize]);
     if let Some(form) = record.decided {
         rule = decided_rule(rule, form, policy, &instr.name);
     }
-    if record.gives_f32 && assignment.low[node as usize] {
-        rule += GIVES_F32;
+    if record.gives_f32 && is_low {
+        rule += "; it gives f32, as a partitioner sums over devices in the dtype that the op gives";
     }
     let name = |node: NodeId| graph.instr(graph.node(node)).name.clone();
     let from = assignment.from[node as usize];
@@ -211,22 +210,24 @@ fn decision(
         Rule::Needed(need) => Some((need, from.unwrap_or(node))),
         _ => assignment.needed[node as usize],
     };
-    let (old, new_dtype) = (dtype(&instr.shape), dtype(&new));
-    let gives_f32 = assignment.low[node as usize] && old == DType::F32.to_string();
     Some(Decision {
         computation: String::new(),
         instruction: instr.name.clone(),
         op_name: instr.metadata.op_name.clone(),
         opcode: instr.op.opcode().into_owned(),
-        class: class_name(&record.kind),
-        is_lowered: new_dtype != old || gives_f32,
-        old,
-        new: new_dtype,
+        class: match &record.kind {
+            NodeKind::Op(class) => class.name(),
+            NodeKind::Fixed(_) => "fixed",
+            _ => "source",
+        },
+        is_lowered: new_dtype != old_dtype || is_low && old_dtype == Some(DType::F32),
+        old: in_words(old_dtype),
+        new: in_words(new_dtype),
         rule,
         from: from.map(name),
         alternatives: alternatives(graph, assignment, node),
         need: need.map(|(need, at)| (need, name(at))),
-        reads_low: assignment.low[node as usize],
+        reads_low: is_low,
         n_bytes_before: instr.shape.n_bytes(),
         n_bytes_after: new.n_bytes(),
     })
@@ -241,45 +242,27 @@ fn decided_rule(rule: String, form: StoredAs, policy: &Policy, instruction: &str
     format!("{rule}the policy decides its form, {}{because}", form.words())
 }
 
-/// Appended to the rule of a product in a module for several partitions.
-const GIVES_F32: &str = "; it gives f32, as a partitioner sums over devices in the dtype that the op gives";
-
-fn class_name(kind: &NodeKind) -> &'static str {
-    match kind {
-        NodeKind::Op(class) => class.name(),
-        NodeKind::Fixed(_) => "fixed",
-        _ => "source",
-    }
-}
-
 /// The rule in words that fit behind "because".
-fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
-    let class = match because {
-        Because::Op => String::new(),
-        Because::Exact => ", and rounds none of an operand that comes of no parameter".to_string(),
-        Because::Listed => " (the policy lists it)".to_string(),
-        Because::Pattern(pattern) => return format!("the policy keeps names like `{pattern}`"),
-        Because::Decided => return String::new(),
-        Because::Small => return "all its arrays are smaller than the policy's min_elements".to_string(),
+fn sentence(record: &Node, rule: Rule) -> String {
+    let class = match &record.because {
+        Because::Op => "",
+        Because::Exact => ", and rounds none of an operand that comes of no parameter",
+        Because::Listed => " (the policy lists it)",
+        Because::Policy(why) => return why.clone(),
     };
-    let why = match kind {
-        NodeKind::Parameter => {
-            return "parameters keep their types, unless the policy lowers those of the entry".to_string();
-        }
-        NodeKind::Op(Class::Deny { why, .. }) | NodeKind::Fixed(why) => *why,
-        _ => "",
+    let why = match (&record.kind, rule) {
+        (NodeKind::Parameter, _) => "parameters keep their types, unless the policy lowers those of the entry",
+        (NodeKind::Op(Class::Deny { why, .. }) | NodeKind::Fixed(why), Rule::Denied | Rule::Fixed) => why,
+        _ => rule.why(),
     };
-    match rule {
-        Rule::Denied | Rule::Fixed => format!("{why}{class}"),
-        Rule::Allowed | Rule::Between | Rule::Reach => rule.why().to_string() + &class,
-        rule => rule.why().to_string(),
-    }
+    let is_by_class = matches!(rule, Rule::Denied | Rule::Fixed | Rule::Allowed | Rule::Between | Rule::Reach);
+    format!("{why}{}", if is_by_class { class } else { "" })
 }
 
 /// The reasons that a [`Decision::rule`] may begin with, by name of the rule, except those of ops that are always f32.
 pub fn reasons() -> Vec<(String, String)> {
     let needs = Need::ALL.map(Rule::Needed);
-    let rules = Rule::REASONS.into_iter().chain(needs);
+    let rules = Rule::REASONS.iter().copied().chain(needs);
     rules.map(|rule| (format!("{rule:?}"), rule.why().to_string())).collect()
 }
 
@@ -294,21 +277,18 @@ pub(super) struct ComputationReport {
 
 /// The report on a finished module; `parts` has one entry per computation.
 pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<ComputationReport>) -> LoweringReport {
-    let mut report = LoweringReport {
-        policy: policy.clone(),
-        decisions: Vec::new(),
-        casts: Vec::new(),
-        totals: BTreeMap::new(),
-        n_activation_bytes_before: 0,
-        n_activation_bytes_after: 0,
-        n_cast_bytes: 0,
-        losses: Vec::new(),
-        hurts: Vec::new(),
-        notes: Vec::new(),
-    };
+    let mut report = LoweringReport { policy: policy.clone(), ..LoweringReport::default() };
     for (computation, part) in module.computations.iter().zip(parts) {
-        for decision in part.decisions {
-            report.add(Decision { computation: computation.name.clone(), ..decision });
+        for mut decision in part.decisions {
+            decision.computation.clone_from(&computation.name);
+            if !matches!(decision.opcode.as_str(), "parameter" | "constant") {
+                let total = report.totals.entry(decision.opcode.clone()).or_default();
+                total.lowered += usize::from(decision.is_lowered);
+                total.kept += usize::from(!decision.is_lowered);
+                report.n_activation_bytes_before += decision.n_bytes_before;
+                report.n_activation_bytes_after += decision.n_bytes_after;
+            }
+            report.decisions.push(decision);
         }
         for (instr, origin) in computation.instructions.iter().zip(part.origins) {
             let Origin::Cast { of, wanted_by } = origin else { continue };
@@ -328,18 +308,4 @@ pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<ComputationRep
         }
     }
     report
-}
-
-impl LoweringReport {
-    fn add(&mut self, decision: Decision) {
-        let is_source = matches!(decision.opcode.as_str(), "parameter" | "constant");
-        if !is_source {
-            let total = self.totals.entry(decision.opcode.clone()).or_default();
-            total.lowered += usize::from(decision.is_lowered);
-            total.kept += usize::from(!decision.is_lowered);
-            self.n_activation_bytes_before += decision.n_bytes_before;
-            self.n_activation_bytes_after += decision.n_bytes_after;
-        }
-        self.decisions.push(decision);
-    }
 }

@@ -16,42 +16,27 @@ use std::collections::{BTreeMap, BTreeSet};
 /// # Errors
 /// The errors of lowering by the default policy.
 pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -> Result<Vec<Hurt>, PassError> {
-    let policy_keys = policy.clone();
-    let usual = Policy {
-        dtype: policy_keys.dtype,
-        keep: policy_keys.keep,
-        losses: policy_keys.losses,
-        data: policy_keys.data,
-        decided: policy_keys.decided,
-        min_elements: policy_keys.min_elements,
-        sums: policy_keys.sums,
-        ..Policy::default()
-    };
+    let Policy { dtype, keep, losses, data, decided, min_elements, sums, .. } = policy.clone();
+    let usual = Policy { dtype, keep, losses, data, decided, min_elements, sums, ..Policy::default() };
     if usual == *policy || policy.reach == Reach::None || report.n_lowered() == 0 {
         return Ok(Vec::new());
     }
     let (_, usual) = super::lowered(module, &usual)?;
-    let needed: BTreeMap<&str, (Need, &str, &Decision)> = usual
-        .decisions
-        .iter()
-        .filter(|decision| decision.new == decision.old)
-        .filter_map(|decision| {
-            let (need, reader) = decision.need.as_ref()?;
-            Some((&decision.instruction[..], (*need, &reader[..], decision)))
-        })
-        .collect();
+    let needed = usual.decisions.iter().filter(|decision| decision.need.is_some() && decision.new == decision.old);
+    let needed: BTreeMap<&str, &Decision> = needed.map(|decision| (&decision.instruction[..], decision)).collect();
     let (readers, usual_readers) = (low_readers(report), low_readers(&usual));
     let mut hurts: Vec<Hurt> = Vec::new();
     for decision in &report.decisions {
-        let Some(&(need, reader, usual)) = needed.get(&decision.instruction[..]) else { continue };
+        let Some(usual) = needed.get(&decision.instruction[..]) else { continue };
+        let Some((need, reader)) = &usual.need else { continue };
         let is_rounded = decision.new != decision.old || decision.is_lowered && !usual.is_lowered;
         // A loop or a branch keeps the types at its border, whatever is rounded within and behind.
         let runs_regions = matches!(&decision.opcode[..], "while" | "conditional");
-        let is_read_low = runs_regions && readers.contains(reader) && !usual_readers.contains(reader);
+        let is_read_low = runs_regions && readers.contains(&reader[..]) && !usual_readers.contains(&reader[..]);
         if !(is_rounded || is_read_low) {
             continue;
         }
-        let read_by = Some(reader.to_string()).filter(|reader| *reader != decision.instruction);
+        let read_by = Some(reader.clone()).filter(|reader| *reader != decision.instruction);
         let why = need.why();
         if let Some(hurt) = hurts.iter_mut().find(|hurt| hurt.why == why && hurt.read_by == read_by) {
             hurt.n += 1;
@@ -63,7 +48,7 @@ pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -
             n: 1,
             read_by,
             why: why.to_string(),
-            remedy: remedy(need, policy, decision, is_rounded),
+            remedy: remedy(*need, policy, decision, is_rounded),
         });
     }
     Ok(hurts)
