@@ -47,6 +47,7 @@ pub mod as_tpu;
 pub mod constants;
 pub mod cotangent_remat;
 mod error;
+mod evaluate;
 pub mod grad;
 pub mod name_pattern;
 mod order;

@@ -223,6 +223,18 @@ impl Comparison {
             Comparison::Ne => Comparison::Ne,
         }
     }
+
+    /// Whether `a self b` holds; only `Ne` holds for numbers without order, as NaN.
+    pub fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
+        match self {
+            Comparison::Lt => a < b,
+            Comparison::Le => a <= b,
+            Comparison::Gt => a > b,
+            Comparison::Ge => a >= b,
+            Comparison::Eq => a == b,
+            Comparison::Ne => a != b,
+        }
+    }
 }
 
 impl CompareKind {

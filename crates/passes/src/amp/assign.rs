@@ -62,7 +62,7 @@ pub(super) fn assign(
         (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, classes, kind, &is_result),
         _ => keeps_sum(graph, classes, kind, &vec![false; graph.values.len()]),
     };
-    keeps_sum.iter_mut().zip(&needs.sums).for_each(|(keeps, &is_needed)| *keeps |= is_needed);
+    keeps_sum.iter_mut().zip(&needs.of_result).for_each(|(keeps, need)| *keeps |= need.is_some());
     let ends = Ends::find(graph, policy, kind, is_result, needs);
     out.differentiates = ends.differentiates && policy.reach != Reach::None;
     out.needed.clone_from(&needs.of_result);

@@ -3,138 +3,127 @@
 //! beside it.
 
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
-use super::moments;
 use super::terms::{MAX_NODES, Terms, adds, is_scaling, is_sum};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::{is_map, movement};
-use bf16scope_hlo::ops::precision::{Class, Movement};
+use bf16scope_hlo::ops::precision::Movement;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The most nodes with the same operands that are compared with each other.
-const MAX_ALIKE: usize = 8;
 
 /// The most sums that are followed below a sum.
 const MAX_DEPTH: u32 = 4;
 
 /// The products that cancel in a region.
-#[derive(Default)]
 pub(super) struct Cancellations {
     /// Products that cancel and the ops between, each with the sum in which it cancels.
     pub nodes: Vec<(NodeId, NodeId)>,
-    /// For each value whether those products read it, or an equal value.
-    pub is_read: Vec<bool>,
+    /// The values that those products read, and those that were moved, negated or scaled to compute them or from them.
+    pub read: Vec<ValueId>,
     /// Products whose entries cancel with each other: their f32 sum is enough.
     pub sums: Vec<NodeId>,
 }
 
 /// Finds all products of a region that cancel, and the ops between.
 pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
-    let (source_of, sources) = (sources(graph), BTreeSet::new());
-    let mut finder = Finder { graph, source_of: &source_of, sources, is_of_cancelled: vec![false; graph.values.len()] };
-    let mut cancelling = Cancellations::default();
-    let mut moments = moments::Finder::new(graph, &source_of);
+    let mut finder = Finder {
+        graph,
+        source_of: sources(graph),
+        sources: BTreeSet::new(),
+        is_of_cancelled: vec![false; graph.values.len()],
+        entries: BTreeMap::new(),
+        sums: Vec::new(),
+    };
+    let mut nodes = Vec::new();
     for (sum, record) in (0..).zip(&graph.nodes) {
-        let is_of_one = |&value: &ValueId| graph.value(value).is_f32() && finder.is_of_cancelled[value as usize];
-        let reads = record.operands.iter().any(is_of_one);
+        let reads = finder.reads_cancelled(record);
         record.results().for_each(|value| finder.is_of_cancelled[value as usize] |= reads);
-        if adds(&graph.instr(record).op) {
-            let Some(terms) = Terms::of_sum(graph, sum) else { continue };
-            let moments = moments.find(sum, &terms, &finder.sources, &finder.is_of_cancelled);
-            finder.take(&moments.nodes);
-            let nodes = finder.cancels(terms).into_iter().chain(moments.nodes);
-            cancelling.nodes.extend(nodes.map(|node| (node, sum)));
-            cancelling.sums.extend(moments.sums);
+        if adds(graph.op(sum))
+            && let Some(terms) = Terms::of_sum(graph, sum)
+        {
+            let moments = finder.moments(sum, &terms);
+            finder.take(&moments);
+            let products = finder.products(&terms);
+            finder.take(&products);
+            nodes.extend(products.into_iter().chain(moments).map(|node| (node, sum)));
         }
     }
-    cancelling.is_read = source_of.iter().map(|source| finder.sources.contains(source)).collect();
-    cancelling
+    let is_read = |&value: &ValueId| finder.sources.contains(&finder.source_of[value as usize]);
+    let read = (0..graph.values.len() as ValueId).filter(is_read).collect();
+    Cancellations { nodes, read, sums: finder.sums }
 }
 
-struct Finder<'g, 'm> {
-    graph: &'g Dataflow<'m>,
+/// Finds what cancels, sum by sum; `moments` has the rules for products that cancel against products.
+pub(super) struct Finder<'g, 'm> {
+    pub graph: &'g Dataflow<'m>,
     /// For each value the value that was moved, cast, negated or scaled to compute it.
-    source_of: &'g [ValueId],
+    pub source_of: Vec<ValueId>,
     /// The operands of products that cancel.
-    sources: BTreeSet<ValueId>,
+    pub sources: BTreeSet<ValueId>,
     /// For each value whether it is computed from a product that cancels.
     is_of_cancelled: Vec<bool>,
+    /// For each difference of entries of one product that product's value.
+    pub entries: BTreeMap<ValueId, ValueId>,
+    /// Products whose f32 sum is enough.
+    pub sums: Vec<NodeId>,
 }
 
 impl Finder<'_, '_> {
-    /// Products that cancel within a sum, and the ops between; empty if none cancels.
-    fn cancels(&mut self, terms: Terms) -> Vec<NodeId> {
+    /// Whether a node reads an f32 value that is computed from a product that cancels.
+    pub(super) fn reads_cancelled(&self, record: &Node) -> bool {
+        let is_f32 = |&&value: &&ValueId| self.graph.value(value).is_f32();
+        record.operands.iter().filter(is_f32).any(|&value| self.is_of_cancelled[value as usize])
+    }
+
+    /// Products that cancel against sums of their own operands, and the ops between; empty if none does.
+    fn products(&self, terms: &Terms) -> Vec<NodeId> {
         let graph = self.graph;
         let summed: Vec<BTreeSet<ValueId>> =
-            terms.others.iter().flat_map(|&other| sums_under(graph, self.source_of, other)).collect();
+            terms.others.iter().flat_map(|&other| sums_under(graph, &self.source_of, other)).collect();
         let cancels = |&&(product, is_whole): &&(NodeId, bool)| {
-            let operands = &graph.node(product).operands;
-            let sources: BTreeSet<ValueId> = operands.iter().map(|&value| self.source_of[value as usize]).collect();
+            let record = graph.node(product);
+            let sources: BTreeSet<ValueId> =
+                record.operands.iter().map(|&value| self.source_of[value as usize]).collect();
             // The product beside a part of itself: its diagonal, if both operands are one array.
-            let is_gram = sources.len() == 1;
-            let meets_itself = is_whole && is_gram && terms.products.contains(&(product, false));
+            let meets_itself = is_whole && sources.len() == 1 && terms.products.contains(&(product, false));
             // The gradient of a product that cancels: it reads one operand of that product, and a value computed from
             // it.
-            let is_of_one = |&value: &ValueId| self.is_of_cancelled[value as usize];
             let is_gradient =
-                !terms.others.is_empty() && !self.sources.is_disjoint(&sources) && operands.iter().any(is_of_one);
+                !terms.others.is_empty() && !self.sources.is_disjoint(&sources) && record.reads(&self.is_of_cancelled);
             meets_itself || is_gradient || summed.iter().any(|leaves| leaves.is_subset(&sources))
         };
         let products: Vec<NodeId> = terms.products.iter().filter(cancels).map(|&(product, _)| product).collect();
-        if products.is_empty() {
-            return products;
-        }
-        let cancelled: Vec<NodeId> = products.into_iter().chain(terms.between).collect();
-        self.take(&cancelled);
-        cancelled
+        let between: &[NodeId] = if products.is_empty() { &[] } else { &terms.between };
+        products.into_iter().chain(between.iter().copied()).collect()
     }
 
     /// Notes which nodes cancel, and what the products among them read.
     fn take(&mut self, cancelled: &[NodeId]) {
-        let graph = self.graph;
-        let products = cancelled.iter().filter(|&&node| graph.node(node).is_product());
-        let operands = products.flat_map(|&product| &graph.node(product).operands);
-        let operand_sources = operands.map(|&value| self.source_of[value as usize]);
-        self.sources.extend(operand_sources.filter(|&value| !graph.value(value).is_data));
-        for value in cancelled.iter().flat_map(|&node| graph.node(node).results()) {
-            self.is_of_cancelled[value as usize] = true;
+        for record in cancelled.iter().map(|&node| self.graph.node(node)) {
+            record.results().for_each(|value| self.is_of_cancelled[value as usize] = true);
+            if record.is_product() {
+                let operand_sources = record.operands.iter().map(|&value| self.source_of[value as usize]);
+                self.sources.extend(operand_sources.filter(|&value| !self.graph.value(value).is_data));
+            }
         }
     }
 }
 
-/// For each value the value that was moved, cast, negated or scaled to compute it; equal values share the first of
-/// them.
+/// For each value the value that was moved, cast, negated or scaled to compute it.
 fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let mut sources: Vec<ValueId> = (0..graph.values.len() as ValueId).collect();
-    let mut alike: BTreeMap<Vec<ValueId>, Vec<NodeId>> = BTreeMap::new();
-    for (node, record) in (0..).zip(&graph.nodes) {
+    for record in &graph.nodes {
         let op = &graph.instr(record).op;
         let is_move = match op {
             Op::Convert | Op::Unary(UnaryOp::Copy | UnaryOp::Negate | UnaryOp::Abs) => true,
             _ if matches!(movement(op), Movement::Places | Movement::Repeats) => true,
             _ => record.is_clear() && record.operands.len() == 1 || is_scaling(graph, record),
         };
-        let first = record.first_result;
         let learned = record.operands.iter().find(|&&operand| !graph.value(operand).is_data);
         if let Some(&operand) = learned.filter(|_| is_move) {
             record.results().for_each(|value| sources[value as usize] = sources[operand as usize]);
-        } else if record.n_results == 1 && is_repeated(record) {
-            let operands = record.operands.iter().map(|&value| sources[value as usize]).collect();
-            let others = alike.entry(operands).or_default();
-            let same = others.iter().find(|&&other| graph.op(other) == op);
-            match same {
-                Some(&same) => sources[first as usize] = graph.node(same).first_result,
-                None if others.len() < MAX_ALIKE => others.push(node),
-                None => {}
-            }
         }
     }
     sources
-}
-
-/// Whether a second node with the same op and operands computes the same value.
-fn is_repeated(record: &Node) -> bool {
-    matches!(record.class(), Some(Class::Allow | Class::Infer | Class::Clear)) && !record.operands.is_empty()
 }
 
 /// For each sum along some of the axes that `node` computes on elementwise, the arrays that are summed.

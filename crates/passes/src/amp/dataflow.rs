@@ -353,19 +353,6 @@ impl<'m> Dataflow<'m> {
         is_reached
     }
 
-    /// For each node whether one of `values` is its result, or is computed from it by operands that satisfy `passes`.
-    pub(super) fn leads_to(&self, values: &[ValueId], passes: impl Fn(ValueId) -> bool) -> Vec<bool> {
-        let mut leads = vec![false; self.nodes.len()];
-        values.iter().for_each(|&value| leads[self.producer(value) as usize] = true);
-        for node in self.node_ids().rev() {
-            if leads[node as usize] {
-                let operands = self.node(node).operands.iter().filter(|&&value| passes(value));
-                operands.for_each(|&value| leads[self.producer(value) as usize] = true);
-            }
-        }
-        leads
-    }
-
     /// For each node whether it `begins`, or is computed from such a node through nodes that satisfy `passes`.
     pub(super) fn computed_from(&self, begins: impl Fn(NodeId) -> bool, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
         let mut is_computed = vec![false; self.nodes.len()];

@@ -18,14 +18,14 @@
 //! outside: `regions` follows them across the border.
 
 use super::assignment::RegionKind;
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
-use super::masks;
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::loss::losses;
+use super::masks::{Facts, constants, masks};
 use super::policy::Because;
 use super::recurrences::of_products_alone;
 use super::surroundings::{Known, RegionContext};
-use bf16scope_hlo::ops::Comparison;
-use bf16scope_hlo::ops::decisions::{calls_regions, choice, precision_class};
-use bf16scope_hlo::ops::precision::{Choice, Class};
+use bf16scope_hlo::ops::decisions::{calls_regions, precision_class};
+use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
@@ -81,35 +81,36 @@ pub(super) fn discrete_choices(
 ) -> Choices {
     let facts = Facts::new(graph, kind, around, through);
     let is_choice = facts.choosing_nodes();
-    let n = graph.nodes.len();
-    let choices = Choices { of_node: vec![None; n], ..Choices::default() };
-    let mut search = Search { facts: &facts, is_score: vec![false; graph.values.len()], choices };
-    for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
-        search.mark(value, graph.producer(value));
+    let is_open = |value: ValueId| graph.value(value).is_f32() && facts.values[value as usize].is_learned;
+    let mut choices = Choices { of_node: vec![None; graph.nodes.len()], ..Choices::default() };
+    // For each score, which a choice depends on with no product between, that choice.
+    let mut choice_of: Vec<Option<NodeId>> = vec![None; graph.values.len()];
+    for (&value, _) in
+        graph.results.iter().zip(&around.scores).filter(|&(&value, &is_score)| is_score && is_open(value))
+    {
+        choice_of[value as usize] = Some(graph.producer(value));
     }
-    for node in (0..n as NodeId).rev() {
-        search.follow(node, is_choice[node as usize], through);
+    for node in graph.node_ids().rev() {
+        let (record, op) = (graph.node(node), graph.op(node));
+        let choice = record.results().find_map(|value| choice_of[value as usize]);
+        choices.of_node[node as usize] = choice;
+        let scores = if calls_regions(op) {
+            let scores = record.results().map(|value| choice_of[value as usize].is_some()).collect();
+            let runs = through(op, facts.context(node, scores));
+            choices.around.insert(node, runs.around);
+            runs.scores
+        } else {
+            // An op that computes scores: all its operands count, but not the numbers by which it looks rows up.
+            let computes = !facts.is_product(node) && !matches!(record.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
+            vec![is_choice[node as usize] || choice.is_some() && computes; record.operands.len()]
+        };
+        for (&value, _) in record.operands.iter().zip(scores).filter(|&(&value, is_score)| is_score && is_open(value)) {
+            choice_of[value as usize].get_or_insert(choice.unwrap_or(node));
+        }
     }
-    let Search { is_score, mut choices, .. } = search;
-    choices.scores = picked(graph.parameters(), &is_score);
+    choices.scores = graph.parameters().map(|value| choice_of[value as usize].is_some()).collect();
     choices.learned = graph.results.iter().map(|&value| facts.values[value as usize].is_learned).collect();
     choices
-}
-
-/// The facts about some values.
-fn picked<F: Copy>(values: impl Iterator<Item = ValueId>, facts: &[F]) -> Vec<F> {
-    values.map(|value| facts[value as usize]).collect()
-}
-
-/// Facts about the nodes and values of a region, on which choices depend.
-struct Facts<'a> {
-    graph: &'a Dataflow<'a>,
-    kind: RegionKind,
-    around: &'a RegionContext,
-    /// For each node whether the loss depends on it; `None` in a region that computes none.
-    leads_to_loss: Option<Vec<bool>>,
-    /// The facts about each value.
-    values: Vec<Known>,
 }
 
 impl<'a> Facts<'a> {
@@ -119,41 +120,36 @@ impl<'a> Facts<'a> {
         around: &'a RegionContext,
         through: &mut RunsRegions<'_>,
     ) -> Facts<'a> {
-        let of_products_alone = of_products_alone(graph, &around.operands);
-        let known = masks::constants(graph, &around.operands).into_iter().zip(of_products_alone);
+        let known = constants(graph, &around.operands).into_iter().zip(of_products_alone(graph, &around.operands));
         let known = known.map(|(is_constant, is_of_products_alone)| Known {
             is_learned: false,
             is_of_products_alone,
             is_constant,
         });
-        let leads_to_loss = if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None };
+        let losses = if kind == RegionKind::Entry { losses(graph) } else { Vec::new() };
+        let leads_to_loss = (!losses.is_empty()).then(|| graph.leads(&losses, |_, leads| leads));
         let mut facts = Facts { graph, kind, around, leads_to_loss, values: known.collect() };
-        for node in graph.node_ids() {
-            let are_learned = facts.are_learned(node, through);
-            for (value, is_learned) in graph.node(node).results().zip(are_learned) {
+        for (value, known) in graph.parameters().zip(&around.operands) {
+            facts.values[value as usize].is_learned = known.is_learned;
+        }
+        for node in graph.node_ids().filter(|&node| graph.node(node).kind != NodeKind::Parameter) {
+            let (record, n_results) = (graph.node(node), graph.node(node).n_results as usize);
+            let are_learned = if calls_regions(graph.op(node)) {
+                through(graph.op(node), facts.context(node, vec![false; n_results])).learned
+            } else {
+                let is_learned = |&value: &ValueId| facts.values[value as usize].is_learned;
+                vec![facts.multiplies(node) || record.operands.iter().any(is_learned); n_results]
+            };
+            for (value, is_learned) in record.results().zip(are_learned) {
                 facts.values[value as usize].is_learned = is_learned;
             }
         }
         facts
     }
 
-    /// For each result of a node whether it is computed from a product, given the same of the nodes before it.
-    fn are_learned(&self, node: NodeId, through: &mut RunsRegions<'_>) -> Vec<bool> {
-        let (record, op) = (self.graph.node(node), self.graph.op(node));
-        let n_results = record.n_results as usize;
-        if record.kind == NodeKind::Parameter {
-            self.around.learned()
-        } else if calls_regions(op) {
-            through(op, self.context(node, vec![false; n_results])).learned
-        } else {
-            let is_learned = || record.operands.iter().any(|&value| self.values[value as usize].is_learned);
-            vec![self.multiplies(node) || is_learned(); n_results]
-        }
-    }
-
     /// The surroundings of the regions that a node runs, given which of its results are scores.
     fn context(&self, node: NodeId, scores: Vec<bool>) -> RegionContext {
-        let operands = picked(self.graph.node(node).operands.iter().copied(), &self.values);
+        let operands = self.graph.node(node).operands.iter().map(|&value| self.values[value as usize]).collect();
         RegionContext { operands, scores, is_backward: self.is_backward(node) }
     }
 
@@ -169,95 +165,20 @@ impl<'a> Facts<'a> {
         precision_class(self.graph.module, op) == Class::Allow || calls_regions(op)
     }
 
-    fn is_backward(&self, node: NodeId) -> bool {
-        self.leads_to_loss.as_ref().map_or(self.around.is_backward, |leads_to_loss| !leads_to_loss[node as usize])
-    }
-
-    /// For each node whether a product, or the next step of a loop, depends on it.
-    fn leads_to_product(&self) -> Vec<bool> {
-        let graph = self.graph;
-        let mut leads_to_product = vec![false; graph.nodes.len()];
-        if self.kind == RegionKind::Body {
-            graph.results.iter().for_each(|&value| leads_to_product[graph.producer(value) as usize] = true);
-        }
-        for node in graph.node_ids().rev() {
-            if self.is_product(node) || self.multiplies(node) || leads_to_product[node as usize] {
-                graph.makers(node).for_each(|maker| leads_to_product[maker as usize] = true);
-            }
-        }
-        leads_to_product
-    }
-
-    /// For each node whether it chooses, and a product depends on the choice.
+    /// For each node whether it chooses, and a product, or the next step of a loop, depends on the choice.
     fn choosing_nodes(&self) -> Vec<bool> {
-        let (graph, kind) = (self.graph, self.kind);
-        let leads_to_product = self.leads_to_product();
+        let graph = self.graph;
+        let ends = if self.kind == RegionKind::Body { &graph.results[..] } else { &[] };
+        let leads_to_product =
+            graph.leads(ends, |reader, leads| leads || self.is_product(reader) || self.multiplies(reader));
         let numbers = numbers(graph, &leads_to_product);
-        let leads_on = |node: NodeId| self.multiplies(node) || leads_to_product[node as usize];
-        let is_choice = |node: NodeId| is_choice(graph, graph.node(node), &self.values);
-        let masks = masks::masks(graph, kind, &self.values, &|node| self.is_backward(node), &leads_on, &is_choice);
+        let masks = masks(self, |node| self.multiplies(node) || leads_to_product[node as usize]);
         let chooses = |node: NodeId| {
             let idx = node as usize;
             let compares = || matches!(graph.op(node), Op::Compare { .. });
-            leads_to_product[idx] && is_choice(node) || masks[idx] || numbers[idx] && compares()
+            leads_to_product[idx] && self.is_choice(node) || masks.contains(&node) || numbers[idx] && compares()
         };
         graph.node_ids().map(chooses).collect()
-    }
-}
-
-/// The search for scores, from choices back to products.
-struct Search<'a> {
-    facts: &'a Facts<'a>,
-    /// For each value whether a choice depends on it, with no product between.
-    is_score: Vec<bool>,
-    choices: Choices,
-}
-
-impl Search<'_> {
-    /// Marks a value on which the choice of a node depends.
-    fn mark(&mut self, value: ValueId, choice: NodeId) {
-        let graph = self.facts.graph;
-        if graph.value(value).is_f32() && self.facts.values[value as usize].is_learned {
-            self.is_score[value as usize] = true;
-            self.choices.of_node[graph.producer(value) as usize].get_or_insert(choice);
-        }
-    }
-
-    /// Marks the operands of a node that chooses, or on which a choice depends.
-    fn follow(&mut self, node: NodeId, is_choice: bool, through: &mut RunsRegions<'_>) {
-        let facts = self.facts;
-        let (record, op) = (facts.graph.node(node), facts.graph.op(node));
-        let choice = self.choices.of_node[node as usize];
-        // An op that computes scores: all its operands count, but not the numbers by which it looks rows up.
-        let computes = || !facts.is_product(node) && !matches!(record.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
-        let mut operand_scores = None;
-        if calls_regions(op) {
-            let op_result = through(op, facts.context(node, picked(record.results(), &self.is_score)));
-            self.choices.around.insert(node, op_result.around);
-            operand_scores = Some(op_result.scores);
-        } else if !(choice.is_some() && computes() || is_choice) {
-            return;
-        }
-        for (place, &value) in record.operands.iter().enumerate() {
-            if operand_scores.as_ref().is_none_or(|scores| scores.get(place) == Some(&true)) {
-                self.mark(value, choice.unwrap_or(node));
-            }
-        }
-    }
-}
-
-/// Whether a node chooses by its operands, whatever its result is used for.
-fn is_choice(graph: &Dataflow<'_>, node: &Node, values: &[Known]) -> bool {
-    let op = &graph.instr(node).op;
-    match choice(op) {
-        Choice::Never => false,
-        Choice::Always => true,
-        Choice::OfSeveral => node.n_results > 1,
-        Choice::OfIntegers => graph.value(node.first_result).dtype.is_some_and(DType::is_integer),
-        Choice::OfOrder => {
-            let is_equality = matches!(op, Op::Compare { direction: Comparison::Eq | Comparison::Ne, .. });
-            !is_equality && node.operands.iter().all(|&value| values[value as usize].is_learned)
-        }
     }
 }
 

@@ -49,49 +49,31 @@ impl Ends {
         needs: &Needs,
     ) -> Ends {
         let class = |node: NodeId| graph.node(node).class();
-        let is_soft = |node: NodeId| matches!(class(node), Some(Class::Infer | Class::Clear));
-        let nodes = || graph.node_ids();
-        let mut spreads: Vec<bool> =
-            nodes().map(|node| matches!(class(node), Some(Class::Deny { spreads: true, .. }))).collect();
-        let n = graph.nodes.len();
-        let mut ends = Ends {
-            is_result,
-            leads_to_loss: vec![false; n],
-            leads_to_loss_by_product: vec![false; n],
-            leads_to_result: vec![false; n],
-            wide: vec![None; n],
-            blocked: spreads.clone(),
-            differentiates: false,
-        };
-        if policy.loss == Boundary::Keep {
-            let losses = if kind == RegionKind::Entry { loss::losses(graph) } else { Vec::new() };
-            ends.leads_to_loss_by_product = loss::leads_by_product(graph, &losses);
-            let is_wide = |value: &ValueId| graph.value(*value).is_f32() && ends.is_result[*value as usize];
-            let results: Vec<ValueId> = graph.results.iter().copied().filter(is_wide).collect();
-            let to_loss = leads_to(graph, &losses, |user| class(user) != Some(Class::Allow));
-            let to_result = leads_to(graph, &results, is_soft);
-            for node in nodes() {
-                let idx = node as usize;
-                ends.leads_to_result[idx] = to_result[idx].is_some();
-                ends.leads_to_loss[idx] = to_loss[idx].is_some();
-                match (to_loss[idx], to_result[idx], class(node)) {
-                    (Some(loss), _, Some(Class::Infer)) => ends.wide[idx] = Some((Rule::Loss, loss)),
-                    (None, Some(result), Some(Class::Infer)) => ends.wide[idx] = Some((Rule::Result, result)),
-                    _ => {}
-                }
-                if to_loss[idx].is_some() && matches!(class(node), Some(Class::Infer | Class::Deny { .. })) {
-                    spreads[idx] |= !ends.leads_to_loss_by_product[idx];
-                    ends.blocked[idx] = true;
-                }
-            }
-            ends.differentiates = differentiates(graph, &ends.leads_to_loss, &spreads);
+        let is_kept = policy.loss == Boundary::Keep;
+        let losses = if is_kept && kind == RegionKind::Entry { loss::losses(graph) } else { Vec::new() };
+        let is_wide = |&value: &ValueId| is_kept && graph.value(value).is_f32() && is_result[value as usize];
+        let results: Vec<ValueId> = graph.results.iter().copied().filter(is_wide).collect();
+        let to_loss = leads_to(graph, &losses, |user| class(user) != Some(Class::Allow));
+        let to_result = leads_to(graph, &results, |user| graph.node(user).is_soft());
+        let leads_to_loss_by_product = loss::leads_by_product(graph, &losses);
+        let (mut wide, mut blocked, mut spreads) = (Vec::new(), Vec::new(), Vec::new());
+        for node in graph.node_ids() {
+            let (idx, class) = (node as usize, class(node));
+            let end = to_loss[idx].map(|loss| (Rule::Loss, loss));
+            let end = end.or(to_result[idx].map(|result| (Rule::Result, result)));
+            let needed = needs.of_node[idx].map(|(need, at)| (Rule::Needed(need), at));
+            wide.push(needed.or(end.filter(|_| class == Some(Class::Infer))));
+            let is_denied = matches!(class, Some(Class::Deny { spreads: true, .. }));
+            let is_of_loss = to_loss[idx].is_some() && matches!(class, Some(Class::Infer | Class::Deny { .. }));
+            let is_wide = wide[idx].is_some() && matches!(class, Some(Class::Allow | Class::Infer));
+            spreads.push(is_denied || is_of_loss && !leads_to_loss_by_product[idx]);
+            blocked.push(is_denied || is_of_loss || is_wide);
         }
-        for (wide, need) in ends.wide.iter_mut().zip(&needs.of_node) {
-            *wide = need.map(|(need, at)| (Rule::Needed(need), at)).or(*wide);
-        }
-        for node in nodes().filter(|&node| matches!(class(node), Some(Class::Allow | Class::Infer))) {
-            ends.blocked[node as usize] |= ends.wide[node as usize].is_some();
-        }
+        let leads_to_loss: Vec<bool> = to_loss.iter().map(Option::is_some).collect();
+        let differentiates = differentiates(graph, &leads_to_loss, &spreads);
+        let leads_to_result = to_result.iter().map(Option::is_some).collect();
+        let mut ends =
+            Ends { is_result, leads_to_loss, leads_to_loss_by_product, leads_to_result, wide, blocked, differentiates };
         ends.spread(graph, policy, &spreads);
         ends
     }
@@ -143,10 +125,8 @@ fn leads_to(graph: &Dataflow<'_>, values: &[ValueId], passes: impl Fn(NodeId) ->
 
 /// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
 fn differentiates(graph: &Dataflow<'_>, leads_to_loss: &[bool], spreads: &[bool]) -> bool {
-    let mut is_of_loss = vec![false; graph.nodes.len()];
-    graph.nodes.iter().enumerate().any(|(node, record)| {
-        let mut makers = record.operands.iter().map(|&value| graph.producer(value) as usize);
-        is_of_loss[node] = makers.any(|maker| is_of_loss[maker] || leads_to_loss[maker] && spreads[maker]);
-        is_of_loss[node] && record.is_product()
-    })
+    let is_of_loss = graph.derived([], |node, is_of_loss| {
+        leads_to_loss[node as usize] && spreads[node as usize] || graph.node(node).reads(is_of_loss)
+    });
+    graph.nodes.iter().any(|node| node.is_product() && node.reads(&is_of_loss))
 }

@@ -10,6 +10,7 @@
 //! of an activation: gradients read no more of that than layers do.
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::flow::closure;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::{Op, Shape};
 use serde::Serialize;
@@ -60,25 +61,24 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
         return Vec::new();
     }
     let of_parameter = of_parameters(graph, |_| true, |_| true);
-    let is_update = |value: ValueId| of_parameter[graph.producer(value) as usize];
     // A loss times a parameter that scales it looks like an update of that parameter, and may be the only form in
     // which the loss is returned.
-    let is_new = |value: ValueId, is_aliased: bool| !is_aliased && !is_update(value);
-    let is_computed = |value: ValueId, _: bool| !is_update(value);
-    let has_memory = |_: ValueId, is_aliased: bool| !is_aliased;
-    let rules: [&dyn Fn(ValueId, bool) -> bool; 3] = [&is_new, &is_computed, &has_memory];
-    let matching = |is_loss: &dyn Fn(ValueId, bool) -> bool| -> Vec<ValueId> {
-        scalars().filter(|&(value, &is_aliased)| is_loss(value, is_aliased)).map(|(value, _)| value).collect()
+    let matching = |(may_be_update, may_be_aliased): (bool, bool)| -> Vec<ValueId> {
+        let is_loss = |&(value, &is_aliased): &(ValueId, &bool)| {
+            (may_be_update || !of_parameter[graph.producer(value) as usize]) && (may_be_aliased || !is_aliased)
+        };
+        scalars().filter(is_loss).map(|(value, _)| value).collect()
     };
-    let losses = rules.iter().map(|rule| matching(rule)).find(|losses| !losses.is_empty()).unwrap_or_default();
+    let losses = [(false, false), (false, true), (true, false)].map(matching);
+    let losses = losses.into_iter().find(|losses| !losses.is_empty()).unwrap_or_default();
     if losses.len() < 2 {
         return losses;
     }
     let updates = updates(graph);
     let is_of_updates = measures(graph, &updates);
-    let losses = or_all(losses, |value| !is_of_updates[graph.producer(value) as usize]);
+    let losses = or_all(losses, |value| !is_of_updates[value as usize]);
     let starts = starts(graph, &losses, &updates);
-    or_all(losses, |value| starts[graph.producer(value) as usize])
+    or_all(losses, |value| starts[value as usize])
 }
 
 /// The values that `is_kept`, or all values if that selects nothing.
@@ -92,24 +92,16 @@ fn aliased(graph: &Dataflow<'_>) -> Vec<bool> {
     let aliases: BTreeSet<&[i64]> =
         graph.module.input_output_alias.iter().map(|alias| &alias.output_index[..]).collect();
     let mut is_aliased = Vec::with_capacity(graph.results.len());
-    if !aliases.is_empty() {
-        mark_aliased(graph.module.entry().result_shape(), &mut Vec::new(), &aliases, &mut is_aliased);
+    let mut open = vec![(Vec::new(), graph.module.entry().result_shape())];
+    while let Some((path, shape)) = open.pop() {
+        if let Some(elements) = shape.as_tuple() {
+            let inner = elements.iter().enumerate().rev();
+            open.extend(inner.map(|(index, element)| ([&path[..], &[index as i64]].concat(), element)));
+        } else {
+            is_aliased.push(matches!(shape, Shape::Array(_)) && aliases.contains(&path[..]));
+        }
     }
-    is_aliased.resize(graph.results.len(), false);
     is_aliased
-}
-
-/// Appends for each leaf of a shape, depth first, whether `aliases` has its place. `path` is the place of the shape.
-fn mark_aliased(shape: &Shape, path: &mut Vec<i64>, aliases: &BTreeSet<&[i64]>, is_aliased: &mut Vec<bool>) {
-    let Some(elements) = shape.as_tuple() else {
-        is_aliased.push(matches!(shape, Shape::Array(_)) && aliases.contains(&path[..]));
-        return;
-    };
-    for (index, element) in (0..).zip(elements) {
-        path.push(index);
-        mark_aliased(element, path, aliases, is_aliased);
-        path.pop();
-    }
 }
 
 /// For each node whether it is a parameter that `is_open`, or is computed elementwise from one of its own dims,
@@ -153,82 +145,59 @@ fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     let of_weight = of_parameters(graph, is_weight, |_| true);
     let dims = |node: NodeId| graph.dims(graph.node(node));
     let parameters: BTreeSet<_> = graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
-    let is_gradient = |&node: &NodeId| {
+    let is_gradient = |node: NodeId| {
         let is_array = graph.node(node).results().all(|value| graph.value(value).n_elements > 1);
         is_array && !leads_to_product[node as usize] && dims(node).is_some_and(|dims| parameters.contains(dims))
     };
-    let results = graph.results.iter().map(|&value| graph.producer(value));
-    let mut open: Vec<NodeId> = results.filter(|node| of_weight[*node as usize] || is_gradient(node)).collect();
+    let begins = |value: &ValueId| {
+        let maker = graph.producer(*value);
+        of_weight[maker as usize] || is_gradient(maker)
+    };
     let mut is_update = vec![false; graph.nodes.len()];
-    while let Some(node) = open.pop() {
-        let record = graph.node(node);
-        if record.kind != NodeKind::Parameter && !std::mem::replace(&mut is_update[node as usize], true) {
-            open.extend(elements(graph, record).map(|value| graph.producer(value)));
-        }
+    let results = graph.results.iter().copied().filter(begins);
+    for value in closure(results, |value| elements(graph, graph.node(graph.producer(value)))) {
+        is_update[graph.producer(value) as usize] = !graph.is_parameter(value);
     }
     is_update
 }
 
-/// For each node whether it is computed from updates, and from products only through them.
+/// For each value whether it is computed from updates, and from products only through them.
 fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
-    let mut is_of_update = updates.to_vec();
-    let mut is_of_product = vec![false; graph.nodes.len()];
-    for (idx, node) in graph.nodes.iter().enumerate().filter(|(idx, _)| !updates[*idx]) {
-        let reads_marked = |marked: &[bool]| node.operands.iter().any(|&value| marked[graph.producer(value) as usize]);
-        is_of_update[idx] = reads_marked(&is_of_update);
-        is_of_product[idx] = graph.multiplies(node) || reads_marked(&is_of_product);
-    }
-    is_of_update
-        .iter()
-        .zip(is_of_product)
-        .map(|(&is_of_update, is_of_product)| is_of_update && !is_of_product)
-        .collect()
+    let is_of_update = graph.derived([], |node, is_of| updates[node as usize] || graph.node(node).reads(is_of));
+    let is_of_product = graph.derived([], |node, is_of| {
+        let record = graph.node(node);
+        !updates[node as usize] && (graph.multiplies(record) || record.reads(is_of))
+    });
+    is_of_update.into_iter().zip(is_of_product).map(|(of_update, of_product)| of_update && !of_product).collect()
 }
 
-/// For each node which ways lead from it to a loss, other than through updates.
-struct Ways {
-    /// Whether a way without a product does.
-    within: Vec<bool>,
-    /// Whether a way through a product does.
-    by_product: Vec<bool>,
-}
-
-fn ways(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
-    let mut within = vec![false; graph.nodes.len()];
-    let mut by_product = within.clone();
-    losses.iter().for_each(|&value| within[graph.producer(value) as usize] = true);
-    for (idx, node) in graph.nodes.iter().enumerate().rev() {
-        let users = || node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
-        for user in users().filter(|&user| !updates[user]) {
-            let is_product = graph.multiplies(graph.node(user as NodeId));
-            within[idx] |= !is_product && within[user];
-            by_product[idx] |= by_product[user] || is_product && within[user];
-        }
-    }
-    Ways { within, by_product }
+/// For each node whether one of `losses` is computed from it, other than through updates: whether a way without a
+/// product leads there, and whether a way through one does.
+fn ways(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> (Vec<bool>, Vec<bool>) {
+    let is_update = |reader: NodeId| updates[reader as usize];
+    let multiplies = |reader: NodeId| graph.multiplies(graph.node(reader));
+    let within = graph.leads(losses, |reader, leads| leads && !is_update(reader) && !multiplies(reader));
+    let by_product = graph
+        .leads(&[], |reader, leads| !is_update(reader) && (leads || multiplies(reader) && within[reader as usize]));
+    (within, by_product)
 }
 
 /// For each node whether one of `losses` is computed from its result through a product.
 pub(super) fn leads_by_product(graph: &Dataflow<'_>, losses: &[ValueId]) -> Vec<bool> {
-    if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, losses, &updates(graph)).by_product }
+    if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, losses, &updates(graph)).1 }
 }
 
-/// For each node whether a gradient starts from a value that it is computed from since the last product: from a value
+/// For each value whether a gradient starts from a value that it is computed from since the last product: from a value
 /// with no way to a loss through a product (other than through updates), as the values of a layer have, but which
 /// another op on the way to a product reads.
 fn starts(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
-    let Ways { within, by_product } = ways(graph, losses, updates);
-    let mut starts = vec![false; graph.nodes.len()];
-    for (idx, node) in graph.nodes.iter().enumerate() {
-        let mut users = node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
-        let is_gradient =
-            |user: usize| graph.multiplies(graph.node(user as NodeId)) || leads_to_product[user] && !within[user];
-        let is_op = !matches!(node.kind, NodeKind::Parameter | NodeKind::Constant);
-        starts[idx] = is_op && !by_product[idx] && users.any(is_gradient);
-        if !graph.multiplies(node) {
-            starts[idx] |= node.operands.iter().any(|&value| starts[graph.producer(value) as usize]);
-        }
-    }
-    starts
+    let (within, by_product) = ways(graph, losses, updates);
+    let is_gradient =
+        |user: NodeId| graph.multiplies(graph.node(user)) || leads_to_product[user as usize] && !within[user as usize];
+    graph.derived([], |node, starts| {
+        let record = graph.node(node);
+        let begins = record.kind != NodeKind::Constant && !by_product[node as usize];
+        begins && graph.readers(node).any(is_gradient) || !graph.multiplies(record) && record.reads(starts)
+    })
 }

@@ -2,11 +2,12 @@
 //! window's convolution or a matrix of groups, or sums with computed weights, as those of attention; and a determinant
 //! ac − bd of the entries of one product. The difference is small, so a rounding of what is subtracted is large beside it.
 
-use super::dataflow::{Dataflow, NodeId, ValueId};
+use super::cancellation::Finder;
+use super::dataflow::{NodeId, ValueId};
 use super::terms::{Terms, adds, is_sum};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::BinaryOp;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// The most factors of one product that are compared.
 const MAX_FACTORS: usize = 8;
@@ -14,59 +15,28 @@ const MAX_FACTORS: usize = 8;
 /// The most products and multiplications of each other's results that are followed.
 const MAX_DEPTH: u32 = 2;
 
-/// The products that cancel within one sum.
-#[derive(Default)]
-pub(super) struct Moments {
-    /// Products that cancel with what they read, and the ops between.
-    pub nodes: Vec<NodeId>,
-    /// Products whose f32 sum is enough.
-    pub sums: Vec<NodeId>,
-}
-
-/// Finds products that cancel against products.
-pub(super) struct Finder<'g, 'm> {
-    graph: &'g Dataflow<'m>,
-    /// For each value the value that was moved, cast, negated or scaled to compute it.
-    source_of: &'g [ValueId],
-    /// For each difference of entries of one product that product's value.
-    entries: BTreeMap<ValueId, ValueId>,
-}
-
-impl<'g, 'm> Finder<'g, 'm> {
-    pub(super) fn new(graph: &'g Dataflow<'m>, source_of: &'g [ValueId]) -> Finder<'g, 'm> {
-        Finder { graph, source_of, entries: BTreeMap::new() }
-    }
-
-    /// Finds the products that cancel within a sum of these terms. `sources` are the operands of products that cancel, and
-    /// `is_of_cancelled` marks the values that are computed from those products.
-    pub(super) fn find(
-        &mut self,
-        sum: NodeId,
-        terms: &Terms,
-        sources: &BTreeSet<ValueId>,
-        is_of_cancelled: &[bool],
-    ) -> Moments {
-        let mut moments = Moments::default();
+impl Finder<'_, '_> {
+    /// Products that cancel against products within a sum of these terms, and the ops between.
+    pub(super) fn moments(&mut self, sum: NodeId, terms: &Terms) -> Vec<NodeId> {
         let multiplied: Vec<(NodeId, [ValueId; 2])> =
             terms.others.iter().filter_map(|&term| Some((term, self.factors(term)?))).collect();
         let summed: Vec<NodeId> =
             terms.products.iter().map(|&(product, _)| product).chain(terms.others.iter().copied()).collect();
+        let mut nodes = Vec::new();
         for &(multiplication, factors) in &multiplied {
-            moments.nodes.extend(self.of_means(multiplication, factors, &summed));
-            moments.nodes.extend(self.of_gradient(multiplication, factors, &summed, sources, is_of_cancelled));
+            nodes.extend(self.of_means(multiplication, factors, &summed));
+            nodes.extend(self.of_gradient(multiplication, factors, &summed));
         }
-        moments.nodes.extend(self.of_mean(sum, &summed));
-        if !moments.nodes.is_empty() {
-            moments.nodes.extend(&terms.between);
-        }
+        nodes.extend(self.of_mean(sum, &summed));
         if let Some((product, moved)) = self.of_entries(sum, terms, &multiplied) {
-            moments.sums.push(self.graph.producer(product));
-            moments.nodes.extend(moved);
-            moments.nodes.extend(multiplied.iter().map(|&(multiplication, _)| multiplication));
-            moments.nodes.extend(&terms.between);
+            self.sums.push(self.graph.producer(product));
+            nodes.extend(moved.into_iter().chain(multiplied.iter().map(|&(multiplication, _)| multiplication)));
             self.entries.extend(self.graph.node(sum).results().map(|value| (value, product)));
         }
-        moments
+        if !nodes.is_empty() {
+            nodes.extend(&terms.between);
+        }
+        nodes
     }
 
     /// E[xy] beside E[x]E[y]: all that is multiplied in the first is read by one of the means, and none reads as much.
@@ -109,26 +79,19 @@ impl<'g, 'm> Finder<'g, 'm> {
 
     /// The gradient of such a difference: x, which it reads, times one product, beside another product, both of values
     /// that are computed from it.
-    fn of_gradient(
-        &self,
-        multiplication: NodeId,
-        factors: [ValueId; 2],
-        summed: &[NodeId],
-        sources: &BTreeSet<ValueId>,
-        is_of_cancelled: &[bool],
-    ) -> Vec<NodeId> {
+    fn of_gradient(&self, multiplication: NodeId, factors: [ValueId; 2], summed: &[NodeId]) -> Vec<NodeId> {
         let is_of_one = |&product: &NodeId| {
             let record = self.graph.node(product);
-            let mut reads = record.operands.iter().filter(|&&value| self.graph.value(value).is_f32());
-            record.is_product() && reads.any(|&value| is_of_cancelled[value as usize])
+            record.is_product() && self.reads_cancelled(record)
         };
-        let makers = factors.map(|factor| self.graph.producer(factor));
-        let multiplied = makers.into_iter().find(is_of_one);
-        let (Some(product), true) = (multiplied, factors.iter().any(|factor| sources.contains(factor))) else {
-            return Vec::new();
-        };
+        let multiplied = factors.map(|factor| self.graph.producer(factor)).into_iter().find(is_of_one);
         let others: Vec<NodeId> = summed.iter().copied().filter(is_of_one).collect();
-        if others.is_empty() { others } else { others.into_iter().chain([product, multiplication]).collect() }
+        match multiplied {
+            Some(product) if !others.is_empty() && factors.iter().any(|factor| self.sources.contains(factor)) => {
+                others.into_iter().chain([product, multiplication]).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// The product whose entries, or these plus constants, are multiplied with each other in all terms of a difference;

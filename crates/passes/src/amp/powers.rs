@@ -11,42 +11,39 @@ use bf16scope_hlo::{Literal, Op};
 /// activations, and programs written for bf16 round their operands.
 const LARGE: f64 = 16.0;
 
-/// For each node the square, or power, that raises its result to a large power, with only factors between.
-pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
-    let mut power = vec![1.0_f64; graph.values.len()];
-    let mut raised_by: Vec<Option<NodeId>> = vec![None; graph.values.len()];
-    let mut by_node = vec![None; graph.nodes.len()];
-    for node in graph.node_ids().rev() {
+/// The nodes whose result is raised to a large power, with only factors between, each with the square, or power, that
+/// raises it.
+pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<(NodeId, NodeId)> {
+    let mut raised = Vec::new();
+    // For each value the power to which it is raised, and the node that raises it.
+    let mut powers = vec![(1.0_f64, NodeId::MAX); graph.values.len()];
+    for node in graph.node_ids().rev().filter(|&node| graph.node(node).passes()) {
         let record = graph.node(node);
-        if !record.passes() {
-            continue;
-        }
-        let highest = record.results().max_by(|&a, &b| power[a as usize].total_cmp(&power[b as usize]));
-        let Some(value) = highest else { continue };
-        if power[value as usize] >= LARGE {
-            by_node[node as usize] = raised_by[value as usize];
+        let of_results = record.results().map(|value| powers[value as usize]);
+        let Some((power, raiser)) = of_results.max_by(|(a, _), (b, _)| a.total_cmp(b)) else { continue };
+        if power >= LARGE {
+            raised.push((node, raiser));
         }
         // A sum, or another function, changes the relative error: the chain ends there.
-        let raised = match (&graph.instr(record).op, &record.operands[..]) {
-            (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => 2.0,
-            (Op::Binary(BinaryOp::Power), &[_, exponent]) => graph.constant(exponent).map_or(1.0, largest),
-            (Op::Binary(BinaryOp::Multiply | BinaryOp::Divide) | Op::Unary(UnaryOp::Negate | UnaryOp::Abs), _) => 1.0,
-            _ if record.is_clear() => 1.0,
+        let (exponent, bases) = match (graph.op(node), &record.operands[..]) {
+            (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => (2.0, &record.operands[..]),
+            // Only the base counts: the exponent's error is not relative.
+            (Op::Binary(BinaryOp::Power), &[_, exponent]) => {
+                (graph.constant(exponent).map_or(1.0, largest), &record.operands[..1])
+            }
+            (Op::Binary(BinaryOp::Multiply | BinaryOp::Divide) | Op::Unary(UnaryOp::Negate | UnaryOp::Abs), all) => {
+                (1.0, all)
+            }
+            (_, all) if record.is_clear() => (1.0, all),
             _ => continue,
         };
-        // Only the base counts: the exponent's error is not relative.
-        let n_read =
-            if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Power)) { 1 } else { record.operands.len() };
-        for &operand in &record.operands[..n_read] {
-            let raised = raised * power[value as usize];
-            if raised > power[operand as usize] {
-                power[operand as usize] = raised;
-                raised_by[operand as usize] =
-                    if raised > power[value as usize] { Some(node) } else { raised_by[value as usize] };
+        for &base in bases {
+            if exponent * power > powers[base as usize].0 {
+                powers[base as usize] = (exponent * power, if exponent > 1.0 { node } else { raiser });
             }
         }
     }
-    by_node
+    raised
 }
 
 /// The largest magnitude among the elements of an exponent, and 1 at least.

@@ -1,6 +1,6 @@
 //! Finite f32 numbers that would overflow to infinity in the narrow dtype, and the clamp that keeps them finite.
 
-use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use bf16scope_hlo::ops::decisions::precision_class;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
@@ -24,33 +24,27 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
     let is_added = added(graph);
     let results: BTreeSet<_> =
         graph.results.iter().map(|&value| graph.dims(graph.node(graph.producer(value)))).collect();
+    let is_data = |value: ValueId| {
+        let dims = graph.dims(graph.node(graph.producer(value)));
+        is_added.contains(&value) && dims.is_some_and(|dims| dims.len() > 1) && !results.contains(&dims)
+    };
     // How many computing ops may still pass a large number on: one behind a parameter, any number behind a constant.
-    let mut room = vec![0_u8; graph.values.len()];
-    for (node, record) in (0..).zip(&graph.nodes) {
-        let op = graph.op(node);
+    let parameters = graph.parameters().map(|value| if is_data(value) { 2 } else { 0 });
+    let room = graph.derived(parameters, |node, room: &[u8]| {
+        let (record, op) = (graph.node(node), graph.op(node));
         let floats = record.operands.iter().filter(|&&value| graph.value(value).is_f32());
         let most = floats.map(|&value| room[value as usize]).max().unwrap_or(0);
         let is_bounded =
             matches!(op, Op::Unary(UnaryOp::Tanh | UnaryOp::Logistic | UnaryOp::Erf | UnaryOp::Sign | UnaryOp::Sqrt));
-        let depth = match (&record.kind, op) {
+        match (&record.kind, op) {
             (NodeKind::Constant, Op::Constant(literal)) if is_beyond(literal) => u8::MAX,
-            (NodeKind::Parameter, _)
-                if graph.dims(record).is_some_and(|dims| dims.len() > 1) && !results.contains(&graph.dims(record)) =>
-            {
-                2
-            }
             (NodeKind::Op(Class::Clear), _) if !is_guard(graph, node) => most,
             (NodeKind::Op(Class::Infer), _) if !is_bounded && most < u8::MAX => most.saturating_sub(1),
             (NodeKind::Op(Class::Infer), _) if !is_bounded => most,
             _ => 0,
-        };
-        for value in record.results() {
-            let is_open =
-                graph.value(value).is_f32() && (record.kind != NodeKind::Parameter || is_added[value as usize]);
-            room[value as usize] = if is_open { depth } else { 0 };
         }
-    }
-    room.into_iter().map(|room| room > 0).collect()
+    });
+    graph.values.iter().zip(room).map(|(value, room)| value.is_f32() && room > 0).collect()
 }
 
 /// The largest finite number of a narrow dtype.
@@ -78,20 +72,18 @@ pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
     }
 }
 
-/// For each value whether it, directly or moved, is added to something or compared in size with it.
-fn added(graph: &Dataflow<'_>) -> Vec<bool> {
-    let mut is_added = vec![false; graph.values.len()];
-    for record in graph.nodes.iter().rev() {
+/// The values that, directly or moved, are added to something or compared in size with it.
+fn added(graph: &Dataflow<'_>) -> BTreeSet<ValueId> {
+    let adds = |record: &&Node| {
         let op = &graph.instr(record).op;
-        let is_sum =
-            matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum | BinaryOp::Minimum));
+        matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum | BinaryOp::Minimum))
+    };
+    let moves = |value: ValueId| {
+        let record = graph.node(graph.producer(value));
+        let op = &graph.instr(record).op;
         // A lookup reads a table that was learned.
-        let moves = record.is_clear() && !matches!(op, Op::Gather(_))
-            || record.class().is_none() && precision_class(graph.module, op) == Class::Clear;
-        let moves_on = moves && record.gives(&is_added);
-        if is_sum || moves_on {
-            record.operands.iter().for_each(|&value| is_added[value as usize] = true);
-        }
-    }
-    is_added
+        record.is_clear() && !matches!(op, Op::Gather(_))
+            || record.class().is_none() && precision_class(graph.module, op) == Class::Clear
+    };
+    graph.behind(graph.nodes.iter().filter(adds).flat_map(|record| record.operands.iter().copied()), moves)
 }

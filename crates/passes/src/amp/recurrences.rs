@@ -1,7 +1,8 @@
 //! Recurrences: what a loop, or a scan by halves, multiplies or adds up at every step, so that one rounding becomes
 //! one per step; and what is solved for again and again.
 
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
+use super::dataflow::{Dataflow, Node, NodeId, ValueId, reached};
+use super::flow::closure;
 use super::surroundings::Known;
 use super::terms::{adds, is_scaling, scales};
 use bf16scope_hlo::Op;
@@ -13,20 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// For each value whether it is computed from products, and from no result of a loop or a branch. `taken` says so of
 /// the region's parameters.
 pub(super) fn of_products_alone(graph: &Dataflow<'_>, taken: &[Known]) -> Vec<bool> {
-    let mut is_of_product = vec![false; graph.values.len()];
-    let mut is_of_region = vec![false; graph.values.len()];
-    for (value, known) in graph.parameters().zip(taken) {
-        is_of_product[value as usize] = known.is_of_products_alone;
-    }
-    for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
-        let reads_product = node.is_product() || node.reads(&is_of_product);
-        let reads_region = calls_regions(&graph.instr(node).op) || node.reads(&is_of_region);
-        for value in node.results() {
-            is_of_product[value as usize] = reads_product && !reads_region;
-            is_of_region[value as usize] = reads_region;
-        }
-    }
-    is_of_product
+    let is_of_region =
+        graph.derived([], |node, is_of_region| calls_regions(graph.op(node)) || graph.node(node).reads(is_of_region));
+    graph.derived(taken.iter().map(|known| known.is_of_products_alone), |node, is_of_product| {
+        let record = graph.node(node);
+        (record.is_product() || record.reads(is_of_product)) && !record.gives(&is_of_region)
+    })
 }
 
 /// Nodes that multiply an array that a loop carries, with the factors. Two kinds of loops have such recurrences: those
@@ -90,33 +83,18 @@ pub(super) fn solved_again(graph: &Dataflow<'_>) -> Vec<NodeId> {
         }
     };
     let state = multiplied_by_itself(graph, |node| is_linear(node) || solves(node));
-    let mut open = solutions;
-    let of_solution = loop {
-        let of_solution = graph.reached(open.clone(), is_linear);
-        let is_next = |before: ValueId, after: ValueId| of_solution[after as usize] && !of_solution[before as usize];
-        let carried: Vec<ValueId> =
-            state.iter().filter(|&&(before, after)| is_next(before, after)).map(|&(before, _)| before).collect();
-        if carried.is_empty() {
-            break of_solution;
-        }
-        open.extend(carried);
-    };
-    let mut to_matrix = vec![false; graph.values.len()];
-    loop {
-        for node in nodes().rev() {
-            let record = graph.node(node);
-            if solves(node) || is_linear(node) && record.gives(&to_matrix) {
-                record.operands.iter().for_each(|&value| to_matrix[value as usize] = true);
-            }
-        }
-        let is_next = |before: ValueId, after: ValueId| to_matrix[before as usize] && !to_matrix[after as usize];
-        let carried = state.iter().filter(|&&(before, after)| is_next(before, after)).count();
-        state.iter().for_each(|&(before, after)| to_matrix[after as usize] |= to_matrix[before as usize]);
-        if carried == 0 {
-            break;
-        }
-    }
-    let is_between = |value: ValueId| of_solution[value as usize] && to_matrix[value as usize];
+    let of_solution = closure(solutions, |value| {
+        let readers = graph.users[value as usize].iter().filter(|&&reader| is_linear(reader));
+        let before = state.iter().filter(move |(_, after)| *after == value).map(|&(before, _)| before);
+        readers.flat_map(|&reader| graph.node(reader).results()).chain(before)
+    });
+    let matrices = nodes().filter(|&node| solves(node)).flat_map(|node| graph.node(node).operands.iter().copied());
+    let to_matrix = closure(matrices, |value| {
+        let maker = Some(graph.producer(value)).filter(|&maker| is_linear(maker));
+        let after = state.iter().filter(move |(before, _)| *before == value).map(|&(_, after)| after);
+        maker.into_iter().flat_map(|maker| graph.node(maker).operands.iter().copied()).chain(after)
+    });
+    let is_between = |value: ValueId| of_solution.contains(&value) && to_matrix.contains(&value);
     nodes().filter(|&node| is_linear(node) && graph.node(node).results().any(is_between)).collect()
 }
 
@@ -135,33 +113,21 @@ fn multiplied_by_itself(graph: &Dataflow<'_>, passes: impl Fn(NodeId) -> bool) -
 /// The multiplications on the way from an array of the state to its next value, through ops that are linear in it,
 /// with their other operands, unless those are constants.
 fn factors_of(graph: &Dataflow<'_>, before: ValueId, after: ValueId) -> Vec<(NodeId, Vec<ValueId>)> {
-    let (mut cone, mut open) = (BTreeSet::new(), vec![after]);
-    while let Some(value) = open.pop() {
-        let maker = graph.producer(value);
-        let record = graph.node(maker);
-        let op = &graph.instr(record).op;
-        let is_linear =
-            adds(op) || scales(op) || matches!(op, Op::Unary(UnaryOp::Negate) | Op::Select) || record.is_clear();
-        if is_linear && record.kind != NodeKind::Parameter && cone.insert(maker) {
-            open.extend(&record.operands);
-        }
-    }
-    let mut is_of_before: BTreeSet<ValueId> = [before].into();
-    for &node in &cone {
-        if graph.node(node).operands.iter().any(|value| is_of_before.contains(value)) {
-            is_of_before.extend(graph.node(node).results());
-        }
-    }
-    if !is_of_before.contains(&after) {
+    let is_linear = |value: ValueId| {
+        let (maker, op) = (graph.node(graph.producer(value)), graph.op(graph.producer(value)));
+        adds(op) || scales(op) || matches!(op, Op::Unary(UnaryOp::Negate) | Op::Select) || maker.is_clear()
+    };
+    let linear = graph.behind([after], is_linear).into_iter().filter(|&value| is_linear(value));
+    let cone: BTreeSet<NodeId> = linear.map(|value| graph.producer(value)).collect();
+    let is_of_before = graph.reached(vec![before], |node| cone.contains(&node));
+    if !is_of_before[after as usize] {
         return Vec::new();
     }
     let factors = |&node: &NodeId| {
-        let record = graph.node(node);
         let (state, others): (Vec<ValueId>, Vec<ValueId>) =
-            record.operands.iter().partition(|value| is_of_before.contains(value));
-        let multiplies = scales(&graph.instr(record).op);
+            graph.node(node).operands.iter().partition(|&&value| is_of_before[value as usize]);
         let is_varied = others.iter().any(|&value| !graph.value(value).is_data);
-        (multiplies && !state.is_empty() && is_varied).then_some((node, others))
+        (scales(graph.op(node)) && !state.is_empty() && is_varied).then_some((node, others))
     };
     cone.iter().filter_map(factors).collect()
 }
@@ -170,52 +136,39 @@ fn factors_of(graph: &Dataflow<'_>, before: ValueId, after: ValueId) -> Vec<(Nod
 /// strided slices of one array, or multiples of them, its result is combined the same way, and the results are
 /// interleaved by padding with zeros.
 pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
-    let n = graph.nodes.len();
-    let mut level = vec![0_u32; n];
-    let mut sources: Vec<ValueId> = Vec::new();
-    for node in 0..n as NodeId {
-        let record = graph.node(node);
-        if let (Op::Binary(BinaryOp::Add | BinaryOp::Multiply), &[a, b]) =
-            (&graph.instr(record).op, &record.operands[..])
-            && let Some(halved) = halved(graph, a, b).filter(|&value| graph.value(value).is_f32())
-        {
-            level[node as usize] = 1 + level[graph.producer(halved) as usize];
-            if level[node as usize] > 1 {
-                sources.push(graph.node(graph.producer(halved)).first_result);
-                sources.push(record.first_result);
-            }
-        }
-    }
+    let level =
+        graph.derived([], |node, level: &[u32]| halved(graph, node).map_or(0, |value| 1 + level[value as usize]));
+    let level = |node: NodeId| level[graph.node(node).first_result as usize];
+    let later = graph.node_ids().filter(|&node| level(node) > 1);
+    let sources: Vec<ValueId> =
+        later.flat_map(|node| halved(graph, node).into_iter().chain(graph.node(node).results())).collect();
     if sources.is_empty() {
         return BTreeSet::new();
     }
     let is_of_scan = |node: NodeId| {
-        let record = graph.node(node);
-        let op = &graph.instr(record).op;
+        let op = graph.op(node);
         let is_op =
             matches!(op, Op::Select | Op::Binary(BinaryOp::Add | BinaryOp::Multiply)) || movement(op) != Movement::None;
-        is_op && record.is_soft()
+        is_op && graph.node(node).is_soft()
     };
-    let is_between = |value: ValueId| {
-        let op = graph.op(graph.producer(value));
-        matches!(op, Op::Pad(dims) if dims.iter().any(|dim| dim.interior > 0))
-    };
+    let is_between =
+        |maker: NodeId| matches!(graph.op(maker), Op::Pad(dims) if dims.iter().any(|dim| dim.interior > 0));
+    let is_end = |node: NodeId| level(node) > 0 || graph.makers(node).any(is_between);
     let reached = graph.reached(sources, is_of_scan);
-    let mut ends = vec![false; n];
-    for node in (0..n as NodeId).rev().filter(|&node| is_of_scan(node)) {
-        let record = graph.node(node);
-        let is_end = level[node as usize] > 0 || record.operands.iter().any(|&value| is_between(value));
-        ends[node as usize] = is_end || graph.readers(node).any(|user| ends[user as usize]);
-    }
+    let leads = graph.leads(&[], |reader, leads| is_of_scan(reader) && (is_end(reader) || leads));
     let is_step = |&node: &NodeId| {
-        let is_reached = ends[node as usize] && graph.node(node).gives(&reached);
-        is_reached || level[node as usize] > 1
+        let is_within = is_of_scan(node) && (is_end(node) || leads[node as usize]);
+        is_within && graph.node(node).gives(&reached) || level(node) > 1
     };
-    (0..n as NodeId).filter(is_step).collect()
+    graph.node_ids().filter(is_step).collect()
 }
 
-/// The array that both values are strided slices of, or multiples of such slices.
-fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
+/// The f32 array whose strided slices, or multiples of them, a node adds or multiplies.
+fn halved(graph: &Dataflow<'_>, node: NodeId) -> Option<ValueId> {
+    let (Op::Binary(BinaryOp::Add | BinaryOp::Multiply), &[a, b]) = (graph.op(node), &graph.node(node).operands[..])
+    else {
+        return None;
+    };
     let sliced = |value: ValueId| {
         let record = graph.node(graph.producer(value));
         let is_strided = matches!(&graph.instr(record).op, Op::Slice(dims) if dims.iter().any(|dim| dim.stride > 1));
@@ -228,44 +181,32 @@ fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
         [value].into_iter().chain(factors.iter().copied()).filter_map(sliced).collect::<Vec<ValueId>>()
     };
     let of_b = sources(b);
-    sources(a).into_iter().find(|source| of_b.contains(source))
+    sources(a).into_iter().find(|source| of_b.contains(source)).filter(|&value| graph.value(value).is_f32())
 }
 
-/// The nodes that compute the factor of a recurrence, back to the op that squashes it (an exponential, a sigmoid), and
-/// the region's parameters that they read.
-pub(super) fn until_squashed(graph: &Dataflow<'_>, value: ValueId) -> (Vec<NodeId>, Vec<ValueId>) {
-    let (mut open, mut seen) = (vec![value], BTreeSet::new());
-    let (mut nodes, mut taken) = (Vec::new(), Vec::new());
-    while let Some(value) = open.pop() {
-        let maker = graph.producer(value);
-        let node = graph.node(maker);
-        if !graph.value(value).is_f32() || !seen.insert(value) {
-            continue;
-        }
-        if node.kind == NodeKind::Parameter {
-            taken.push(value);
-        }
-        nodes.push(maker);
-        let op = &graph.instr(node).op;
-        let is_squash = matches!(op, Op::Unary(UnaryOp::Logistic | UnaryOp::Tanh | UnaryOp::Erf))
-            || is_reciprocal_of_sum(graph, node);
-        if node.is_soft() && !is_squash {
-            open.extend(&node.operands);
-        }
-    }
-    (nodes, taken)
-}
-
-/// Whether a node is the last op of a sigmoid, 1 / (1 + e^x).
-fn is_reciprocal_of_sum(graph: &Dataflow<'_>, record: &Node) -> bool {
-    let is_division = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Divide));
-    is_division && record.operands.first().is_some_and(|&value| graph.value(value).is_data)
+/// The f32 values that the factors of a recurrence are computed from, back to the ops that squash them (an exponential,
+/// a sigmoid).
+pub(super) fn until_squashed(
+    graph: &Dataflow<'_>,
+    factors: impl IntoIterator<Item = ValueId>,
+) -> impl Iterator<Item = ValueId> {
+    let is_f32 = |&value: &ValueId| graph.value(value).is_f32();
+    let goes_on = |value: ValueId| {
+        let maker = graph.node(graph.producer(value));
+        let is_squash = match &graph.instr(maker).op {
+            Op::Unary(UnaryOp::Logistic | UnaryOp::Tanh | UnaryOp::Erf) => true,
+            // The last op of a sigmoid, 1 / (1 + e^x).
+            Op::Binary(BinaryOp::Divide) => graph.value(maker.operands[0]).is_data,
+            _ => false,
+        };
+        is_f32(&value) && maker.is_soft() && !is_squash
+    };
+    graph.behind(factors, goes_on).into_iter().filter(is_f32)
 }
 
 /// For each array of a loop's state whether a recurrence of the body multiplies by it, with no squashing function
 /// between.
 pub(super) fn factors(body: &Dataflow<'_>, state: &[ValueId], taken: &[Known]) -> Vec<bool> {
-    let factors = recurrences(body, taken).into_values().flatten();
-    let reached: BTreeSet<ValueId> = factors.flat_map(|value| until_squashed(body, value).1).collect();
+    let reached: BTreeSet<ValueId> = until_squashed(body, recurrences(body, taken).into_values().flatten()).collect();
     state.iter().map(|value| reached.contains(value)).collect()
 }

@@ -109,14 +109,8 @@ pub(super) fn sums_narrow(graph: &Dataflow<'_>) -> Vec<NodeId> {
 /// For each node whether a result or a new value of a parameter is computed from it, by ops that may be lowered.
 fn leads_to_result(graph: &Dataflow<'_>) -> Vec<bool> {
     let is_of_parameter = of_parameters(graph, |_| true, |_| true);
-    let mut to_result = vec![false; graph.nodes.len()];
-    graph.results.iter().for_each(|&value| to_result[graph.producer(value) as usize] = true);
-    for node in graph.node_ids().rev() {
-        for user in graph.readers(node) {
-            let reader = graph.node(user);
-            let is_update = reader.class() == Some(Class::Infer) && is_of_parameter[user as usize];
-            to_result[node as usize] |= reader.is_soft() && to_result[user as usize] || is_update;
-        }
-    }
-    to_result
+    graph.leads(&graph.results, |reader, leads| {
+        let record = graph.node(reader);
+        record.is_soft() && leads || record.class() == Some(Class::Infer) && is_of_parameter[reader as usize]
+    })
 }

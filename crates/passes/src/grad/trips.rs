@@ -165,17 +165,7 @@ fn integer(computation: &Computation, id: InstrId, state: &dyn Fn(usize) -> Opti
         Op::Binary(BinaryOp::Minimum) => operand(0)?.min(operand(1)?),
         Op::Clamp => operand(1)?.max(operand(0)?).min(operand(2)?),
         Op::Select => operand(if operand(0)? != 0 { 1 } else { 2 })?,
-        Op::Compare { direction, .. } => {
-            let (lhs, rhs) = (operand(0)?, operand(1)?);
-            i64::from(match direction {
-                Comparison::Eq => lhs == rhs,
-                Comparison::Ne => lhs != rhs,
-                Comparison::Lt => lhs < rhs,
-                Comparison::Le => lhs <= rhs,
-                Comparison::Gt => lhs > rhs,
-                Comparison::Ge => lhs >= rhs,
-            })
-        }
+        Op::Compare { direction, .. } => i64::from(direction.holds(operand(0)?, operand(1)?)),
         _ => return None,
     };
     fits(dtype, value).then_some(value)

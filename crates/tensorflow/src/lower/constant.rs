@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::index_map::IndexMap;
 use bf16scope_hlo::element::{f64s, integers};
-use bf16scope_hlo::ops::{Comparison, SliceDim};
+use bf16scope_hlo::ops::SliceDim;
 use bf16scope_hlo::{BinaryOp, CompId, Computation, DType, InstrId, Literal, Module, Op, UnaryOp};
 
 /// Arrays of more elements are not computed.
@@ -185,15 +185,8 @@ fn compute(module: &Module, op: &Op, operands: &[Rc<Known>], dims: &[i64], dtype
             x.values.iter().zip(&y.values).map(|(x, y)| binary(*op, *x, *y)).collect::<Option<_>>()?
         }
         (Op::Compare { direction, kind: None }, [x, y]) => {
-            let holds = |(x, y): (&Number, &Number)| match direction {
-                Comparison::Eq => x == y,
-                Comparison::Ne => x != y,
-                Comparison::Ge => x >= y,
-                Comparison::Gt => x > y,
-                Comparison::Le => x <= y,
-                Comparison::Lt => x < y,
-            };
-            x.values.iter().zip(&y.values).map(|pair| Number::Whole(i64::from(holds(pair)))).collect()
+            let holds = |(x, y): (&Number, &Number)| Number::Whole(i64::from(direction.holds(x, y)));
+            x.values.iter().zip(&y.values).map(holds).collect()
         }
         (Op::Select, [pred, x, y]) => {
             let choose = |at: usize| match pred.values[if pred.values.len() == 1 { 0 } else { at }] {

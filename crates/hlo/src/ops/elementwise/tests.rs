@@ -200,6 +200,20 @@ fn compare_accepts() {
 }
 
 #[test]
+fn a_comparison_holds_or_not_for_numbers_below_at_and_above_each_other() {
+    use Comparison::{Eq, Ge, Gt, Le, Lt, Ne};
+    let holds = |direction: Comparison| [1.0, 2.0, 3.0, f64::NAN].map(|x| direction.holds(x, 2.0));
+    assert_eq!(
+        [Lt, Le, Gt].map(holds),
+        [[true, false, false, false], [true, true, false, false], [false, false, true, false]]
+    );
+    assert_eq!(
+        [Ge, Eq, Ne].map(holds),
+        [[false, true, true, false], [false, true, false, false], [true, false, true, true]]
+    );
+}
+
+#[test]
 fn compare_rejects() {
     let reject = |direction, kind, operands: &[&str], expected: &str| {
         check(&compare_op(direction, kind), operands, "", Err(expected));
