@@ -34,7 +34,7 @@ from bf16scope._jax_internals_jaxprs import FULL_PRECISION, check_platform, equa
 from bf16scope._jax_internals_jaxprs import is_variable, named, struct_of, varying
 # Importers of this module ask for these.
 from bf16scope._jax_internals_jaxprs import PLATFORMS, donated_by_jit, donates, has_effects, is_of_each_device, is_shared
-from bf16scope._jax_internals_jaxprs import statics_of_jit, type_of, vary_alike
+from bf16scope._jax_internals_jaxprs import has_compiler_options, statics_of_jit, type_of, vary_alike, without_compiler_options
 from bf16scope._module import Module, Report
 from bf16scope._words import visible
 

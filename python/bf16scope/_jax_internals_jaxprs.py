@@ -19,6 +19,23 @@ def statics_of_jit(fun) -> tuple[set[int], set[str]]:
     return set(getattr(info, "static_argnums", None) or ()), set(getattr(info, "static_argnames", None) or ())
 
 
+def has_compiler_options(fun) -> bool:
+    """Whether `jax.jit` made a function, with options for the compiler, which JAX takes only from the outermost `jax.jit`."""
+    return bool(getattr(getattr(fun, "_jit_info", None), "compiler_options_kvs", ()))
+
+
+def without_compiler_options(fun):
+    """The function, without the compiler options that `jax.jit` gave it."""
+    if not has_compiler_options(fun):
+        return fun
+    info = fun._jit_info
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "inline")
+    kinds = {name: getattr(info, name) for name in names}
+    for name in ("in_shardings", "out_shardings"):
+        kinds[name] = getattr(info, f"{name}_treedef").unflatten(getattr(info, f"{name}_leaves"))
+    return jax.jit(fun.__wrapped__, **kinds)
+
+
 def donates(fun) -> bool:
     """Whether `jax.jit` made a function, and it donates arguments."""
     info = getattr(fun, "_jit_info", None)
@@ -138,6 +155,21 @@ _ORDER = {"lt", "le", "gt", "ge"}
 _PRODUCT_NAMES = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
 
 
+def _is_bounded(condition, n_consts: int) -> bool:
+    """Whether a condition asks, besides all else, that an integer is below or above a value that the loop does not change."""
+    fixed = {*condition.constvars, *condition.invars[:n_consts]}
+    by_result = {var: it for it in condition.eqns for var in it.outvars}
+    atoms = list(condition.outvars)
+    for atom in atoms:
+        it = by_result.get(atom) if is_variable(atom) else None
+        if it is not None and it.primitive.name in ("and", "convert_element_type"):
+            atoms += it.invars
+        elif it is not None and it.primitive.name in _ORDER and jax.dtypes.issubdtype(it.invars[0].aval.dtype, jax.numpy.integer):
+            if sum(not is_variable(side) or side in fixed for side in it.invars) == 1:
+                return True
+    return False
+
+
 def goes_on_by_floats(jaxpr) -> bool:
     """Whether there is a `while_loop` with products that continues by a comparison of floats."""
     for equation in equations(jaxpr):
@@ -145,7 +177,9 @@ def goes_on_by_floats(jaxpr) -> bool:
             continue
         condition, body = equation.params["cond_jaxpr"].jaxpr, equation.params["body_jaxpr"].jaxpr
         is_float = lambda it: jax.dtypes.issubdtype(it.invars[0].aval.dtype, jax.numpy.floating)
-        compares = any(it.primitive.name in _ORDER and is_float(it) for it in equations(condition))
+        compares = not _is_bounded(condition, equation.params["cond_nconsts"]) and any(
+            it.primitive.name in _ORDER and is_float(it) for it in equations(condition)
+        )
         products = [it for it in equations(body) if it.primitive.name in _PRODUCT_NAMES and is_float(it)]
         if compares and any(FULL_PRECISION not in str(it.source_info.name_stack) for it in products):
             return True

@@ -21,7 +21,7 @@ class Shape:
     tree: Any
     is_dynamic: tuple[bool, ...]
     statics: tuple[Any, ...] = field(compare=False)
-    #: Keys that distinguish static leaves, since 1, 1.0 and True are equal in Python.
+    #: Keys that distinguish static leaves, types first, since 1, 1.0 and True are equal in Python.
     keys: tuple[Any, ...]
 
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
@@ -66,7 +66,7 @@ _NUMBERS = (bool, int, float, complex)
 def _split(leaves: list[Any], tree: Any, is_dynamic: list[bool]) -> Leaves:
     arrays = [leaf for leaf, dynamic in zip(leaves, is_dynamic) if dynamic]
     statics = tuple(leaf for leaf, dynamic in zip(leaves, is_dynamic) if not dynamic)
-    keys = tuple((type(it), repr(it)) if isinstance(it, _NUMBERS) else it for it in statics)
+    keys = tuple((type(it), repr(it) if isinstance(it, _NUMBERS) else it) for it in statics)
     return Leaves(arrays, Shape(tree, tuple(is_dynamic), statics, keys))
 
 
@@ -102,6 +102,8 @@ def _is_hashable(leaf: Any) -> bool:
 class _Static:
     """A static argument as a single leaf."""
 
+    #: It is compared first: values of two types may have no comparison, and 1 equals True.
+    kind: type
     value: Any
 
 
@@ -163,7 +165,7 @@ class Statics:
           Error: it has no hash.
         """
         if _is_hashable(arg):
-            return _Static(arg)
+            return _Static(type(arg), arg)
         name = place if isinstance(place, str) else self.positional[place] if place < len(self.positional) else f"number {place}"
         measured = f"{type(arg).__module__}.{type(arg).__name__}".removeprefix("builtins.")
         help = "give a value with a hash, such as a tuple"

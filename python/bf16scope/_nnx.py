@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from bf16scope._leaves import bare
+
 
 def _nnx() -> Any:
     return sys.modules.get("flax.nnx")
@@ -44,7 +46,7 @@ class Pure:
         with nnx.merge_context(self, inner=True) as context:
             args, kwargs = context.merge(graph, state)
         with named_layers():
-            out = self.fn(*args, **kwargs)
+            out = self.fn(*bare(args), **bare(kwargs))
         with nnx.split_context(self) as context:
             # The result comes first, so that a loss is the first of the flat results.
             return context.split((out, (args, kwargs)))
@@ -69,7 +71,7 @@ class Pure:
         def of_state(state):
             args, kwargs = nnx.merge(graph, state)
             with named_layers():
-                out = self.fn(*args, **kwargs)
+                out = self.fn(*bare(args), **bare(kwargs))
             return nnx.state(out) if has_objects(out) else out
 
         functools.update_wrapper(of_state, self.fn, updated=())

@@ -12,8 +12,11 @@ drop roundings to bfloat16 where it goes on in f32 (JAX allows excess precision)
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
+import inspect
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -50,9 +53,22 @@ __all__ = [
 ]
 
 
+#: The outermost of the two that runs: a lowered function, or `full_precision`.
+_outermost: contextvars.ContextVar[str] = contextvars.ContextVar("bf16scope_outermost", default="")
+
+
+@contextlib.contextmanager
+def _within(name: str):
+    token = _outermost.set(_outermost.get() or name)
+    try:
+        yield
+    finally:
+        _outermost.reset(token)
+
+
 @contextlib.contextmanager
 def _full_precision():
-    with jax.named_scope(internals.FULL_PRECISION):
+    with _within("full_precision"), jax.named_scope(internals.FULL_PRECISION):
         yield
 
 
@@ -65,7 +81,8 @@ def full_precision(fn: _Function) -> _Function: ...
 def full_precision(fn: None = None) -> contextlib.AbstractContextManager[None]: ...
 def full_precision(fn=None):
     """Keeps operations in f32 inside of a lowered function, as `torch.autocast(enabled=False)` does: all operations of a function
-    and their gradients, or, without a function, those of a context: `with full_precision():`."""
+    and their gradients, or, without a function, those of a context: `with full_precision():`. Around a call of a lowered
+    function it changes nothing, and warns."""
     return _full_precision() if fn is None else _full_precision()(fn)
 
 
@@ -132,6 +149,11 @@ def lower(
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
     if isinstance(fn, type):
         return _class(fn, functools.partial(lower, policy=policy, dtype=dtype, keep=keep, static_argnums=static_argnums, static_argnames=static_argnames))
+    if internals.has_compiler_options(fn):
+        raise Error(
+            f"`{_called(fn)}` is a `jax.jit` with compiler_options, which JAX takes only from the outermost `jax.jit`",
+            "move them there: `jax.jit(lower(step), compiler_options=…)`",
+        )
     text = policy_text(policy)
     options = internals.Options(text, _native.narrow_dtype(text, _name(dtype)), tuple(patterns(keep)))
     statics = Statics(fn, static_argnums, static_argnames)
@@ -140,6 +162,9 @@ def lower(
 
     @functools.wraps(fn)
     def lowered(*args, **kwargs):
+        if _outermost.get() == "full_precision":
+            help = f"write `full_precision` inside of `{_called(fn)}`, or call it without `lower`"
+            warnings.warn(f"`{_called(fn)}` is lowered, and a `full_precision` around its call changes nothing: {help}", stacklevel=2)
         args, kwargs = statics.marked(args, kwargs)
         if _nnx.has_objects((args, kwargs)):
             return pure.of_objects(of_arrays, args, kwargs)
@@ -147,6 +172,8 @@ def lower(
             return _linen.lifted(functools.partial(_plain, options=options), *bound, kwargs)
         return plain(*args, **kwargs)
 
+    # equinox takes a module here, such as its `filter_grad`, for an attribute that is not trained.
+    lowered.__wrapped__ = inspect.unwrap(fn)
     lowered.__bf16scope__ = fn, options  # type: ignore[attr-defined]
     return lowered
 
@@ -207,7 +234,8 @@ def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Leaves]]:
         leaves = shape.leaves(arrays)
         args, kwargs = jax.tree_util.tree_unflatten(shape.tree, leaves)
         watch = Watch(fn, (args, kwargs), shape.tree, leaves)
-        out = fn(*bare(args), **bare(kwargs))
+        with _within("lower"):
+            out = fn(*bare(args), **bare(kwargs))
         watch.warn()
         results[:] = [Leaves.from_results((out, watch.changes()))]
         return results[0].arrays
@@ -241,13 +269,15 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
     if platform not in (None, *internals.PLATFORMS):
         raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(internals.PLATFORMS)}")
     pure, (args, kwargs) = _of_arrays(fn, args, kwargs)
-    donated = _donated(fn, args, kwargs) if pure is fn else {}
-    lowered = jax.jit(pure, keep_unused=True, **donated).trace(*args, **kwargs).lower(lowering_platforms=(platform or jax.default_backend(),))
+    traced = jax.jit(pure, keep_unused=True, **_donated(pure, args, kwargs)).trace(*args, **kwargs)
+    lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
     return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), _called(fn))
 
 
 def _of_arrays(fn: Callable, args: tuple, kwargs: dict) -> tuple[Callable, tuple[tuple, dict]]:
-    """The function in a form that JAX traces: a function of arrays only, if its arguments have other leaves or objects."""
+    """The function in a form that JAX traces: without options for another compiler, and a function of arrays only, if its
+    arguments have other leaves or objects."""
+    fn = internals.without_compiler_options(fn)
     if _nnx.has_objects((args, kwargs)):
         return _nnx.Pure(fn).alone(args, kwargs)
     leaves = Leaves.from_arguments((args, kwargs))
@@ -367,7 +397,7 @@ def compile_for(
     asked = lambda fn, folder, *more: _asked("compile", fn, folder, module(fn, *args, platform="tpu", **kwargs), *options, *more, allow=(0, 1))
     with tempfile.TemporaryDirectory() as folder:
         if (compare or policy) and _has_bodies(fn, args, kwargs):
-            low = asked(lower(fn, policy or "default"), folder)
+            low = asked(lower(internals.without_compiler_options(fn), policy or "default"), folder)
             if not compare:
                 return low
             # The program lowers a module as a whole, so that both are compiled as they are.

@@ -113,6 +113,36 @@ def test_layers_of_nnx_have_names(nnx):
     assert vars(nnx.Linear)["__call__"] is before
 
 
+def test_static_values_reach_functions_of_nnx_objects(nnx):
+    """The values themselves, and not what marks them: by `lower`, under `nnx.jit`, for methods, and beside each kind of object."""
+
+    class Layer(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(16, 16, rngs=rngs)
+
+        @lower(static_argnames="train")
+        def __call__(self, x, train=True):
+            return x * 0 + (1.0 if train else 2.0)
+
+    layer, seen = Layer(nnx.Rngs(0)), []
+    graph, state = nnx.split(layer)
+
+    def f(it, value):
+        seen.append(value)
+        return X * 2.0
+
+    pairs = [(layer, "train"), (layer, False), (layer, (3, 2)), (layer, jax.nn.relu), (state, graph), (nnx.Rngs(0), 1)]
+    for it, value in pairs:
+        # Each function anew, since one that was traced is not traced again.
+        by_number, by_name = lower(f, static_argnums=1), lower(f, static_argnames="value")
+        for call in (by_number, by_name, nnx.jit(lower(f, static_argnums=1), static_argnums=1)):
+            seen.clear()
+            assert np.array_equal(call(it, value), X * 2)
+            assert seen and all(type(other) is type(value) and other == value for other in seen)
+    for call in (lambda layer, x: layer(x, train=False), lambda layer, x: layer(x, False)):
+        assert np.array_equal(call(layer, X), X * 0 + 2) and np.array_equal(nnx.jit(call)(layer, X), X * 0 + 2)
+
+
 def test_nnx_with_remat_does_not_warn(nnx):
     class Block(nnx.Module):
         def __init__(self, rngs):
@@ -180,6 +210,16 @@ def test_equinox_keeps_what_is_no_array():
             assert 0 < float(jnp.linalg.norm(apply(it, key) - call(it, key))) <= 8 * ROUNDING * float(jnp.linalg.norm(apply(it, key)))
     doubled = lower(lambda model: eqx.tree_at(lambda it: it.linear.weight, model, model.linear.weight * 2))(model)
     assert (doubled.times, doubled.dropout.inference) == (2, False)
+
+
+def test_equinox_does_not_warn_of_its_own_gradients():
+    eqx = pytest.importorskip("equinox", reason="only with equinox")
+    model = eqx.nn.Linear(16, 4, key=jax.random.key(0))
+    loss_of = lambda model, x: jnp.mean(jax.vmap(model)(x) ** 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for transform in (eqx.filter_value_and_grad, eqx.filter_grad):
+            eqx.filter_jit(lower(transform(loss_of)))(model, X)
 
 
 def test_equinox_checks(capfd):

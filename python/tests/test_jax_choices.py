@@ -185,6 +185,24 @@ def test_a_part_in_full_precision():
     assert n_low(bf16scope.jax.lower(lambda w, x: jnp.sum(inner(w, x) @ w)), w, x) == 1
 
 
+def test_full_precision_around_a_lowered_function_warns():
+    x = draw(0, 8, 8) / 4
+    low = bf16scope.jax.lower(lambda x: jnp.tanh(x @ x) @ x)
+
+    def around(x):
+        with bf16scope.jax.full_precision():
+            return low(x)
+
+    for call in (around, bf16scope.jax.full_precision(low), jax.jit(around)):
+        with pytest.warns(UserWarning, match="`<lambda>` is lowered, and a `full_precision` around its call changes nothing"):
+            call(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        low(x)
+        for call in (bf16scope.jax.lower(around), jax.grad(lambda x: bf16scope.jax.lower(around)(x).sum())):
+            call(x)
+
+
 def test_answers_are_said_and_judged():
     f = lambda x: jnp.tanh(x @ x) @ x
     x = draw(0, 16, 16)
@@ -201,8 +219,8 @@ def test_answers_are_said_and_judged():
 def test_a_loop_to_a_tolerance_warns():
     w, x = draw(0, 8, 8) / 8, draw(1, 4, 8)
 
-    def fixed_point(w, x, body=lambda h, w, x: jnp.tanh(h @ w + x)):
-        go_on = lambda c: (jnp.max(jnp.abs(c[0] - c[1])) > 1e-2) & (c[2] < 100)
+    def fixed_point(w, x, body=lambda h, w, x: jnp.tanh(h @ w + x), is_bounded=lambda n: n != -1):
+        go_on = lambda c: (jnp.max(jnp.abs(c[0] - c[1])) > 1e-2) & is_bounded(c[2])
         return jax.lax.while_loop(go_on, lambda c: (body(c[0], w, x), c[0], c[2] + 1), (x, x + 1, 0))[0]
 
     with pytest.warns(UserWarning, match="comparison of floats"):
@@ -211,6 +229,10 @@ def test_a_loop_to_a_tolerance_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bf16scope.jax.lower(lambda w, x: fixed_point(w, x, in_full) @ w)(w, x)
+        # A number of steps that the loop does not change ends it, from either side.
+        for is_bounded in (lambda n: n < 100, lambda n: 100 > n):
+            bf16scope.jax.lower(lambda w, x: fixed_point(w, x, is_bounded=is_bounded))(w, x)
+        bf16scope.jax.lower(lambda w, x, n: fixed_point(w, x, is_bounded=lambda it: it < n))(w, x, 100)
 
 
 def test_without_jax_the_extra_is_named():

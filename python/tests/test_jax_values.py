@@ -216,6 +216,43 @@ def test_static_arguments_and_donation():
         jax.jit(low)(x, 2)
 
 
+def test_static_values_of_other_types_are_not_compared():
+    class Factor:
+        """It compares itself with its like only, and has the hash of another type's value."""
+
+        def __hash__(self):
+            return hash((3, 1))
+
+        def __eq__(self, other):
+            return other.is_factor
+
+        is_factor = True
+
+    x = jnp.ones(3)
+    scaled = bf16scope.jax.lower(lambda it, x: x * (3.0 if isinstance(it, Factor) else 2.0), static_argnums=0)
+    for value, expected in (((3, 1), 2), (Factor(), 3), ((3, 1), 2)):
+        assert np.array_equal(scaled(value, x), x * expected)
+    kinds = bf16scope.jax.lower(lambda it, x: x * (2.0 if type(it) is bool else 4.0), static_argnums=0)
+    for value, expected in ((1, 4), (True, 2), (1, 4)):
+        assert np.array_equal(kinds(value, x), x * expected)
+
+
+@pytest.mark.skipif(not hasattr(jax.jit(len), "_jit_info"), reason="this JAX does not tell what jit donates")
+def test_options_of_the_compiler_are_of_the_outermost_jit():
+    """Questions leave them out, since they are for another compiler; `lower` names their place."""
+    options = {"compiler_options": {"xla_allow_excess_precision": False}, "donate_argnums": 0}
+    f, x = lambda x: jnp.tanh(x @ x) @ x, draw(11, 4, 4) / 2
+    with pytest.raises(bf16scope.Error, match="compiler_options.*\n?.*move them there"):
+        bf16scope.jax.lower(jax.jit(f, **options))
+    for plain in (f, bf16scope.jax.lower(f)):
+        jitted = jax.jit(plain, **options)
+        assert "input_output_alias" in (text := bf16scope.jax.module(jitted, x).text()) and text.count(" dot(") == 2
+        assert bf16scope.jax.explain_casts(jitted, x).n_lowered == bf16scope.jax.explain_casts(f, x).n_lowered > 0
+    mesh = jax.make_mesh((1,), ("x",))
+    sharded = jax.jit(f, in_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")), **options)
+    assert "sharding=" in bf16scope.jax.module(sharded, x).text()
+
+
 @pytest.mark.skipif(not hasattr(jax.jit(len), "_jit_info"), reason="this JAX does not tell what jit donates")
 def test_what_jit_donates_and_takes_as_static():
     f = lambda n, state, x: {name: it * n + jnp.sum(x @ x) for name, it in state.items()}
