@@ -25,6 +25,7 @@ mod data_movement;
 mod dataflow;
 mod decided;
 mod decision;
+mod differences;
 mod discrete_choices;
 mod document;
 mod elementwise;

@@ -1,6 +1,7 @@
 //! Programs that an ordinary rounding would spoil, as JAX 0.10.2 lowers them (`facts_programs/*.hlo`, metadata left out): angles,
 //! running sums, decays, distances, decompositions, in several spellings each. In one, a step of two layers under
-//! `jax.checkpoint`, weights stand behind barriers.
+//! `jax.checkpoint`, weights stand behind barriers. Four are written by hand: `differences_of_neighbours`,
+//! `exponent_of_given_steps`, `products_of_solutions`, `singular_at_one`.
 //!
 //! Each runs on the CPU in f32 and lowered by the default policy, excess precision off. Arguments are small random numbers.
 
@@ -23,7 +24,7 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 32] = [
+const PROGRAMS: [(&str, Bound); 36] = [
     ("average_by_halves", Products),
     ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
@@ -32,6 +33,7 @@ const PROGRAMS: [(&str, Bound); 32] = [
     ("covariance_of_a_filter", F32),
     ("decay_of_a_delta_rule", Products),
     ("determinants", Products),
+    ("differences_of_neighbours", Products),
     ("distances", F32),
     ("distances_by_einsum", F32),
     ("distances_by_norms", F32),
@@ -40,6 +42,7 @@ const PROGRAMS: [(&str, Bound); 32] = [
     ("exponent_of_a_scan_by_halves", Products),
     ("exponent_of_a_short_scan", Products),
     ("exponent_of_a_triangle", Products),
+    ("exponent_of_given_steps", Products),
     // A product of angles and a weight: two roundings, and one of what is given.
     ("fourier_features", Roundings(3)),
     ("fourier_features_by_constants", Roundings(3)),
@@ -49,11 +52,13 @@ const PROGRAMS: [(&str, Bound); 32] = [
     ("mmd", Products),
     ("moved_data", Products),
     ("places_of_a_kernel", Products),
+    ("products_of_solutions", F32),
     ("sine_of_a_scan", Products),
     ("sine_of_a_triangle", Products),
     // A small part of each place comes of two products; the rest as for `fourier_features`.
     ("sine_of_moved_places", Roundings(6)),
     ("sine_within_a_scan", Products),
+    ("singular_at_one", Products),
     ("triplet", Products),
     ("variance_by_groups", Products),
     ("variance_by_weights", Products),

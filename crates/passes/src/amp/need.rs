@@ -9,9 +9,9 @@ pub(super) enum Need {
     Recurrence,
     /// A sine or cosine reads it, and it was computed by an op in f32.
     Angle,
-    /// A decomposition or a Fourier transform reads it as a matrix.
+    /// A decomposition or a Fourier transform reads it as a matrix, or it is a product of what a solve gives.
     Decomposition,
-    /// A sum cancels it, as in ‖a‖² + ‖b‖² − 2ab.
+    /// A sum cancels it, as in ‖a‖² + ‖b‖² − 2ab, or in a difference of neighbours.
     Cancellation,
     /// An exponential reads it, and it is computed from a running sum.
     Exponent,
@@ -45,10 +45,10 @@ impl Need {
                 "a sine or cosine reads it, and it was computed in f32: rounded, the angle would lose its absolute precision"
             }
             Need::Decomposition => {
-                "a decomposition or a transform in f32 reads its matrix, which rounding may make indefinite or singular"
+                "a decomposition, a solve or a transform in f32 reads it as a matrix, which rounding may make indefinite or singular, or gives it, so large that it cancels"
             }
             Need::Cancellation => {
-                "it is subtracted from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and the difference is small"
+                "it is subtracted from what nearly equals it, as in ‖a‖² + ‖b‖² − 2ab, xᵢ − xⱼ or log(1 − p), and the difference is small"
             }
             Need::Power => {
                 "it is raised to a large power, by itself or by squares of squares, which multiplies its rounding by the exponent"

@@ -6,19 +6,22 @@
 //! | a discrete choice | the products that its scores are computed from, and all ops between (`discrete_choices`) |
 //! | a recurrence | its factors, back to the squashing function that bounds them, and its steps (`recurrences`) |
 //! | a sine or cosine | the angle, back through what was f32: sums, loops, products of data or of coordinates |
+//! | a product of what a solve gives | the product, as a matrix |
 //! | a decomposition | the matrix, and the products that it is computed from elementwise, back to another's result |
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
+//! | a small difference | what is subtracted, back to the sums of products (`differences`) |
 //! | an exponential | running sums, however they are written |
 //! | a large power | its base, and the powers and factors of that (`powers`) |
 //! | a sum with positions | a coordinate that positions are added to or subtracted from, back to products |
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
+use super::differences::{below_one, of_moved};
 use super::loops::Loop;
 use super::need::Need;
 use super::powers::powers;
 use super::provenance::{F32Origin, Provenance, is_reduction, is_running_sum, provenance};
-use super::recurrences::{recurrences, scans, solved_again, until_squashed};
+use super::recurrences::{recurrences, scans, solutions, solved_again, squashes, until_squashed};
 use super::surroundings::RegionContext;
 use super::terms::adds;
 use bf16scope_hlo::ops::decisions::{amplification, is_map};
@@ -61,7 +64,8 @@ pub(super) fn needs(
 ) -> Needs {
     let steps = scans(graph);
     let provenance = provenance(graph, loops, &around.operands, &steps);
-    let mut finder = Finder { graph, loops, provenance, needs: Needs::of_choices(graph, choices) };
+    let needs = Needs::of_choices(graph, choices);
+    let mut finder = Finder { graph, loops, provenance, is_solution: solutions(graph), needs };
     for (&node, its_loop) in loops {
         let operands = graph.node(node).operands.iter().copied().zip(&its_loop.is_factor);
         finder.factors(operands.filter(|(_, is_factor)| **is_factor).map(|(value, _)| value), node);
@@ -83,6 +87,8 @@ pub(super) fn needs(
     for step in [Finder::angles, Finder::matrices, Finder::exponents, Finder::coordinates] {
         finder.search(step);
     }
+    finder.differences(&below_one(graph), |record| squashes(graph, record));
+    finder.differences(&of_moved(graph), |_| false);
     // An operand of a loop or a branch may be a weight.
     if graph.frames[0].comp == graph.module.entry {
         finder.needs.is_input = finder.provenance.iter().map(|value| !value.is_weighted).collect();
@@ -94,6 +100,8 @@ struct Finder<'g, 'm> {
     graph: &'g Dataflow<'m>,
     loops: &'g BTreeMap<NodeId, Loop>,
     provenance: Vec<Provenance>,
+    /// For each value whether a solve gives it ([`solutions`]).
+    is_solution: Vec<bool>,
     needs: Needs,
 }
 
@@ -146,13 +154,36 @@ impl Finder<'_, '_> {
     }
 
     /// Searches back from consumers. `step` notes what they need of a node, and says where the search goes on.
-    fn search(&mut self, step: fn(&mut Self, NodeId, &Wanted) -> Reads) {
+    fn search(&mut self, step: impl Fn(&mut Self, NodeId, &Wanted) -> Reads) {
         let mut wanted = vec![None; self.graph.values.len()];
         for node in self.graph.node_ids().rev() {
             if let Some((at, values)) = step(self, node, &wanted) {
                 values.into_iter().for_each(|value| wanted[value as usize] = Some(at));
             }
         }
+    }
+
+    /// Small differences, and what they are computed from, back to the f32 sums of products, or to what `ends` the
+    /// search.
+    fn differences(&mut self, is_difference: &[bool], ends: impl Fn(&Node) -> bool) {
+        let graph = self.graph;
+        self.search(|finder, node, wanted| {
+            let record = graph.node(node);
+            let is_difference = is_difference[node as usize];
+            let at = wanted_by(record, wanted).or(is_difference.then_some(node))?;
+            if record.is_product() {
+                finder.add_result(node, Need::Cancellation, at);
+                return None;
+            }
+            let is_read =
+                |&value: &ValueId| graph.value(value).is_f32() && finder.provenance[value as usize].is_of_product;
+            let operands: Vec<ValueId> = record.operands.iter().copied().filter(is_read).collect();
+            if record.passes() && !operands.is_empty() {
+                finder.needs.of_node[node as usize].get_or_insert((Need::Cancellation, at));
+            }
+            let goes_on = record.is_soft() && !ends(record);
+            (is_difference || goes_on).then_some((at, operands))
+        });
     }
 
     /// How a value was computed, if it has f32's precision.
@@ -189,7 +220,8 @@ impl Finder<'_, '_> {
         Some((at, record.operands.iter().copied().filter(is_read).collect()))
     }
 
-    /// A step back from decompositions, and from Fourier transforms to a product that nothing else reads.
+    /// A step back from decompositions and products of what a solve gives, and from Fourier transforms to a product
+    /// that nothing else reads.
     fn matrices(&mut self, node: NodeId, wanted: &Wanted) -> Reads {
         let (graph, record, op) = (self.graph, self.graph.node(node), self.graph.op(node));
         let at = wanted_by(record, wanted);
@@ -198,6 +230,10 @@ impl Finder<'_, '_> {
             |&value: &ValueId| graph.users[value as usize].len() == 1 && graph.node(graph.producer(value)).is_product();
         match amplification(op) {
             Amplification::Matrix => Some((node, record.operands.clone())),
+            _ if record.is_product() && record.reads(&self.is_solution) => {
+                self.add_with_products(node, Need::Decomposition, node);
+                Some((node, record.operands.clone()))
+            }
             Amplification::Spectrum => Some((node, record.operands.iter().copied().filter(is_own_product).collect())),
             _ if record.is_clear() || is_map(op) && !record.is_product() => Some((at?, record.operands.clone())),
             _ => None,
@@ -225,8 +261,11 @@ impl Finder<'_, '_> {
     fn needs_sum(&mut self, node: NodeId, need: Need, wanted: &Wanted) {
         let record = self.graph.node(node);
         let Some(at) = wanted_by(record, wanted) else { return };
+        let is_of_sum = self.provenance[record.first_result as usize].is_of_running_sum;
         match record.results().find_map(|value| self.origin(value)) {
             Some(F32Origin::Summed) => {}
+            // A product of what the program was given and a constant sums it, too.
+            Some(F32Origin::Multiplied) if is_of_sum => {}
             Some(F32Origin::ByLoop) => {
                 let results = record.results().filter(|&value| wanted[value as usize].is_some());
                 results.for_each(|value| self.needs.given[value as usize] = true);

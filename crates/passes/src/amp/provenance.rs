@@ -33,7 +33,7 @@ pub(super) enum F32Origin {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Provenance {
     /// Whether it is computed from a product.
-    is_of_product: bool,
+    pub is_of_product: bool,
     /// Whether it is computed from a product, or from a weight that the program updates.
     pub is_weighted: bool,
     /// Whether it holds positions: places of an axis, scaled and moved.
@@ -101,6 +101,7 @@ pub(super) fn provenance(
             is_moved,
             origin,
             is_of_running_sum: matches!(origin, Some(F32Origin::Summed | F32Origin::ByLoop))
+                || origin == Some(F32Origin::Multiplied) && has_data
                 || steps.contains(&node)
                 || is_running_sum(graph, node)
                 || (record.is_soft() || is_reduction(op)) && any_f32(|it| it.is_of_running_sum),

@@ -64,6 +64,22 @@ fn carried(graph: &Dataflow<'_>) -> Vec<(ValueId, ValueId)> {
     state.into_iter().zip(graph.results.iter().copied()).filter(changes).collect()
 }
 
+/// For each value whether a triangular solve or a Cholesky decomposition gives it, moved or not: such arrays are large
+/// where the matrix is nearly singular, and cancel in a product. Factors of a QR and eigenvectors are at most one.
+pub(super) fn solutions(graph: &Dataflow<'_>) -> Vec<bool> {
+    graph.derived([], |node, is_solution| {
+        let (record, op) = (graph.node(node), graph.op(node));
+        let name = match op {
+            Op::Opaque(opaque) => &opaque.opcode,
+            Op::CustomCall(call) => &call.target,
+            _ => "",
+        };
+        let name = name.to_ascii_lowercase();
+        let solves = ["cholesky", "potrf", "triangular", "trsm"].iter().any(|part| name.contains(part));
+        solves || record.is_clear() && record.reads(is_solution)
+    })
+}
+
 /// Nodes between two decompositions or solves: products, sums and moves by which the result of one becomes the matrix
 /// of another, or of the next step's, as the covariance of a Kalman filter does.
 pub(super) fn solved_again(graph: &Dataflow<'_>) -> Vec<NodeId> {
@@ -184,6 +200,16 @@ fn halved(graph: &Dataflow<'_>, node: NodeId) -> Option<ValueId> {
     sources(a).into_iter().find(|source| of_b.contains(source)).filter(|&value| graph.value(value).is_f32())
 }
 
+/// Whether a node squashes its operand.
+pub(super) fn squashes(graph: &Dataflow<'_>, record: &Node) -> bool {
+    match &graph.instr(record).op {
+        Op::Unary(UnaryOp::Logistic | UnaryOp::Tanh | UnaryOp::Erf) => true,
+        // The last op of a sigmoid, 1 / (1 + e^x).
+        Op::Binary(BinaryOp::Divide) => graph.value(record.operands[0]).is_data,
+        _ => false,
+    }
+}
+
 /// The f32 values that the factors of a recurrence are computed from, back to the ops that squash them (an exponential,
 /// a sigmoid).
 pub(super) fn until_squashed(
@@ -193,13 +219,7 @@ pub(super) fn until_squashed(
     let is_f32 = |&value: &ValueId| graph.value(value).is_f32();
     let goes_on = |value: ValueId| {
         let maker = graph.node(graph.producer(value));
-        let is_squash = match &graph.instr(maker).op {
-            Op::Unary(UnaryOp::Logistic | UnaryOp::Tanh | UnaryOp::Erf) => true,
-            // The last op of a sigmoid, 1 / (1 + e^x).
-            Op::Binary(BinaryOp::Divide) => graph.value(maker.operands[0]).is_data,
-            _ => false,
-        };
-        is_f32(&value) && maker.is_soft() && !is_squash
+        is_f32(&value) && maker.is_soft() && !squashes(graph, maker)
     };
     graph.behind(factors, goes_on).into_iter().filter(is_f32)
 }
