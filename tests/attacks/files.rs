@@ -126,6 +126,7 @@ fn a_file_beyond_the_bound_costs_nothing() {
 fn an_archive_of_holes_is_refused_by_its_size() {
     let folder = Folder::new();
     let mut archive = fs::File::create(folder.path("large.npz")).unwrap();
+    archive.write_all(b"PK\x03\x04").unwrap();
     archive.seek(SeekFrom::Start((1 << 40) - 22)).unwrap();
     archive.write_all(b"PK\x05\x06\0\0\0\0\x01\0\x01\0\x2e\0\0\0\0\0\0\0\0\0").unwrap();
     folder.write("e.yaml", "model: {kind: mlp, input: [2], n_classes: 3}\ndata: {npz: large.npz, n_test: 1}\n");

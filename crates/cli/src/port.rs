@@ -267,6 +267,7 @@ fn becomes(
         ("decay", training.weight_decay.clone(), at("weight_decay")),
         ("clipping", training.clip.clone(), at("clip")),
         ("averages", training.average.clone(), at("average")),
+        ("trainable", training.trainable.clone(), nowhere()),
         ("mesh", mesh, nowhere()),
     ];
     let sections = sections.into_iter().filter(|(_, text, _)| !text.is_empty());

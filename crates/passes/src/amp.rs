@@ -34,6 +34,7 @@ mod equal_expressions;
 mod exact;
 mod flow;
 mod frame;
+mod ids;
 pub mod keys;
 mod logits;
 mod loops;

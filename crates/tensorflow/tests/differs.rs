@@ -161,3 +161,103 @@ fn metrics_are_read_from_an_evaluation() {
     noted(&ported.missing, "the metric `auc` is not known by its nodes");
     assert!(ported.experiment.unwrap().contains("  metrics: [accuracy, {top_k: 2}]\n"));
 }
+
+/// Two layers of trainable variables, their gradients, and their updates.
+fn two_layers(updates: &str) -> Ported {
+    let nodes = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+        + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+        + &dense("hidden", 4)
+        + &dense("classes", 3).replace("\"features\"", "\"hidden/MatMul\"")
+        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+        + &plain("mean", "Mean", &["entropy"])
+        + &gradients("mean")
+        + &["hidden", "classes"].map(|name| plain(&gradient(name), "MatMul", &["features", "entropy"])).concat()
+        + &[("zero", 0.0), ("one", 1.0), ("tenth", 0.1), ("hundredth", 0.01)].map(|(n, v)| number(n, v)).concat()
+        + &node("slot", "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 3]))
+        + updates;
+    read(&format!(
+        "graph_def {{ {nodes} }} collection_def {{ key: \"trainable_variables\" value {{ bytes_list {{ \
+         value: \"\\n\\020classes/kernel:0\" value: \"\\n\\017hidden/kernel:0\" }} }} }}"
+    ))
+}
+
+/// The name of the gradient of a layer's kernel.
+fn gradient(layer: &str) -> String {
+    format!("gradients/{layer}/MatMul_grad/MatMul_1")
+}
+
+/// The update of a layer's kernel.
+fn descent(layer: &str, rate: &str, gradient: &str) -> String {
+    let kernel = format!("{layer}/kernel");
+    plain(&format!("update_{layer}"), "ResourceApplyGradientDescent", &[&kernel, rate, gradient])
+}
+
+/// `minimize(var_list=…)`: variables without an update are frozen, and an assignment from a gradient is an update.
+#[test]
+fn variables_without_an_update_do_not_train() {
+    let one = descent("classes", "tenth", &gradient("classes"));
+    let frozen = two_layers(&one);
+    assert_eq!((frozen.training.trainable.as_str(), frozen.missing.len()), ("[\"classes/*\"]", 0));
+    assert!(frozen.experiment.unwrap().contains("\n  trainable: [\"classes/*\"]\n"));
+    let all = two_layers(&(one.clone() + &descent("hidden", "tenth", &gradient("hidden"))));
+    assert_eq!((all.training.trainable.as_str(), all.missing.len()), ("", 0));
+    let assigned = |value: &str| {
+        let assign = node("assign", "AssignVariableOp", &["hidden/kernel", value], &[("dtype", "DT_FLOAT")], None);
+        two_layers(&(one.clone() + &assign)).training.trainable
+    };
+    assert_eq!((assigned(&gradient("hidden")), assigned("zero")), (String::new(), "[\"classes/*\"]".to_string()));
+}
+
+/// Two optimizers, or two rates of one.
+#[test]
+fn a_second_rule_or_rate_is_missing() {
+    let first = descent("hidden", "tenth", &gradient("hidden"));
+    let slow = two_layers(&(first.clone() + &descent("classes", "hundredth", &gradient("classes"))));
+    let note = noted(&slow.missing, "1 variables such as `classes/kernel` are updated by");
+    let rules = "by `ApplyGradientDescent` at the rate 0.01, and the first, in `update_hidden`, by \
+                 `ApplyGradientDescent` at the rate 0.1;";
+    assert!(note.text.contains(rules) && note.is_in_step, "{}", note.text);
+    assert_eq!((note.node.as_str(), note.help.contains("variables: [\"classes/*\"]")), ("update_classes", true));
+    let of_classes = gradient("classes");
+    let inputs = ["classes/kernel", "slot", "tenth", of_classes.as_str()];
+    let wide = two_layers(&(first + &plain("wide", "ResourceApplyAdagrad", &inputs)));
+    noted(&wide.missing, "by `ApplyAdagrad` at the rate 0.1, and the first");
+    // Indices stand before the rate of a sparse Ftrl; one of the same numbers is the same rule.
+    let ftrl = |op: &str, layer: &str, indices: &[&str]| {
+        let (kernel, gradient) = (format!("{layer}/kernel"), gradient(layer));
+        let before = [kernel.as_str(), "slot", "slot", gradient.as_str()];
+        let inputs = [&before[..], indices, &["tenth", "zero", "zero", "one"][..]];
+        plain(&format!("{layer}/{op}"), op, &inputs.concat())
+    };
+    let both = ftrl("ResourceApplyFtrl", "hidden", &[]) + &ftrl("ResourceSparseApplyFtrl", "classes", &["class"]);
+    assert_eq!(two_layers(&both).missing, []);
+}
+
+/// Ops between a gradient and its update, those that pass it on, and a clip that has words.
+#[test]
+fn changes_of_gradients_are_missing() {
+    let (raw, other) = (gradient("classes"), descent("hidden", "tenth", &gradient("hidden")));
+    let raw = raw.as_str();
+    let graph = |nodes: &str| two_layers(&(nodes.to_string() + &other + &descent("classes", "tenth", "changed")));
+    for (op, inputs) in [("Mul", [raw, "tenth"]), ("Sub", [raw, "mean"]), ("AddN", [raw, "mean"])] {
+        let ported = graph(&(plain("changed_first", op, &inputs) + &plain("changed", "Identity", &["changed_first"])));
+        let note = noted(&ported.missing, &format!("gradients are changed by `{op}` before the update"));
+        assert_eq!((note.node.as_str(), note.is_in_step), ("changed_first", true));
+        assert!(note.text.contains("`classes/kernel` first"), "{}", note.text);
+    }
+    let kept = graph(&node("changed", "ReadVariableOp", &["slot"], &[("dtype", "DT_FLOAT")], None));
+    noted(&kept.missing, "gradients are kept in variables before the update");
+    let clip = |name: &str| {
+        let named = |part: &str| format!("{name}/{part}");
+        plain(&named("mul"), "Mul", &[raw, "tenth"]) + &plain("changed", "Identity", &[&named("mul")])
+    };
+    for passed in [
+        plain("changed", "CrossReplicaSum", &[raw]),
+        plain("changed", "Mul", &[raw, "one"]),
+        plain("changed", "AddN", &[raw, raw]),
+        clip("clip_by_global_norm"),
+    ] {
+        assert_eq!(graph(&passed).missing, [], "{passed}");
+    }
+    noted(&graph(&clip("limit")).missing, "changed by `Mul` before the update");
+}

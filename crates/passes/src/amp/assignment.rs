@@ -3,7 +3,8 @@
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
 use super::need::Need;
-use super::parts::Parts;
+use bf16scope_hlo::ops::PadDim;
+use bf16scope_hlo::{InstrId, Op};
 use std::collections::BTreeMap;
 
 /// The result of [`assign`](super::assign::assign).
@@ -82,4 +83,17 @@ pub(super) enum RegionKind {
     Entry,
     /// A body or branch: its parameters and results keep their types.
     Body,
+}
+
+/// A sum of an array that consists of parts.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    /// The parts, as instructions in the computation of the sum, each with its zero padding if padding places it.
+    pub parts: Vec<(InstrId, Option<Vec<PadDim>>)>,
+    /// The sum of each part.
+    pub sum: Op,
+    /// The dimension along which the sums are concatenated, unless they are padded and added.
+    pub dimension: Option<i64>,
+    /// How the combined sum is moved afterwards: each op, and the dims of its result.
+    pub moves: Vec<(Op, Vec<i64>)>,
 }

@@ -7,6 +7,7 @@
 
 use super::decided::StoredAs;
 use super::equal_expressions::Expressions;
+pub(super) use super::ids::{FrameId, NodeId, ValueId};
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::{
     DotForm, calls_regions, dot_form, is_placement, is_retypable, keeps_dtypes, list_names,
@@ -16,13 +17,6 @@ use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// A value (an array or a token): index into `Dataflow::values`.
-pub(super) type ValueId = u32;
-/// An op on values: index into `Dataflow::nodes`.
-pub(super) type NodeId = u32;
-/// A computation at one call site: index into `Dataflow::frames`.
-pub(super) type FrameId = u32;
 
 /// The most instructions and values of callees that calls may add to all regions of a module together; a call that
 /// would add more is not followed. A chain of calls, each twice, has 2^n of them.

@@ -4,7 +4,7 @@
 //! decisions would make two computations, so one decision is made, for a value with the readers of both. Constants and
 //! their broadcasts stay separate nodes, each decided by its own readers: they are written in the dtype of each.
 
-use super::dataflow::{NodeId, ValueId};
+use super::ids::{NodeId, ValueId};
 use crate::is_tied;
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{calls_regions, has_side_effect, is_placement};

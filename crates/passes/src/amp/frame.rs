@@ -2,11 +2,10 @@
 
 mod casts;
 
-use super::assignment::{Assignment, RegionKind};
+use super::assignment::{Assignment, Parts, RegionKind};
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::Rule;
-use super::parts::Parts;
 use super::policy::Boundary;
 use crate::is_tied;
 use crate::tidy::keep_only;

@@ -5,7 +5,7 @@
 //! Such a sum equals a combination of the parts' sums, each of which fuses with the producer of its part. So it is
 //! written part by part: the same numbers, in the same dtype.
 
-use super::assignment::Assignment;
+use super::assignment::{Assignment, Parts};
 use super::data_movement::is_sum_called;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decision::Rule;
@@ -13,19 +13,6 @@ use super::policy::Classes;
 use bf16scope_hlo::ops::{BinaryOp, PadDim};
 use bf16scope_hlo::{InstrId, Op};
 use std::collections::BTreeMap;
-
-/// A sum of an array that consists of parts.
-#[derive(Clone, Debug)]
-pub(super) struct Parts {
-    /// The parts, as instructions in the computation of the sum, each with its zero padding if padding places it.
-    pub parts: Vec<(InstrId, Option<Vec<PadDim>>)>,
-    /// The sum of each part.
-    pub sum: Op,
-    /// The dimension along which the sums are concatenated, unless they are padded and added.
-    pub dimension: Option<i64>,
-    /// How the combined sum is moved afterwards: each op, and the dims of its result.
-    pub moves: Vec<(Op, Vec<i64>)>,
-}
 
 /// Finds the nodes of a region that sum, in f32, an array of narrow parts that a product reads, too.
 pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> BTreeMap<NodeId, Parts> {

@@ -24,6 +24,7 @@ mod slips;
 mod symbols;
 mod terms;
 mod training;
+mod updates;
 mod yaml;
 
 use std::collections::BTreeSet;

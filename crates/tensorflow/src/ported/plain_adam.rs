@@ -17,6 +17,7 @@ pub(super) struct PlainAdam {
     pub decay: Option<f64>,
     pub decayed: BTreeSet<String>,
     pub spared: BTreeSet<String>,
+    pub gradients: Vec<(String, Edge)>,
 }
 
 /// The update of one variable.
@@ -26,6 +27,7 @@ struct Update {
     numbers: [f64; 3],
     rate: Edge,
     decay: Option<f64>,
+    gradient: Edge,
 }
 
 /// A training step: what it assigns to each variable.
@@ -57,7 +59,8 @@ pub(super) fn plain_adam(symbols: &Symbols<'_>) -> Option<PlainAdam> {
         let chosen = updates.iter().filter(|(_, update)| update.decay.is_some() == has_decay);
         chosen.map(|(name, _)| name.clone()).collect()
     };
-    Some(PlainAdam { optimizer, rate: first.rate, decay, decayed: named(true), spared: named(false) })
+    let gradients = updates.iter().map(|(name, update)| (name.clone(), update.gradient)).collect();
+    Some(PlainAdam { optimizer, rate: first.rate, decay, decayed: named(true), spared: named(false), gradients })
 }
 
 /// The values that the training operation assigns, by variable. An assignment of another kind is one of the node's own result.
@@ -161,13 +164,13 @@ impl<'g> Step<'_, 'g> {
         }
         let operands = self.operands(step, &PRODUCTS)?;
         either(operands, |rate, direction| {
-            let (numbers, decay) = self.direction(direction, name)?;
-            Some(Update { numbers, rate: plain(self.symbols, rate), decay })
+            let (numbers, decay, gradient) = self.direction(direction, name)?;
+            Some(Update { numbers, rate: plain(self.symbols, rate), decay, gradient })
         })
     }
 
-    /// `m / (√v + ε)`, plus the variable times its decay or not: β₁, β₂ and ε, and the decay.
-    fn direction(&self, edge: Edge, name: &str) -> Option<([f64; 3], Option<f64>)> {
+    /// `m / (√v + ε)`, plus the variable times its decay or not: β₁, β₂ and ε, the decay, and the gradient.
+    fn direction(&self, edge: Edge, name: &str) -> Option<([f64; 3], Option<f64>, Edge)> {
         let decayed = self.operands(edge, &SUMS).and_then(|operands| {
             either(operands, |ratio, term| {
                 let (decay, variable) = self.multiple(term, |edge| self.variable(edge))?;
@@ -188,6 +191,6 @@ impl<'g> Step<'_, 'g> {
             before.iter().any(|idx| region::is_backward(&graph.body.nodes[*idx].name))
         };
         let are_slots = m != v && m != name && v != name && gradient == squared;
-        (are_slots && is_gradient()).then_some(([beta1, beta2, epsilon], decay))
+        (are_slots && is_gradient()).then_some(([beta1, beta2, epsilon], decay, gradient))
     }
 }

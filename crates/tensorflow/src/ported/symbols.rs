@@ -61,6 +61,13 @@ pub(super) fn is_variable(op: &str) -> bool {
     matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
 }
 
+/// A text, quoted if YAML would read something else.
+pub(super) fn quoted(text: &str) -> String {
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.' | '-'))
+        && text.starts_with(|c: char| c.is_ascii_alphabetic());
+    if is_plain { text.to_string() } else { format!("{text:?}") }
+}
+
 /// A number that YAML reads back as a float: with a decimal point before an exponent.
 pub(super) fn yaml_number(value: f64) -> String {
     let text = format!("{value:?}");

@@ -6,7 +6,7 @@ use super::network::NetworkPort;
 use super::plain_adam::{PlainAdam, plain_adam};
 use super::rate::{Rate, RateInWords};
 use super::symbols::{Symbols, constant, shortest, yaml_number};
-use super::{Note, Notes, Place, nearest, region, slips};
+use super::{Note, Notes, Place, nearest, region, slips, updates};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
@@ -28,6 +28,8 @@ pub struct TrainingPort {
     pub clip: String,
     /// `{decay: 0.9999}`.
     pub average: String,
+    /// `["logits/*"]`; empty if all variables train.
+    pub trainable: String,
     /// The number of cores that the graph is made for.
     pub n_cores: Option<i64>,
     /// Where the graph has each, by key in YAML.
@@ -45,10 +47,11 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
         Some(update) => {
             port.optimizer = optimizer(&symbols, update, notes);
             port.places.insert("optimizer", Place::new(graph, update));
-            if let Some(rate) = rate_of(&nodes[update]).and_then(|number| nodes[update].inputs.get(number)) {
+            let rate_number = updates::operands(&nodes[update]).map(|(rate, _)| rate);
+            if let Some(rate) = rate_number.and_then(|number| nodes[update].inputs.get(number)) {
                 port.places.insert("learning_rate", Place::new(graph, symbols.behind(*rate).node));
             }
-            let words = rate_of(&nodes[update]).map(|number| rate(&symbols, update, number, notes)).unwrap_or_default();
+            let words = rate_number.map(|number| rate(&symbols, update, number, notes)).unwrap_or_default();
             (port.learning_rate, port.warm_up) = (words.learning_rate, words.warm_up);
             port.learning_rate_floor = words.floor;
         }
@@ -61,10 +64,23 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
         None => {}
     }
     port.weight_decay = decay(&symbols, network, loss, &mut port.places);
-    if let Some(adam) = adam {
+    let mut gradients = Vec::new();
+    if let Some(mut adam) = adam {
+        gradients = std::mem::take(&mut adam.gradients);
         written_adam(&mut port, &symbols, adam, network, notes);
     }
     port.clip = clip(&symbols, notes, &mut port.places);
+    let changes = updates::updates(&symbols);
+    port.trainable = updates::trainable(&symbols, network);
+    updates::unlike_first(&symbols, &changes, notes);
+    gradients.extend(changes.into_iter().filter_map(|(name, at)| {
+        let (_, gradient) = updates::operands(&nodes[at])?;
+        Some((name, *nodes[at].inputs.get(gradient)?))
+    }));
+    // A clip that has a place has a word, or is missing already.
+    let clip = format!("clip_by_{}", port.clip.split([':', ',']).nth(1).unwrap_or_default().trim());
+    let clip = port.places.contains_key("clip").then_some(clip.as_str());
+    updates::changed_gradients(&symbols, &gradients, clip, notes);
     port.average = average(&symbols, notes, &mut port.places);
     if let Some(n_cores) = port.n_cores.filter(|n| *n > 1) {
         on_cores(&mut port, n_cores, &symbols, loss, notes);
@@ -137,19 +153,6 @@ fn written_adam(
 /// The number of replicas that a TPU program records.
 fn cores(graph: &Graph) -> Option<i64> {
     graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"))
-}
-
-/// Which input of an update is the learning rate.
-fn rate_of(update: &Node) -> Option<usize> {
-    Some(match update.op.trim_start_matches("Resource") {
-        "ApplyGradientDescent" => 1,
-        "ApplyMomentum" | "ApplyKerasMomentum" | "ApplyAdagrad" | "ApplyAdagradV2" => 2,
-        "ApplyRMSProp" | "ApplyAdadelta" => 3,
-        "ApplyCenteredRMSProp" => 4,
-        "ApplyAdam" => 5,
-        "ApplyFtrl" | "ApplyFtrlV2" | "ApplyAdaMax" => 4,
-        _ => return None,
-    })
 }
 
 fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String {

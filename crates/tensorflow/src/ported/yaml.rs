@@ -4,16 +4,9 @@ use std::fmt::Write as _;
 
 use super::blocks::{self, Blocks, escaped, is_merge};
 use super::network::{HeadLine, LayerLine, NetworkPort};
-use super::symbols::yaml_number;
+use super::symbols::{quoted, yaml_number};
 use super::training::TrainingPort;
 use crate::graph::Graph;
-
-/// A text, quoted if YAML would read something else.
-fn quoted(text: &str) -> String {
-    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.' | '-'))
-        && text.starts_with(|c: char| c.is_ascii_alphabetic());
-    if is_plain { text.to_string() } else { format!("{text:?}") }
-}
 
 fn line(layer: &LayerLine, before: Option<&str>) -> String {
     let mut text = format!("    - {{{}: ", layer.kind);
@@ -149,6 +142,7 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
         ("weight_decay", &training.weight_decay),
         ("clip", &training.clip),
         ("average", &training.average),
+        ("trainable", &training.trainable),
     ];
     for (key, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
         let _ = writeln!(text, "  {key}: {value}");

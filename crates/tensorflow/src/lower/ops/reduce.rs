@@ -32,8 +32,8 @@ pub(super) const TABLE: Table = &[
         let sum = c.e().convert(c.e().reduce_sum(c.e().mul(wide, wide), &axes), c.dtype(x));
         c.one(c.e().div(sum, c.like(sum, 2.0)))
     }),
-    ("ArgMax", |c| c.arg(false)),
-    ("ArgMin", |c| c.arg(true)),
+    ("ArgMax", |c| c.arg(Comparison::Ge, BinaryOp::Maximum)),
+    ("ArgMin", |c| c.arg(Comparison::Le, BinaryOp::Minimum)),
     ("Cumsum", |c| c.running(|c, dtype| c.e().scalar_computation(BinaryOp::Add, dtype), 0.0)),
     ("Cumprod", |c| c.running(|c, dtype| c.e().scalar_computation(BinaryOp::Multiply, dtype), 1.0)),
     ("CumulativeLogsumexp", |c| c.running(|c, dtype| c.log_add_exp(dtype), f64::NEG_INFINITY)),
@@ -77,17 +77,8 @@ impl Call<'_, '_> {
     }
 
     /// Argmax or argmin: the first of equal elements; the first NaN counts as best.
-    fn arg(&mut self, is_min: bool) -> Outputs {
+    fn arg(&mut self, direction: Comparison, op: BinaryOp) -> Outputs {
         let x = self.array(0)?;
-        // The least float is the largest of the negated ones: of a minimum XLA's CPU loses a NaN.
-        let (x, is_min) = match is_min && self.dtype(x).is_float() {
-            true => (self.e().unary(UnaryOp::Negate, x), false),
-            false => (x, is_min),
-        };
-        let (direction, op) = match is_min {
-            true => (Comparison::Le, BinaryOp::Minimum),
-            false => (Comparison::Ge, BinaryOp::Maximum),
-        };
         let axis = if self.inputs.len() > 1 { self.int(1)? } else { 0 };
         let dims = self.dims(x);
         let axis = self.axis(axis, dims.len())?;
@@ -107,17 +98,20 @@ impl Call<'_, '_> {
         let other_axes: Vec<i64> = (0..dims.len() as i64).filter(|other| *other != axis).collect();
         let best = self.e().broadcast(best, &other_axes, &dims);
         let is_best = self.e().compare(direction, x, best);
-        let is_best = match self.dtype(x).is_float() {
-            true => {
-                let is_nan = self.e().compare(Comparison::Ne, x, x);
-                self.e().binary(BinaryOp::Or, is_best, is_nan)
-            }
-            false => is_best,
-        };
         let places = self.e().iota(DType::S32, &dims, axis);
-        let n = dims.get(axis as usize).copied().unwrap_or(0);
-        let places = self.e().select(is_best, places, self.like(places, n as f64));
-        self.e().reduce(BinaryOp::Minimum, places, &[axis])
+        let n = self.like(places, dims.get(axis as usize).copied().unwrap_or(0) as f64);
+        if !self.dtype(x).is_float() {
+            let places = self.e().select(is_best, places, n);
+            return self.e().reduce(BinaryOp::Minimum, places, &[axis]);
+        }
+        // A NaN comes before all others, and what XLA's CPU takes for the best may be none.
+        let is_nan = self.e().compare(Comparison::Ne, x, x);
+        let behind = self.e().add(places, n);
+        let behind = self.e().select(is_best, behind, self.e().add(n, n));
+        let places = self.e().select(is_nan, places, behind);
+        let first = self.e().reduce(BinaryOp::Minimum, places, &[axis]);
+        let n = self.like(first, dims.get(axis as usize).copied().unwrap_or(0) as f64);
+        self.e().binary(BinaryOp::Remainder, first, n)
     }
 
     /// Cumulative values of a function of two scalars, which gets the dtype of sums, from its neutral element.

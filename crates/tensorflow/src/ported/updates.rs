@@ -1,0 +1,191 @@
+//! Finds the variables that a graph updates, those with another rule than the first, and ops that change gradients.
+
+use std::collections::BTreeSet;
+
+use super::network::NetworkPort;
+use super::symbols::{Symbols, is_variable, quoted, yaml_number};
+use super::{Note, Notes, region};
+use crate::node::{Edge, Node};
+
+/// The op of an update without the kind of its variable: `ApplyAdam`.
+fn rule(op: &str) -> &str {
+    op.trim_start_matches("Resource").trim_start_matches("Sparse")
+}
+
+/// Which inputs of an update are the learning rate and the gradient.
+pub(super) fn operands(update: &Node) -> Option<(usize, usize)> {
+    let (rate, gradient) = match rule(&update.op) {
+        "ApplyGradientDescent" => (1, 2),
+        "ApplyMomentum" | "ApplyKerasMomentum" | "ApplyAdagrad" => (2, 3),
+        "ApplyAdagradV2" => (2, 4),
+        "ApplyRMSProp" => (3, 7),
+        "ApplyAdadelta" => (3, 6),
+        "ApplyCenteredRMSProp" => (4, 8),
+        "ApplyAdam" => (5, 9),
+        "ApplyFtrl" | "ApplyFtrlV2" => (4, 3),
+        "ApplyAdaMax" => (4, 8),
+        _ => return None,
+    };
+    // The indices of a sparse gradient follow it.
+    Some((rate + usize::from(gradient < rate && update.op.contains("Sparse")), gradient))
+}
+
+/// The variable whose handle or value a tensor is.
+fn variable(symbols: &Symbols<'_>, mut edge: Edge) -> Option<String> {
+    for _ in 0..8 {
+        edge = symbols.behind(edge);
+        let node = symbols.node(edge.node);
+        match (node.op.as_str(), node.inputs.first()) {
+            ("Switch", Some(input)) => edge = *input,
+            (op, _) => return is_variable(op).then(|| node.variable_name()),
+        }
+    }
+    None
+}
+
+/// Each variable that one of TensorFlow's own updates changes, with that update.
+pub(super) fn updates(symbols: &Symbols<'_>) -> Vec<(String, usize)> {
+    let nodes = &symbols.graph.body.nodes;
+    let updates = nodes.iter().enumerate().filter(|(_, node)| rule(&node.op).starts_with("Apply"));
+    updates.filter_map(|(at, node)| Some((variable(symbols, *node.inputs.first()?)?, at))).collect()
+}
+
+/// Patterns that match some names and no others.
+fn patterns(chosen: &[String], others: &[String]) -> String {
+    let pattern = |name: &String| {
+        let mut scopes = name.match_indices('/').map(|(at, _)| &name[..=at]);
+        let scope = scopes.find(|scope| !others.iter().any(|other| other.starts_with(*scope)));
+        quoted(&scope.map_or(name.clone(), |scope| format!("{scope}*")))
+    };
+    let patterns: BTreeSet<String> = chosen.iter().map(pattern).collect();
+    format!("[{}]", patterns.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+/// The patterns of the network's variables that are updated; empty if all are that TensorFlow calls trainable.
+pub(super) fn trainable(symbols: &Symbols<'_>, network: &NetworkPort) -> String {
+    let graph = symbols.graph;
+    let nodes = &graph.body.nodes;
+    let mut changed: BTreeSet<String> = BTreeSet::new();
+    let mut assigned: Vec<(String, Edge)> = Vec::new();
+    for node in nodes {
+        let target = || variable(symbols, *node.inputs.first()?);
+        match node.op.as_str() {
+            // A function may hold the updates of all variables that it takes.
+            "If" | "Case" | "While" | "StatefulPartitionedCall" => {
+                changed.extend(node.inputs.iter().filter_map(|edge| variable(symbols, *edge)));
+            }
+            "Assign" | "AssignVariableOp" => assigned.extend(target().zip(node.inputs.get(1).copied())),
+            op if op.starts_with("Assign") || op.contains("Scatter") || op.contains("Apply") => {
+                changed.extend(target())
+            }
+            _ => {}
+        }
+    }
+    let is_updated = |name: &String| {
+        let from_gradient =
+            |edge: &Edge| region::ancestors(graph, [edge.node]).iter().any(|at| is_gradient(&nodes[*at]));
+        changed.contains(name) || assigned.iter().any(|(target, value)| target == name && from_gradient(value))
+    };
+    let names = graph.variables.iter().filter(|variable| variable.is_trainable).map(|variable| variable.name.clone());
+    let names = names.filter(|name| network.variables.contains_key(name));
+    let (updated, frozen): (Vec<String>, Vec<String>) = names.partition(is_updated);
+    if updated.is_empty() || frozen.is_empty() { String::new() } else { patterns(&updated, &frozen) }
+}
+
+/// Notes that some variables are updated by another optimizer, by other numbers or at another rate than the first.
+pub(super) fn unlike_first(symbols: &Symbols<'_>, updates: &[(String, usize)], notes: &mut Notes) {
+    let rate = |at: usize| {
+        let node = symbols.node(at);
+        operands(node).and_then(|(rate, _)| node.inputs.get(rate)).map(|edge| symbols.behind(*edge))
+    };
+    let numbers = |at: usize| {
+        let node = symbols.node(at);
+        let gradient = operands(node).map(|(_, gradient)| gradient);
+        let is_indices = |number: usize| node.op.contains("Sparse") && gradient.map(|at| at + 1) == Some(number);
+        let inputs = (0..node.inputs.len()).filter(|number| Some(*number) != gradient && !is_indices(*number));
+        inputs.map(|number| symbols.scalar(node, number)).collect::<Vec<_>>()
+    };
+    let is_like = |one: usize, other: usize| {
+        let (x, y) = (symbols.node(one), symbols.node(other));
+        let is_same_rate = || rate(one) == rate(other) || rate(one).and_then(|edge| symbols.value(edge)).is_some();
+        rule(&x.op) == rule(&y.op)
+            && x.flag("use_nesterov") == y.flag("use_nesterov")
+            && numbers(one) == numbers(other)
+            && is_same_rate()
+    };
+    let Some((_, first)) = updates.iter().find(|(_, at)| !symbols.node(*at).op.contains("Sparse")) else { return };
+    let (others, same): (Vec<_>, Vec<_>) = updates.iter().partition(|(_, at)| !is_like(*first, *at));
+    let Some((name, other)) = others.first() else { return };
+    let words = |at: usize| {
+        let at_rate = rate(at).map(|edge| match symbols.value(edge) {
+            Some(value) => format!(" at the rate {}", yaml_number(value)),
+            None => format!(" at the rate `{}`", symbols.node(edge.node).name),
+        });
+        format!("`{}`{}", rule(&symbols.node(at).op), at_rate.unwrap_or_default())
+    };
+    let text = format!(
+        "{} variables such as `{name}` are updated by {}, and the first, in `{}`, by {}; if these are alike, other \
+         numbers differ",
+        others.len(),
+        words(*other),
+        symbols.node(*first).name,
+        words(*first)
+    );
+    let names = |updates: Vec<&(String, usize)>| updates.into_iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let help = format!(
+        "under `train`, `optimizers: [{{variables: {}, optimizer: …, learning_rate: …}}]`",
+        patterns(&names(others.clone()), &names(same))
+    );
+    notes.missing.push(Note::new(symbols.graph, Some(*other), text, help).in_step());
+}
+
+/// Whether the backward pass of version 1 or 2 made a node.
+fn is_gradient(node: &Node) -> bool {
+    region::is_backward(&node.name) || node.name.split('/').any(|part| part.starts_with("gradient_tape"))
+}
+
+/// Notes the first op without a word that changes gradients before their update. `clip` begins names of clips with words.
+pub(super) fn changed_gradients(
+    symbols: &Symbols<'_>,
+    gradients: &[(String, Edge)],
+    clip: Option<&str>,
+    notes: &mut Notes,
+) {
+    let nodes = &symbols.graph.body.nodes;
+    let is_read = |at: usize| nodes[at].op == "ReadVariableOp" || is_variable(&nodes[at].op);
+    let is_change = |at: &usize| {
+        is_read(*at) || region::ancestors(symbols.graph, [*at]).iter().any(|idx| is_gradient(&nodes[*idx]))
+    };
+    let changes = gradients.iter().map(|(name, gradient)| (name, change(symbols, *gradient, clip)));
+    let mut changes = changes.filter_map(|(name, at)| Some((name, at.filter(is_change)?)));
+    let Some((name, at)) = changes.next() else { return };
+    let how = match is_read(at) {
+        true => "kept in variables".to_string(),
+        false => format!("changed by `{}`", nodes[at].op),
+    };
+    let text =
+        format!("gradients are {how} before the update (that of `{name}` first), which the experiment leaves out");
+    let help = "docs/EXPERIMENTS.md has `clip`, `weight_decay`, `accumulate`, `loss_scale` and `optimizers`";
+    notes.missing.push(Note::new(symbols.graph, Some(at), text, help).in_step());
+}
+
+/// The last node before an update that is not of the backward pass and neither passes the gradient on nor has a word.
+fn change(symbols: &Symbols<'_>, mut edge: Edge, clip: Option<&str>) -> Option<usize> {
+    for _ in 0..256 {
+        let node = symbols.node(edge.node);
+        let is_clip = || clip.is_some_and(|clip| node.name.split('/').any(|part| part.starts_with(clip)));
+        let next = match node.op.as_str() {
+            _ if is_gradient(node) => return None,
+            // A tape sums the parts of a gradient beside its own names.
+            "AddN" if node.inputs.iter().all(|input| is_gradient(symbols.node(input.node))) => return None,
+            "IdentityN" => edge.output,
+            "Identity" | "Cast" | "StopGradient" | "Snapshot" | "Reshape" | "Enter" | "Switch" | "CheckNumerics"
+            | "PreventGradient" | "TPUReplicatedInput" | "CrossReplicaSum" | "UnsortedSegmentSum" => 0,
+            op if op.starts_with("CollectiveReduce") || is_clip() => 0,
+            "Mul" | "RealDiv" | "Div" if symbols.scalar(node, 1) == Some(1.0) => 0,
+            _ => return Some(edge.node),
+        };
+        edge = *node.inputs.get(next)?;
+    }
+    None
+}
