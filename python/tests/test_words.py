@@ -44,6 +44,8 @@ def test_no_message_names_a_flag():
     assert len(files) > 200
     left = []
     for file in files:
+        if file.name == "tests.rs":
+            continue
         for text in literals(file):
             # As it is with its values.
             said = _words.in_python(re.sub(r"\{[^{}]*\}", "tpu-v2", text.replace("{flags} --{FLAG}", "")))
