@@ -245,8 +245,8 @@ fn changes_of_gradients_are_missing() {
         assert_eq!((note.node.as_str(), note.is_in_step), ("changed_first", true));
         assert!(note.text.contains("`classes/kernel` first"), "{}", note.text);
     }
-    let kept = graph(&node("changed", "ReadVariableOp", &["slot"], &[("dtype", "DT_FLOAT")], None));
-    noted(&kept.missing, "gradients are kept in variables before the update");
+    let accumulated = graph(&node("changed", "ReadVariableOp", &["slot"], &[("dtype", "DT_FLOAT")], None));
+    noted(&accumulated.missing, "gradients are kept in variables before the update");
     let clip = |name: &str| {
         let named = |part: &str| format!("{name}/{part}");
         plain(&named("mul"), "Mul", &[raw, "tenth"]) + &plain("changed", "Identity", &[&named("mul")])

@@ -143,7 +143,7 @@ impl<'g> Walk<'_, 'g> {
         (order == [0.0, 2.0, 1.0, 3.0]).then_some(x)
     }
 
-    /// The factors of a product of matrices, of which the second one may be transposed.
+    /// The factors of a product of matrices, if the second one is transposed or not, as asked.
     fn product(&mut self, edge: Edge, is_transposed: bool) -> Option<[Edge; 2]> {
         let node = self.op(edge, &PRODUCTS)?;
         let [x, y] = node.inputs[..] else { return None };

@@ -10,15 +10,15 @@ fn check(op: &str, expected: &str) {
     let text = format!("HloModule m\n\nENTRY main {{\n  x = f32[4,4] parameter(0)\n  ROOT y = {op}\n}}\n");
     let module = parse(&text, "m.hlo").unwrap_or_else(|error| panic!("{error}"));
     verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
-    let found = match write(&module) {
+    let attributes = match write(&module) {
         Ok(written) => {
             let line = written.text.lines().nth(2).unwrap().to_string();
-            let (_, said) = line.split_once("<{").unwrap();
-            said.split_once("}> :").unwrap().0.to_string()
+            let (_, list) = line.split_once("<{").unwrap();
+            list.split_once("}> :").unwrap().0.to_string()
         }
         Err(error) => error.to_string().lines().next().unwrap().to_string(),
     };
-    assert_eq!(found, expected);
+    assert_eq!(attributes, expected);
 }
 
 #[test]
