@@ -28,7 +28,7 @@ use super::subject::{lowered, placement};
 use bf16scope_hlo::Module;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::proto::encode;
-use bf16scope_passes::amp::{Decided, LoweringReport, Policy, StoredAs};
+use bf16scope_passes::amp::{Decided, Decision, LoweringReport, Policy, StoredAs};
 use bf16scope_tpu::explain::largest_live_buffers;
 use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target};
 
@@ -254,12 +254,18 @@ type Asked<'r> = (bool, bool, String, &'r str, StoredAs);
 /// All regions of a module in the order in which they are tried; `alive` are the scoped names of the values alive at
 /// the peak of memory.
 fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -> Vec<Region> {
+    let largest = report.decisions.iter().map(|decision| decision.n_bytes_before).max().unwrap_or(0);
+    let has_another =
+        |decision: &&Decision| !decision.alternatives.is_empty() && decision.n_bytes_before >= largest / SMALL;
+    let decisions: Vec<&Decision> = report.decisions.iter().filter(has_another).collect();
+    if decisions.is_empty() {
+        return Vec::new();
+    }
     let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     let by_name: HashMap<&str, _> = instructions.map(|instr| (&instr.name[..], instr)).collect();
-    let largest = report.decisions.iter().map(|decision| decision.n_bytes_before).max().unwrap_or(0);
     let mut by_key: BTreeMap<Asked<'_>, (i64, Region)> = BTreeMap::new();
-    let mut seen: HashSet<&str> = HashSet::with_capacity(report.decisions.len());
-    for decision in report.decisions.iter().filter(|decision| decision.n_bytes_before >= largest / SMALL) {
+    let mut seen: HashSet<&str> = HashSet::with_capacity(decisions.len());
+    for decision in decisions {
         // A decision on a computation that was copied applies to all copies.
         let Some(&instr) = by_name.get(&decision.instruction[..]) else { continue };
         if !seen.insert(&decision.instruction) {
