@@ -306,6 +306,62 @@ fn a_sequential_has_the_parameters_that_keras_counts() {
     assert!(text(&refused.stderr).contains("of its Sequential, line 1 is not followed"), "{}", text(&refused.stderr));
 }
 
+/// A checkpoint is compared with the graph where the network has no words, and without a folder; one that does not fit is an
+/// error behind the screen.
+#[test]
+fn a_checkpoint_is_compared_with_the_graph_in_any_case() {
+    let folder = Folder::new();
+    let labels = "node { name: \"labels\" op: \"Placeholder\" attr { key: \"dtype\" value { type: DT_INT32 } } \
+                  attr { key: \"shape\" value { shape { dim { size: 8 } } } } }\n";
+    let graph = |between: &str| {
+        let nodes = node("dense/kernel", "VariableV2", &[], &shape(&[4, 3]))
+            + &node("x", "Placeholder", &[], &shape(&[8, 4]))
+            + labels
+            + &node("dense/MatMul", "MatMul", &["x", "dense/kernel"], "")
+            + &node("y", between, &["dense/MatMul"], "")
+            + &node("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["y", "labels"], "");
+        let collection = "collection_def { key: \"losses\" value { node_list { value: \"entropy:0\" } } }";
+        format!("graph_def {{ {nodes} }} {collection}")
+    };
+    std::fs::write(folder.path("odd.pbtxt"), graph("Sin")).unwrap();
+    std::fs::write(folder.path("plain.pbtxt"), graph("Relu")).unwrap();
+    let kernel = |dims: [i64; 2]| vec![("dense/kernel".to_string(), Literal::from_elements(dims, &[0.5f32; 12]))];
+    weights::write(&folder.path("ckpt-1"), WrittenFormat::TensorFlow, kernel([4, 3])).unwrap();
+    weights::write(&folder.path("ckpt-2"), WrittenFormat::TensorFlow, kernel([3, 4])).unwrap();
+    for (graph, checkpoint, options, row, status) in [
+        (
+            "odd.pbtxt",
+            "ckpt-1",
+            &["-o", "odd"][..],
+            "1 of the graph's 1 variables are in it with their dims; no variables start from it",
+            0,
+        ),
+        (
+            "odd.pbtxt",
+            "ckpt-2",
+            &[],
+            "0 of the graph's 1 variables are in it with their dims; `dense/kernel` of dims [4, 3] is not",
+            0,
+        ),
+        ("plain.pbtxt", "ckpt-1", &[], "with their dims; `-o FOLDER` writes start.safetensors", 0),
+        ("plain.pbtxt", "ckpt-2", &["-o", "plain"], "0 of the graph's 1 variables", 2),
+    ] {
+        let arguments = [&["port", graph, "--checkpoint", checkpoint, "--json"], options].concat();
+        let output = folder.run(&arguments);
+        let (json, message) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(status), "{graph} {checkpoint}: {message}");
+        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(report["checkpoint"].as_str().unwrap().contains(row), "{report:#}");
+        assert_eq!(report["missing"].as_array().unwrap().is_empty(), graph == "plain.pbtxt");
+        assert_eq!(message.contains("0 of the network's 1 variables are in it"), status == 2, "{message}");
+    }
+    assert!(!folder.path("odd/start.safetensors").exists());
+    let screen = text(&folder.run(&["port", "odd.pbtxt", "--checkpoint", "ckpt-1"]).stdout);
+    for part in ["Becomes", "checkpoint", "Missing", "Slips: "] {
+        assert!(screen.contains(part), "{part}: {screen}");
+    }
+}
+
 /// Each section of an experiment has its place in the graph.
 #[test]
 fn sections_have_the_node_that_they_come_from() {
@@ -344,7 +400,8 @@ fn help_does_not_name_a_step_that_does_not_become_hlo() {
         let output = folder.run(&["port", "g.pbtxt"]);
         let screen = text(&output.stdout);
         assert!(screen.contains(&format!("`{op}` of a layer has no word")), "{screen}{}", text(&output.stderr));
-        let counts = (screen.contains("does not become HLO"), screen.contains("the step runs as HLO all the same"));
+        let counts =
+            (screen.contains("does not become HLO"), screen.contains("the graph predicts as HLO all the same"));
         assert_eq!(counts, (!is_hlo, is_hlo), "{screen}");
     }
 }

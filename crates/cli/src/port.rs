@@ -1,5 +1,6 @@
 //! `bf16scope port`: ports a TensorFlow graph to an experiment, and reports differences, missing parts and mistakes.
 
+mod checkpoint;
 mod lint;
 mod render;
 
@@ -8,25 +9,21 @@ use std::fmt::Write as _;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde::Serialize;
 
 use super::{Context, Status};
-use bf16scope_data::weights::{self, WrittenFormat};
+use bf16scope_data::weights;
 use bf16scope_files as files;
 use bf16scope_hlo::proto::encode;
-use bf16scope_hlo::{Literal, verify};
+use bf16scope_hlo::verify;
 use bf16scope_model::graph::Precision;
-use bf16scope_passes::tuning::Tuning;
 use bf16scope_study::ModelSubject;
 use bf16scope_tensorflow::{
     self as tensorflow, Choice, Graph, Lowered, NetworkPort, Note, PipelineStep, Place, Ported, TrainingPort,
     VariableCount,
 };
 use bf16scope_tpu::Target;
-use bf16scope_train::experiment::Experiment;
-use bf16scope_train::wanted_of;
-use bf16scope_train::weight_names::{self, Arrays, Found, Mapped, Mapping, Role, Rules};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,7 +45,8 @@ pub struct Args {
     /// A Saver's .meta, a SavedModel, a frozen .pb or a .pbtxt; or a script, SCRIPT.py, which is read and not run
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
-    /// The checkpoint that training starts from: a prefix (model.ckpt-1000), or whatever `weights` reads
+    /// The checkpoint that training starts from: a prefix (model.ckpt-1000), or whatever `weights` reads; its variables are
+    /// compared with the graph's
     #[arg(long, value_name = "PREFIX")]
     checkpoint: Option<PathBuf>,
     /// Write experiment.yaml, step.hlo.pb and, with a checkpoint, start.safetensors into this folder
@@ -85,6 +83,9 @@ struct PortReport {
     experiment: Option<String>,
     /// A summary of the step as HLO, or why it does not become HLO.
     step: String,
+    /// How much of the graph the checkpoint has; empty without one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    checkpoint: String,
     written: Vec<String>,
     /// The experiment's names of variables, by the graph's names.
     #[serde(skip)]
@@ -165,12 +166,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Ok(lowered) => step_in_words(lowered),
         Err(error) => format!("does not become HLO: {error}"),
     };
-    let mut report = report(&graph, ported, step, lowered.is_ok());
-    if let Some(folder) = &args.output {
-        write(args, folder, &mut report, lowered.as_ref().ok(), context)?;
-    } else if args.checkpoint.is_some() {
-        bail!("--checkpoint is for the folder that -o names\nhelp: add `-o FOLDER`");
+    let mut report = report(&graph, ported, step, lowered.as_ref().ok().map(runs));
+    if let Some(prefix) = &args.checkpoint {
+        report.checkpoint = checkpoint::compared(&graph, &weights::open(prefix)?);
+        let rest = match (&report.experiment, &args.output) {
+            (None, _) => "; no variables start from it: see what is missing of the network",
+            (Some(_), None) => "; `-o FOLDER` writes start.safetensors",
+            _ => "",
+        };
+        report.checkpoint.push_str(rest);
     }
+    // The screen is shown in any case.
+    let written = match &args.output {
+        Some(folder) => write(args, folder, &mut report, lowered.as_ref().ok(), context),
+        None => Ok(()),
+    };
     let text = render::screen(&report, context.screen);
     if let Some(path) = &args.html {
         let page = render::page(&report).render();
@@ -180,6 +190,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         true => context.print_json(&report)?,
         false => context.print(&text)?,
     }
+    written?;
     Ok(if report.slips.is_empty() { Status::Ok } else { Status::Failing })
 }
 
@@ -196,14 +207,21 @@ fn step_in_words(lowered: &Lowered) -> String {
     )
 }
 
-/// The row of a note. The step as HLO is a remedy only where the graph's step becomes HLO.
-fn row(note: Note, has_step: bool) -> NoteRow {
-    const RUNS: &str = "the step runs as HLO all the same";
+/// The part that runs as HLO in any case: a step that assigns variables, or a graph that predicts.
+fn runs(lowered: &Lowered) -> &'static str {
+    match lowered.roles.results.iter().any(|result| result.variable.is_some()) {
+        true => "the step runs as HLO all the same",
+        false => "the graph predicts as HLO all the same",
+    }
+}
+
+/// The row of a note. A step that `runs` as HLO is a remedy only where the graph becomes HLO.
+fn row(note: Note, runs: Option<&str>) -> NoteRow {
     let Note { node, place, callers, text, help, is_in_step } = note;
-    let help = match (help.is_empty(), is_in_step && has_step) {
-        (_, false) => help,
-        (true, true) => RUNS.to_string(),
-        (false, true) => format!("{help}; {RUNS}"),
+    let help = match (help.is_empty(), runs.filter(|_| is_in_step)) {
+        (_, None) => help,
+        (true, Some(runs)) => runs.to_string(),
+        (false, Some(runs)) => format!("{help}; {runs}"),
     };
     NoteRow { node, place, callers, text, help }
 }
@@ -276,12 +294,12 @@ fn becomes(
         .collect()
 }
 
-fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortReport {
+fn report(graph: &Graph, ported: Ported, step: String, runs: Option<&str>) -> PortReport {
     let Ported { network, training, pipeline, differs, missing, slips, experiment, variables, .. } = ported;
     let becomes = becomes(&pipeline, &network, &training, &variables);
     let step_row =
         |PipelineStep { text, place: Place { node, line, callers }, .. }| StepRow { text, node, place: line, callers };
-    let rows = |notes: Vec<Note>| notes.into_iter().map(|note| row(note, has_step)).collect();
+    let rows = |notes: Vec<Note>| notes.into_iter().map(|note| row(note, runs)).collect();
     let slips = slips.into_iter().map(|slip| SlipRow {
         what: slip.kind.what(),
         why: slip.kind.why(),
@@ -303,6 +321,7 @@ fn report(graph: &Graph, ported: Ported, step: String, has_step: bool) -> PortRe
         slips: slips.collect(),
         experiment,
         step,
+        checkpoint: String::new(),
         written: Vec::new(),
         names: network.names,
         layouts: network.layouts,
@@ -329,14 +348,7 @@ fn write(
             .context("the module of the graph is broken, which is an error of bf16scope's: report it")?;
         report.written.push(put("step.hlo.pb", &encode::to_bytes(&lowered.module)?)?);
     }
-    let Some(text) = &report.experiment else {
-        if args.checkpoint.is_some() {
-            bail!(
-                "the network has no words here, so no variables start from the checkpoint\nhelp: see what is missing, without --checkpoint"
-            );
-        }
-        return Ok(());
-    };
+    let Some(text) = &report.experiment else { return Ok(()) };
     let path = PathBuf::from(put("experiment.yaml", text.as_bytes())?);
     let subject = ModelSubject::read(&path, &context.setup())
         .with_context(|| format!("{} is not read back, which is an error of bf16scope's: report it", path.display()))?;
@@ -357,7 +369,7 @@ fn write(
     report.written.push(format!("{rules} (the graph's names, for `weights --rules` and `train: {{rules: …}}`)"));
     if let Some(prefix) = &args.checkpoint {
         let start = folder.join("start.safetensors");
-        let n = start_from(prefix, &start, &path, Path::new(&rules))?;
+        let n = checkpoint::start_from(prefix, &start, &path, Path::new(&rules))?;
         report.written.push(format!("{} ({n})", start.display()));
     }
     Ok(())
@@ -407,37 +419,3 @@ averages: ["{theirs}/ExponentialMovingAverage"]
 step: [global_step]
 unused: ["beta{n}_power"]
 "#;
-
-/// Writes the variables of a checkpoint under our names, with slots and averages; returns their counts in words.
-fn start_from(prefix: &Path, start: &Path, experiment: &Path, rules: &Path) -> anyhow::Result<String> {
-    let read = Experiment::read(experiment)?;
-    let spec = read.spec(Precision::Bf16, &Tuning::none()).map_err(|error| read.with_its_line(error))?;
-    let (checkpoint, wanted) = (weights::open(prefix)?, wanted_of(&spec)?);
-    let mapping = Mapping::from_rules(&Rules::read(rules)?, &wanted, &Arrays::given(&checkpoint), &|_| false);
-    let values = weight_names::values(&checkpoint, &mapping, 1.0)?;
-    let taken = |is: &dyn Fn(&Role) -> bool| {
-        let all = mapping.variables.iter().filter(|mapped| is(&mapped.wanted.role));
-        let n = all.clone().filter(|mapped| matches!(mapped.found, Found::Taken { .. })).count();
-        (n, all.count())
-    };
-    let (weights, all_weights) = taken(&|role| *role == Role::Weight);
-    if weights < all_weights {
-        let is_missing =
-            |mapped: &&Mapped| mapped.wanted.role == Role::Weight && !matches!(mapped.found, Found::Taken { .. });
-        let missing = mapping.variables.iter().find(is_missing).map(|mapped| mapped.wanted.name.clone());
-        bail!(
-            "{}: {weights} of the network's {all_weights} variables are in it; {} is not, or has another shape\n\
-             help: give the checkpoint of this graph: the prefix that its .meta has",
-            prefix.display(),
-            missing.unwrap_or_default()
-        );
-    }
-    let (slots, all_slots) = taken(&|role| matches!(role, Role::Slot { .. }));
-    let (averages, all_averages) = taken(&|role| matches!(role, Role::Average { .. }));
-    let literal = |(name, (shape, bytes))| (name, Literal::Array { shape, bytes });
-    let arrays: Vec<(String, Literal)> = values.into_iter().map(literal).collect();
-    weights::write(start, WrittenFormat::Safetensors, arrays)?;
-    Ok(format!(
-        "{weights} of {all_weights} variables, {slots} of {all_slots} slots, {averages} of {all_averages} averages"
-    ))
-}

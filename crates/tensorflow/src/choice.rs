@@ -166,9 +166,53 @@ fn from_signature(graph: &Graph, signature: &Signature) -> Result<Targets, Graph
     })
 }
 
-/// The training ops, and the losses: those in the collection `losses`, and scalar summaries called `loss`.
+/// The nodes that a training step runs, and what they read; `None` if the graph has no training op.
+pub(crate) fn nodes_of_step(graph: &Graph) -> Option<Vec<bool>> {
+    let train = graph.collection("train_op");
+    let targets = Some(training(graph, train)).filter(|targets| !targets.effects.is_empty())?;
+    let mut is_run = vec![false; graph.body.nodes.len()];
+    let mut pending = targets.effects;
+    pending.extend(targets.results.iter().map(|(_, edge)| edge.node));
+    while let Some(idx) = pending.pop() {
+        if !std::mem::replace(&mut is_run[idx], true) {
+            let node = &graph.body.nodes[idx];
+            pending.extend(node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied()));
+        }
+    }
+    Some(is_run)
+}
+
+/// The assignments that wait for training ops, or that a group of ops runs with them: averages of variables, for example.
+fn after(graph: &Graph, train: &[usize]) -> Vec<usize> {
+    let nodes = &graph.body.nodes;
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (idx, node) in nodes.iter().enumerate() {
+        let reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
+        reads.for_each(|from| readers[from].push(idx));
+    }
+    let mut waits = vec![false; nodes.len()];
+    let mut pending = train.to_vec();
+    while let Some(idx) = pending.pop() {
+        if !std::mem::replace(&mut waits[idx], true) {
+            pending.extend(&readers[idx]);
+        }
+    }
+    // Whatever a group has beside a training op is of its step.
+    let mut groups: Vec<usize> = (0..nodes.len()).filter(|idx| waits[*idx] && nodes[*idx].op == "NoOp").collect();
+    let mut is_grouped = vec![false; nodes.len()];
+    while let Some(idx) = groups.pop() {
+        if !std::mem::replace(&mut is_grouped[idx], true) && nodes[idx].op == "NoOp" {
+            groups.extend(&nodes[idx].controls);
+        }
+    }
+    let is_after = |idx: &usize| nodes[*idx].op.starts_with("Assign") && (waits[*idx] || is_grouped[*idx]);
+    (0..nodes.len()).filter(|idx| is_after(idx) && !train.contains(idx)).collect()
+}
+
+/// The training ops, what waits for them, and the losses: those in the collection `losses`, and scalar summaries called `loss`.
 fn training(graph: &Graph, train: &[String]) -> Targets {
-    let effects: Vec<usize> = train.iter().filter_map(|name| Some(graph.body.edge(name)?.node)).collect();
+    let mut effects: Vec<usize> = train.iter().filter_map(|name| Some(graph.body.edge(name)?.node)).collect();
+    effects.extend(after(graph, &effects));
     let listed = graph.collection("losses").iter().filter_map(|name| graph.body.edge(name));
     let is_loss = |name: &str| name.rsplit('/').next().is_some_and(|last| last == "loss" || last.starts_with("loss_"));
     let summaries = graph.body.nodes.iter().filter(|node| node.op == "ScalarSummary" && is_loss(&node.name));
@@ -208,7 +252,7 @@ fn of_cluster(graph: &Graph, cluster: &str) -> Targets {
 }
 
 /// Unread tensors.
-fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
+pub(crate) fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
     let nodes = &graph.body.nodes;
     let mut is_read = vec![false; nodes.len()];
     let mut is_awaited = vec![false; nodes.len()];

@@ -105,6 +105,13 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// The dims of the variables of its own body, by name; one whose dims are not known is left out.
+    pub fn variable_dims(&self) -> BTreeMap<String, Vec<i64>> {
+        let is_variable = |node: &&Node| matches!(node.op.as_str(), "VarHandleOp" | "VariableV2" | "Variable");
+        let nodes = self.body.nodes.iter().filter(is_variable);
+        nodes.filter_map(|node| Some((node.variable_name(), node.dims("shape")?))).collect()
+    }
+
     /// Reads a graph from the bytes of a file; messages call it `file`.
     ///
     /// # Errors

@@ -122,6 +122,27 @@ fn learning_rates_become_schedules() {
         ("rsqrt_decay", &root("0.008838834", 500), "{steps: 500, overlap: true}", "", ""),
         ("noam", &shifted("0.125", 4_000, 1), "{steps: 3999, start: 4.94106e-7, overlap: true}", "", ""),
         ("noam_of_step", &root("0.088388346", 400), "{steps: 400, overlap: true}", "", ""),
+        ("short_bert", "{kind: linear, value: 0.001, decay_steps: 20}", "{steps: 3, overlap: true}", "", ""),
+        ("short_line", "{kind: linear, value: 0.1, decay_steps: 5, end_value: 0.01}", "", "", ""),
+        ("short_square", "{kind: polynomial, value: 0.1, decay_steps: 8, power: 2.0, end_value: 0.01}", "", "", ""),
+        ("short_cosine", "{kind: cosine, value: 0.1, decay_steps: 8, alpha: 0.1}", "", "", ""),
+        ("short_warm_cosine", "{kind: cosine, value: 0.1, decay_steps: 7}", "{steps: 3}", "", ""),
+        ("short_warm_line", "{kind: linear, value: 0.1, decay_steps: 6}", "{steps: 3}", "", ""),
+        ("short_floor", "{kind: linear, value: 0.1, decay_steps: 10}", "", "0.02", ""),
+        (
+            "short_pieces",
+            "{kind: piecewise, value: 0.1, changes: [{step: 6, value: 0.05}, {step: 11, value: 0.0}]}",
+            "",
+            "",
+            "",
+        ),
+        (
+            "short_warm_pieces",
+            "{kind: piecewise, value: 0.1, changes: [{step: 11, value: 0.01}, {step: 16, value: 0.001}]}",
+            "{steps: 3, overlap: true}",
+            "",
+            "",
+        ),
     ] {
         let ported = ported(&format!("schedule_{name}"));
         let training = &ported.training;

@@ -16,6 +16,9 @@ pub(super) fn screen(report: &PortReport, screen: Screen) -> String {
         table.row([line.section.to_string(), line.text.clone(), line.shown_place().to_string()]);
     }
     table.row(["step".to_string(), report.step.clone()]);
+    if !report.checkpoint.is_empty() {
+        table.row(["checkpoint".to_string(), report.checkpoint.clone()]);
+    }
     let _ = writeln!(text, "{}", table.render(screen));
     for (title, notes) in [("Differs", &report.differs), ("Missing", &report.missing)] {
         if !notes.is_empty() {
@@ -90,7 +93,10 @@ pub(super) fn page(report: &PortReport) -> Page {
     ];
     Page {
         title: format!("{}: what it becomes", report.graph),
-        lead: format!("The step: {}.", report.step),
+        lead: match report.checkpoint.as_str() {
+            "" => format!("The step: {}.", report.step),
+            checkpoint => format!("The step: {}. The checkpoint: {checkpoint}.", report.step),
+        },
         tables: tables.into_iter().filter(|table| !table.rows.is_empty()).collect(),
         ..Page::default()
     }

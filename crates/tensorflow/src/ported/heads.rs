@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::region;
 use super::symbols::{Symbols, constant, shortest, yaml_number};
+use super::{cores, region, updates};
+use crate::choice;
 use crate::graph::Graph;
+use crate::host::is_input;
 use crate::node::{Edge, Node};
+use bf16scope_hlo::DType;
 
 /// A loss and its inputs.
 pub(super) struct Head {
@@ -37,14 +40,10 @@ pub(super) fn heads(graph: &Graph, loss: Option<usize>) -> Vec<Head> {
         if !predicted.is_empty() {
             return predicted;
         }
-        let last = (0..nodes.len()).rev().find(|idx| region::is_weighted(&nodes[*idx].op));
+        let last = || (0..nodes.len()).rev().find(|idx| region::is_weighted(&nodes[*idx].op));
         let head = |node| Head::predicted(Edge { node, output: 0 }, "");
-        return all(graph, (0..nodes.len()).collect(), None)
-            .into_iter()
-            .next()
-            .or(last.map(head))
-            .into_iter()
-            .collect();
+        let trained = all(graph, (0..nodes.len()).collect(), None).into_iter().next();
+        return trained.or_else(|| only_output(graph)).or_else(|| last().map(head)).into_iter().collect();
     };
     let mut before: Vec<usize> = region::ancestors(graph, [loss]).into_iter().collect();
     before.sort_unstable();
@@ -59,24 +58,53 @@ fn predicted(graph: &Graph) -> Vec<Head> {
     let symbols = Symbols::new(graph);
     let [signature] = &graph.signatures.values().collect::<Vec<_>>()[..] else { return heads };
     for tensor in signature.outputs.values() {
-        let Some(edge) = graph.body.edge(tensor) else { continue };
-        let edge = symbols.behind(edge);
-        let node = symbols.node(edge.node);
-        // A loss does not read predicted classes.
-        if matches!(node.op.as_str(), "ArgMax" | "Cast" | "AsString" | "TopKV2") {
-            continue;
-        }
-        let (logits, loss) = match (node.op.as_str(), node.inputs.first()) {
-            ("Softmax", Some(logits)) => (*logits, "sparse_softmax_cross_entropy"),
-            ("Sigmoid", Some(logits)) => (*logits, "sigmoid_cross_entropy"),
-            _ => (edge, "mean_squared_error"),
-        };
-        if heads.iter().all(|head| head.logits != logits) {
-            heads.push(Head::predicted(logits, loss));
-        }
+        let head = graph.body.edge(tensor).and_then(|edge| output(&symbols, edge));
+        heads.extend(head.filter(|head| heads.iter().all(|other| other.logits != head.logits)));
     }
     heads
 }
+
+/// The head of an output, unless it is of predicted classes, which no loss reads.
+fn output(symbols: &Symbols<'_>, edge: Edge) -> Option<Head> {
+    let edge = symbols.behind(edge);
+    let node = symbols.node(edge.node);
+    let (logits, loss) = match (node.op.as_str(), node.inputs.first()) {
+        ("ArgMax" | "Cast" | "AsString" | "TopKV2", _) => return None,
+        ("Softmax", Some(logits)) => (*logits, "sparse_softmax_cross_entropy"),
+        ("Sigmoid", Some(logits)) => (*logits, "sigmoid_cross_entropy"),
+        _ => (edge, "mean_squared_error"),
+    };
+    Some(Head::predicted(logits, loss))
+}
+
+/// The output of a graph that trains nothing, if a single tensor that nothing reads depends on its input.
+fn only_output(graph: &Graph) -> Option<Head> {
+    let nodes = &graph.body.nodes;
+    if nodes.iter().any(updates::is_gradient) {
+        return None;
+    }
+    let is_output = |edge: &Edge| {
+        let before = region::ancestors(graph, [edge.node]);
+        let is_layer = |idx: &usize| region::is_weighted(&nodes[*idx].op);
+        before.iter().any(|idx| is_input(&nodes[*idx].op)) && before.iter().any(is_layer)
+    };
+    let ends = choice::sinks(graph).into_iter().map(|(_, edge)| edge);
+    let ends: Vec<Edge> = ends.filter(|edge| !nodes[edge.node].op.contains("Assign")).take(MAX_ENDS).collect();
+    let mut outputs = ends.into_iter().filter(is_output);
+    let output = outputs.next().filter(|_| outputs.next().is_none())?;
+    let symbols = Symbols::new(graph);
+    let end = symbols.node(symbols.behind(output).node);
+    match (end.op.as_str(), end.inputs.first()) {
+        // Classes are chosen by the scores that a loss reads.
+        ("ArgMax" | "TopKV2", Some(scores)) => {
+            Some(Head { loss: "sparse_softmax_cross_entropy", ..self::output(&symbols, *scores)? })
+        }
+        _ => self::output(&symbols, output),
+    }
+}
+
+/// A graph with more tensors that nothing reads has no output that is known.
+const MAX_ENDS: usize = 64;
 
 fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
     let nodes = &graph.body.nodes;
@@ -206,8 +234,7 @@ pub(super) fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usiz
 
 /// The product of the constants that a loss is multiplied by, without the factor 1 / cores.
 fn weight(symbols: &Symbols<'_>, readers: &HashMap<usize, Vec<usize>>, from: usize) -> f64 {
-    let n_cores = symbols.graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata");
-    let n_cores = n_cores.filter_map(|node| node.int("num_replicas")).next().unwrap_or(1) as f64;
+    let n_cores = cores::n_cores(symbols.graph).unwrap_or(1) as f64;
     let (mut weight, mut seen, mut pending) = (1.0, BTreeSet::new(), vec![from]);
     while let Some(idx) = pending.pop() {
         for reader in readers.get(&idx).into_iter().flatten().copied().filter(|reader| seen.insert(*reader)) {
@@ -230,25 +257,52 @@ fn labels_of_classes(graph: &Graph, labels: Option<Edge>) -> bool {
     region::ancestors(graph, [labels.node]).iter().any(|idx| graph.body.nodes[*idx].op == "OneHot")
 }
 
-/// The label smoothing of the first cross entropy that has it; other losses have none.
-pub(super) fn smoothing_of(graph: &Graph, heads: &[Head]) -> f64 {
-    let entropies = heads.iter().filter(|head| head.loss.ends_with("cross_entropy"));
-    entropies.map(|head| smoothing(graph, head.labels)).find(|smoothing| *smoothing > 0.0).unwrap_or(0.0)
+/// How labels are smoothed.
+#[derive(Clone, Copy)]
+pub(super) struct Smoothing {
+    /// The share that all classes have alike, as it was written.
+    pub share: f64,
+    /// The node that computes the labels.
+    pub node: usize,
+    /// Where the graph computes in 16 bits: the dtype, and the factor of the labels in it.
+    pub rounded: Option<(DType, f64)>,
 }
 
-/// The label smoothing `s`: tf.losses computes `labels * (1 - s) + s / n`.
-fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
+/// The label smoothing of the first cross entropy that has it; other losses have none.
+pub(super) fn smoothing_of(graph: &Graph, heads: &[Head]) -> Option<Smoothing> {
+    let entropies = heads.iter().filter(|head| head.loss.ends_with("cross_entropy"));
+    entropies.filter_map(|head| head.labels).find_map(|labels| smoothing(graph, labels))
+}
+
+/// The label smoothing `s`: tf.losses computes `labels * (1 - s) + s / n`, which may also be the two values of a one-hot.
+fn smoothing(graph: &Graph, labels: Edge) -> Option<Smoothing> {
     let symbols = Symbols::new(graph);
-    let Some(labels) = labels else { return 0.0 };
-    let factors = region::ancestors(graph, [labels.node]).into_iter().filter_map(|idx| {
+    let mut smoothings = region::ancestors(graph, [labels.node]).into_iter().filter_map(|idx| {
         let node = &graph.body.nodes[idx];
-        (node.op == "Mul").then(|| symbols.scalar(node, 1).or_else(|| symbols.scalar(node, 0))).flatten()
+        let factor = match node.op.as_str() {
+            "Mul" => {
+                let number = [1, 0].into_iter().find(|number| symbols.scalar(node, *number).is_some())?;
+                Some((symbols.scalar(node, number)?, symbols.rounded(node, number)))
+            }
+            "OneHot" => smoothed_one_hot(&symbols, node),
+            _ => None,
+        };
+        let (factor, rounded) = factor.filter(|(factor, _)| (0.5..1.0).contains(factor))?;
+        Some(Smoothing { share: shortest((1.0 - factor) as f32), node: idx, rounded })
     });
-    let factors: Vec<f64> = factors.filter(|factor| (0.5..1.0).contains(factor)).collect();
-    match factors[..] {
-        [factor] => shortest((1.0 - factor) as f32),
-        _ => 0.0,
-    }
+    smoothings.next().filter(|_| smoothings.next().is_none())
+}
+
+/// The distance of a one-hot's two values, if the values of a row sum to 1; and where it is of 16 bits, what it is in them.
+fn smoothed_one_hot(symbols: &Symbols<'_>, node: &Node) -> Option<(f64, Option<(DType, f64)>)> {
+    let [n, on, off] = [1, 2, 3].map(|number| symbols.scalar(node, number));
+    let (n, on, off) = (n?, on?, off?);
+    // Each value is known to half an ulp of a bf16 1 at best.
+    let bound = if symbols.rounded(node, 2).is_some() { 2f64.powi(-8) } else { 1e-5 };
+    let sums_to_1 = (on + (n - 1.0) * off - 1.0).abs() <= bound;
+    let rounded =
+        symbols.rounded(node, 2).map(|(dtype, on)| (dtype, on - symbols.rounded(node, 3).map_or(off, |at| at.1)));
+    sums_to_1.then(|| (shortest((on - off) as f32), rounded))
 }
 
 /// The name of the labels: that of the placeholder they are computed from.

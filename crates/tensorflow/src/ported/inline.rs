@@ -59,6 +59,42 @@ pub(super) fn trip(graph: &Graph) -> Option<Graph> {
     Some(Graph { body: Body::new(inlined.nodes), ..graph.clone() })
 }
 
+/// The graph with the nodes of its branches of version 2 beside its own, as those of version 1 are; `None` if they update
+/// nothing. Each function is added once, and what it returns is not followed.
+pub(super) fn with_branches(graph: &Graph) -> Option<Graph> {
+    let is_update = |node: &Node| ["Assign", "Apply", "ResourceApply"].iter().any(|op| node.op.starts_with(op));
+    let updates = |function: &Function| function.body.nodes.iter().any(is_update);
+    if !graph.functions.values().any(updates) {
+        return None;
+    }
+    let mut nodes = graph.body.nodes.clone();
+    let (mut at, mut seen, mut has_updates) = (0, HashSet::new(), false);
+    while let Some(node) = nodes.get(at) {
+        at += 1;
+        if !matches!(node.op.as_str(), "If" | "StatelessIf") {
+            continue;
+        }
+        let node = node.clone();
+        for branch in ["then_branch", "else_branch"] {
+            let Some(name) = node.function(branch).filter(|name| seen.insert(name.to_string())) else { continue };
+            let Some(function) = graph.functions.get(name) else { continue };
+            has_updates |= updates(function);
+            let (first, arguments) = (nodes.len(), node.inputs.get(1..).unwrap_or_default());
+            let argument = |number: usize| arguments.get(number).filter(|_| number < function.n_arguments);
+            let edge = |edge: &Edge| {
+                argument(edge.node).copied().unwrap_or(Edge { node: first + edge.node, output: edge.output })
+            };
+            nodes.extend(function.body.nodes.iter().map(|inner| Node {
+                name: format!("{}/{branch}/{}", node.name, inner.name),
+                inputs: inner.inputs.iter().map(edge).collect(),
+                controls: inner.controls.iter().map(|control| first + control).collect(),
+                ..inner.clone()
+            }));
+        }
+    }
+    has_updates.then(|| Graph { body: Body::new(nodes), ..graph.clone() })
+}
+
 /// The signature's input names, by placeholder.
 fn inputs(graph: &Graph, signature: &Signature) -> HashMap<String, String> {
     let named = |(name, tensor): (&String, &String)| {

@@ -59,8 +59,7 @@ struct Porting<'g, 'n> {
 pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> NetworkPort {
     let heads = heads::heads(graph, loss);
     let Some(main) = heads.first() else {
-        let text = "no loss of logits is in the graph, so it is not known where its network ends";
-        notes.missing.push(Note::new(graph, loss, text, "name the loss in the collection `losses`, as tf.losses does"));
+        ends::note_no_end(graph, loss, notes);
         return NetworkPort::default();
     };
     let mut n_readers: IndexMap<Edge, usize> = IndexMap::default();
@@ -68,12 +67,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         node.inputs.iter().for_each(|edge| *n_readers.entry(*edge).or_default() += 1);
     }
     if loss.is_none() {
-        let losses: Vec<&str> = heads.iter().map(|head| head.loss).filter(|loss| !loss.is_empty()).collect();
-        let text = format!("the graph only predicts; it ends here as one trained by {} does", losses.join(" and "));
-        if !losses.is_empty() {
-            let help = "a softmax or sigmoid at its end belongs to the loss here; write the loss that is meant";
-            notes.differs.push(Note::new(graph, heads.first().map(|head| head.logits.node), text, help));
-        }
+        ends::note_prediction(graph, &heads, notes);
     }
     for term in loss.map(|loss| terms::unported(graph, loss, &heads)).unwrap_or_default() {
         let text =
@@ -82,6 +76,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         notes.missing.push(Note::new(graph, Some(term), text, help).in_step());
     }
     let symbols = Symbols::new(graph);
+    let smoothing = heads::smoothing_of(graph, &heads);
     let order = in_order(graph, heads.iter().map(|head| head.logits.node));
     let (norms, mut inside) = norms::norms(&symbols, &order);
     let (gelus, inside_gelus) = gelus::gelus(&symbols, &order);
@@ -92,7 +87,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         symbols,
         port: NetworkPort {
             loss: main.loss.to_string(),
-            label_smoothing: heads::smoothing_of(graph, &heads),
+            label_smoothing: smoothing.map_or(0.0, |smoothing| smoothing.share),
             ..NetworkPort::default()
         },
         notes,
@@ -121,7 +116,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     porting.add_heads(&heads);
     porting.weigh_heads(&heads, loss);
     porting.without_softmax();
-    porting.note_smoothing();
+    porting.note_smoothing(smoothing);
     porting.note_renamed();
     porting.prune();
     porting.port.output = porting.port.heads.first().map(|head| head.output.clone()).unwrap_or_default();
@@ -600,6 +595,7 @@ impl Porting<'_, '_> {
     /// Dropout: `select(uniform >= rate, x / (1 - rate), 0)`.
     fn dropped(&mut self, node: &Node, x: String) -> Symbol {
         let Some(rate) = self.symbols.dropout_rate(node) else { return self.unclaimed(node) };
+        self.note_rounded_rate(node, rate);
         // The division before it belongs to dropout.
         let read = match self.at.get(&x).map(|at| &self.port.layers[*at]) {
             Some(line) if line.kind == "rescaling" => line.reads[0].clone(),

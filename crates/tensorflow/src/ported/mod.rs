@@ -4,8 +4,10 @@
 //! Only the graph is read, since it is exact where a script is not. A pattern that is not known is reported as missing with its
 //! node, and never guessed.
 
+mod accumulation;
 mod attentions;
 mod blocks;
+mod cores;
 mod gelus;
 mod heads;
 mod initial;
@@ -130,15 +132,25 @@ pub fn port(graph: &Graph) -> Ported {
 
 /// Ports a graph to an experiment with this batch, one core's; without one as [`port`] does.
 pub fn port_with_batch(graph: &Graph, batch: Option<i64>) -> Ported {
-    let slips = slips::slips(graph);
-    let loss = region::loss(graph);
     let mut notes = Notes::default();
+    updates::left_out_of_step(graph, &mut notes);
+    let branched = inline::with_branches(graph);
+    let graph = branched.as_ref().unwrap_or(graph);
+    let mut slips = slips::slips(graph);
+    let loss = region::loss(graph);
     let pipeline = pipeline::pipeline(graph, &mut notes);
     let trip = if loss.is_none() { inline::trip(graph) } else { None };
     let loss = trip.as_ref().map_or(loss, region::loss);
     let graph = trip.as_ref().unwrap_or(graph);
     let served = if loss.is_none() { inline::served(graph) } else { None };
     let graph = served.as_ref().unwrap_or(graph);
+    if trip.is_some() || served.is_some() {
+        let inside = slips::slips(graph);
+        let is_new = |slip: &Slip| slips.iter().all(|known| known.kind != slip.kind);
+        let inside: Vec<Slip> = inside.into_iter().filter(is_new).collect();
+        slips.extend(inside);
+        slips.sort_by_key(|slip| slip.kind);
+    }
     let mut network = layers::network(graph, loss, &mut notes);
     network.batch = batch.or(network.batch).or_else(|| pipeline::batch(&pipeline));
     network.metrics = metrics::metrics(graph, &network, &mut notes);

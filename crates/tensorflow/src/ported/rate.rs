@@ -1,6 +1,8 @@
 //! Recognises a graph's learning-rate schedule: the graph's nodes are evaluated at many steps, and a form is accepted only if it
 //! gives the same rate at every step that is tried.
 
+mod pieces;
+
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,6 +29,8 @@ pub(super) struct Rate<'s, 'g> {
     pub constants: Vec<f64>,
     /// The number of nodes that compute it.
     pub n_nodes: usize,
+    /// Whether one of them is a cosine: a line of two steps is one too.
+    has_cosine: bool,
 }
 
 /// A step at which a rate is computed, and how many branches were taken for it: functions may call each other without end.
@@ -55,6 +59,9 @@ fn with_branches<'g>(graph: &'g Graph, nodes: Vec<&'g Node>) -> Vec<&'g Node> {
 /// A rate of more nodes than this is not a schedule.
 const MAX_NODES: usize = 300;
 
+/// All steps up to this one are tried.
+const FIRST_STEPS: u64 = 32;
+
 /// The largest step that is tried.
 const LAST_STEP: f64 = 1e8;
 
@@ -71,7 +78,8 @@ impl<'s, 'g> Rate<'s, 'g> {
         constants.dedup();
         // A branch's arguments compute nothing.
         let n_nodes = nodes.iter().filter(|node| node.op != "_Arg").count();
-        Rate { symbols, end, constants, n_nodes }
+        let has_cosine = nodes.iter().any(|node| node.op == "Cos");
+        Rate { symbols, end, constants, n_nodes, has_cosine }
     }
 
     /// The rate at a step; `None` if a node is of an op that schedules do not use.
@@ -191,7 +199,7 @@ impl<'s, 'g> Rate<'s, 'g> {
                 _ => input(1)?,
             },
             // The output that is not taken has no value.
-            "Switch" => {
+            "Switch" | "RefSwitch" => {
                 let is_taken = (input(1)? != 0.0) == (output == 1);
                 return if is_taken { input(0) } else { None };
             }
@@ -202,7 +210,8 @@ impl<'s, 'g> Rate<'s, 'g> {
 
     /// Steps at which the rate may change: around its constants, and around products and quotients of two of them.
     fn steps_of_interest(&self) -> Vec<f64> {
-        let mut steps = BTreeSet::from([0u64, 1, 2, 3, 10, 100, 1_000, 10_000, 100_000, LAST_TRIED as u64]);
+        let mut steps: BTreeSet<u64> = (0..=FIRST_STEPS).collect();
+        steps.extend([100, 1_000, 10_000, 100_000, LAST_TRIED as u64]);
         let mut add = |at: f64| {
             if (0.0..LAST_STEP).contains(&at) {
                 let at = at.floor() as u64;
@@ -220,18 +229,23 @@ impl<'s, 'g> Rate<'s, 'g> {
         steps.into_iter().map(|step| step as f64).collect()
     }
 
-    /// The schedule in YAML, if one of our forms gives the same rates.
+    /// The schedule in YAML, if one of our forms gives the same rates. Pieces fit every schedule of a few steps, so they come
+    /// last, unless the graph has pieces itself.
     pub(super) fn in_words(&self) -> Option<RateInWords> {
         let steps = self.steps_of_interest();
         let curve: Vec<(f64, f64)> = steps.iter().map(|step| Some((*step, self.at(*step)?))).collect::<Option<_>>()?;
-        let schedule = self.form(&curve).or_else(|| self.with_warm_up(&curve));
-        schedule.map(|schedule| schedule.words()).or_else(|| self.with_floor(&curve))
+        let pieces = || Some(Schedule::plain(piecewise(&curve)?).words());
+        let first = if pieces::is_of_pieces(self.symbols.graph, self.end) { pieces() } else { None };
+        first
+            .or_else(|| Some(self.form(&curve).or_else(|| self.with_warm_up(&curve))?.words()))
+            .or_else(|| self.with_floor(&curve))
+            .or_else(pieces)
     }
 
-    /// A form without a warm-up.
+    /// A form without a warm-up, and not of pieces.
     fn form(&self, curve: &[(f64, f64)]) -> Option<Schedule> {
-        let form = self.candidates(curve).into_iter().find(|form| apart(curve, |step| form.at(step)) <= ROUNDINGS)?;
-        Some(Schedule { form, warm_up: None, apart: 0.0 })
+        let fits = |form: &Form| form.n_changes() == 0 && apart(curve, |step| form.at(step)) <= ROUNDINGS;
+        self.candidates(curve).into_iter().find(fits).map(Schedule::plain)
     }
 
     /// A form that is cut off at a least rate.
@@ -279,7 +293,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         // It ends at a number from the graph's constants, or between two tried steps.
         let numbers = self.constants.iter().copied().flat_map(|a| self.constants.iter().map(move |b| a * b).chain([a]));
         let numbers = numbers.flat_map(|n| [n.round(), n.ceil()]).filter(|n| (before..=after + 1.0).contains(n));
-        let mut ends: Vec<f64> = numbers.chain(meetings).chain([after, before]).filter(|n| *n > 1.0).collect();
+        let mut ends: Vec<f64> = numbers.chain(meetings).chain([after, before]).filter(|n| *n >= 1.0).collect();
         ends.sort_by(f64::total_cmp);
         ends.dedup();
         let mut best: Option<((usize, f64), Schedule)> = None;
@@ -311,9 +325,6 @@ impl<'s, 'g> Rate<'s, 'g> {
         if curve.iter().all(|(_, rate)| *rate == first) {
             return vec![Form::Constant(short(first))];
         }
-        if let Some(form) = piecewise(curve) {
-            return vec![form];
-        }
         // If a warm-up hides the rate at step 0, that rate is one of the graph's constants.
         let mut values = if begin == 0.0 { vec![short(first)] } else { numbers.clone() };
         // A falling rate starts no lower than any rate on the curve.
@@ -344,7 +355,7 @@ impl<'s, 'g> Rate<'s, 'g> {
             for &steps in &lengths {
                 let steps = steps as f64;
                 for &last in &lasts {
-                    if (0.0..=1.0).contains(&(last / value)) {
+                    if self.has_cosine && (0.0..=1.0).contains(&(last / value)) {
                         consider(Form::Cosine { value, steps, alpha: short(last / value) });
                     }
                     let powers = numbers.iter().copied().filter(|power| *power < 10.0);
@@ -361,6 +372,7 @@ impl<'s, 'g> Rate<'s, 'g> {
                 }
             }
         }
+        forms.extend(piecewise(curve));
         forms
     }
 
@@ -506,6 +518,11 @@ struct Schedule {
 }
 
 impl Schedule {
+    /// A form from the first step on.
+    fn plain(form: Form) -> Schedule {
+        Schedule { form, warm_up: None, apart: 0.0 }
+    }
+
     fn at(&self, step: f64) -> f64 {
         match self.warm_up {
             Some(WarmUp { steps, start, .. }) if step < steps => start + (self.form.at(0.0) - start) * step / steps,

@@ -102,8 +102,3 @@ pub(super) fn behind_layers(graph: &Graph, loss: usize) -> HashSet<usize> {
     let before = ancestors(graph, weighted);
     all.difference(&before).copied().collect()
 }
-
-/// Whether a node reads a node that `tf.gradients` made.
-pub(super) fn is_backward_reader(graph: &Graph, node: &crate::node::Node) -> bool {
-    node.inputs.iter().any(|edge| is_backward(&graph.body.nodes[edge.node].name))
-}

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::symbols::{Symbols, constant, is_variable};
-use super::{Place, region};
+use super::{Place, cores, region, updates};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::DType;
@@ -49,8 +49,12 @@ pub enum SlipKind {
     Bf16Update,
     /// Gradients summed over cores in bf16.
     Bf16GradientSum,
+    /// A norm of gradients in bf16, by which updates are scaled.
+    Bf16GradientNorm,
     /// Gradients are summed over cores, not averaged.
     SumOverCores,
+    /// A program for several cores sums no gradients over them.
+    NoSumOverCores,
     /// Features arrive as f32 and are cast on the device.
     CastOnDevice,
     /// A step counter in bf16.
@@ -74,7 +78,9 @@ impl SlipKind {
             SlipKind::RoundedStatistics => "moving statistics are rounded to bf16 before they are assigned",
             SlipKind::Bf16Update => "an optimizer's update in bf16",
             SlipKind::Bf16GradientSum => "gradients are summed over cores in bf16",
+            SlipKind::Bf16GradientNorm => "a norm of gradients in bf16, by which updates are scaled",
             SlipKind::SumOverCores => "gradients are summed over cores, not averaged",
+            SlipKind::NoSumOverCores => "gradients of several cores, which nothing sums",
             SlipKind::CastOnDevice => "features come as f32 and are cast on the device",
             SlipKind::Bf16Counter => "a counter becomes bf16",
             SlipKind::Float16 => "float16 on a TPU",
@@ -93,6 +99,12 @@ impl SlipKind {
             SlipKind::RoundedStatistics => "a moving average with momentum 0.99 takes no change below 1/256 of itself",
             SlipKind::Bf16Update => "moments and steps keep three digits, and small ones are lost",
             SlipKind::Bf16GradientSum => "each addition rounds to three digits, once per core",
+            SlipKind::Bf16GradientNorm => {
+                "a sum of more than 256 squares in bf16 stops growing, and every update takes its error"
+            }
+            SlipKind::NoSumOverCores => {
+                "each core trains by its own part of the batch, and variables differ from core to core"
+            }
             SlipKind::SumOverCores => "the step is as many times too large as there are cores",
             SlipKind::CastOnDevice => "twice the bytes go to the device, and the host casts nothing",
             SlipKind::Bf16Counter => "whole numbers above 256 are rounded",
@@ -116,6 +128,8 @@ impl SlipKind {
             SlipKind::RoundedStatistics => "keep batch norm's variables f32 and assign them f32 values",
             SlipKind::Bf16Update => "f32 variables, whose gradients come through the cast in f32",
             SlipKind::Bf16GradientSum => "cast gradients to tf.float32 before CrossShardOptimizer sums them",
+            SlipKind::Bf16GradientNorm => "cast gradients to tf.float32 before tf.clip_by_global_norm or tf.norm",
+            SlipKind::NoSumOverCores => "optimizer = tf.tpu.CrossShardOptimizer(optimizer), before minimize",
             SlipKind::SumOverCores => {
                 "use optimizer.compute_gradients or minimize of CrossShardOptimizer, which scale the loss by 1/cores"
             }
@@ -136,7 +150,9 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
     let symbols = Symbols::new(graph);
     let nodes = &graph.body.nodes;
     let loss = region::loss(graph);
-    let behind = loss.map(|loss| region::behind_layers(graph, loss)).unwrap_or_default();
+    let mut behind = loss.map(|loss| region::behind_layers(graph, loss)).unwrap_or_default();
+    // A loss may read logits beside the probabilities that the network ends with, as Keras' does.
+    behind.extend(last_probabilities(graph));
     let is_bf16_network = region::is_bf16_network(graph);
     // Beside a TPU program the host's casts are where they are meant to be.
     let has_host = nodes.iter().any(|node| !node.cluster().is_empty());
@@ -152,9 +168,12 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
             shown.push((SlipKind::ProbabilitiesAsLogits, idx));
         }
     }
-    if let Some(sum) = summed_over_cores(&symbols, loss) {
-        shown.push((SlipKind::SumOverCores, sum));
-    }
+    let of_updates = [
+        (SlipKind::SumOverCores, cores::summed_over_cores(&symbols, loss)),
+        (SlipKind::NoSumOverCores, cores::not_summed_over_cores(&symbols)),
+        (SlipKind::Bf16GradientNorm, cores::bf16_norm_of_gradients(&symbols)),
+    ];
+    shown.extend(of_updates.into_iter().filter_map(|(kind, at)| Some((kind, at?))));
     shown.extend(unadded_regularisers(&symbols, loss).into_iter().map(|term| (SlipKind::UnaddedRegulariser, term)));
     shown.sort();
     let mut slips: Vec<Slip> = Vec::new();
@@ -192,7 +211,11 @@ fn node_slips(
         "Sum" | "Mean" if is_bf16("T") && is_forward && behind.contains(&idx) => {
             shown.push((SlipKind::Bf16LossSum, idx))
         }
-        "Log" | "Log1p" if is_bf16("T") && is_forward && behind.contains(&idx) => shown.push((SlipKind::Bf16Loss, idx)),
+        "Log" | "Log1p"
+            if is_forward && behind.contains(&idx) && (is_bf16("T") || of_bf16_probabilities(symbols, node)) =>
+        {
+            shown.push((SlipKind::Bf16Loss, idx));
+        }
         "FusedBatchNorm" if is_bf16("T") => shown.push((SlipKind::Bf16Statistics, idx)),
         "FusedBatchNormV2" | "FusedBatchNormV3" if is_bf16("U") => shown.push((SlipKind::Bf16Statistics, idx)),
         // tf.nn.moments: the variance is a mean of squared differences.
@@ -232,6 +255,40 @@ fn node_slips(
         }
         _ => {}
     }
+}
+
+/// The probabilities in bf16 that no layer reads: the network ends with them.
+fn last_probabilities(graph: &Graph) -> Vec<usize> {
+    let nodes = &graph.body.nodes;
+    let is_bf16 = |node: &Node| node.dtype("T") == Some(DType::BF16) && !updates::is_gradient(node);
+    let is_one = |node: &Node| matches!(node.op.as_str(), "Softmax" | "LogSoftmax") && is_bf16(node);
+    let ends: Vec<usize> = (0..nodes.len()).filter(|idx| is_one(&nodes[*idx])).collect();
+    if ends.is_empty() {
+        return ends;
+    }
+    let is_layer = |node: &Node| region::is_weighted(&node.op) && !updates::is_gradient(node);
+    let before = region::ancestors(graph, (0..nodes.len()).filter(|idx| is_layer(&nodes[*idx])));
+    ends.into_iter().filter(|idx| !before.contains(idx)).collect()
+}
+
+/// Whether a logarithm is of a softmax or sigmoid that was rounded to bf16, clipped and cast or not.
+fn of_bf16_probabilities(symbols: &Symbols<'_>, logarithm: &Node) -> bool {
+    const MAX_NODES: usize = 32;
+    let (mut seen, mut pending) = (HashSet::new(), logarithm.inputs.clone());
+    while let Some(edge) = pending.pop() {
+        let at = symbols.behind(edge).node;
+        let node = symbols.node(at);
+        match node.op.as_str() {
+            "Softmax" | "Sigmoid" if node.dtype("T") == Some(DType::BF16) => return true,
+            "Maximum" | "Minimum" | "ClipByValue" | "Add" | "AddV2" | "Sub" | "RealDiv" | "Mul"
+                if seen.len() < MAX_NODES && seen.insert(at) =>
+            {
+                pending.extend(&node.inputs);
+            }
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Whether a cross-entropy's logits are the result of a softmax or sigmoid. TensorFlow writes the one of sigmoids with
@@ -312,32 +369,6 @@ fn is_rounded_statistics(symbols: &Symbols<'_>, node: &Node) -> bool {
         };
     }
     false
-}
-
-/// A sum of gradients over cores, unless the loss is divided by the number of cores.
-pub(super) fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> Option<usize> {
-    let nodes = &symbols.graph.body.nodes;
-    let n_cores =
-        nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"));
-    let n_cores = n_cores.filter(|n| *n > 1)? as f64;
-    let sums_gradients = |node: &Node| {
-        node.op == "CrossReplicaSum"
-            && region::ancestors(symbols.graph, node.inputs.first().map(|edge| edge.node))
-                .iter()
-                .any(|idx| region::is_backward(&nodes[*idx].name))
-    };
-    let sum = nodes.iter().position(sums_gradients)?;
-    // The loss may be scaled itself, or one of the nodes that it is computed from.
-    let is_scaled = region::ancestors(symbols.graph, loss).iter().any(|idx| {
-        let node = &nodes[*idx];
-        let numbers = || (0..node.inputs.len()).filter_map(|number| symbols.scalar(node, number));
-        match node.op.as_str() {
-            "Mul" => numbers().any(|value| (value * n_cores - 1.0).abs() < 1e-6),
-            "RealDiv" | "Div" => symbols.scalar(node, 1) == Some(n_cores),
-            _ => false,
-        }
-    });
-    (!is_scaled).then_some(sum)
 }
 
 /// The terms of the collection of regularisers that no loss has. A variable that another term in the loss decays is not missed.

@@ -6,6 +6,7 @@ use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
 use crate::tensor::{self, Constant};
 use bf16scope_hlo::element::f64s;
+use bf16scope_hlo::numerics::Format;
 use bf16scope_hlo::{DType, Literal};
 
 /// The meaning of a tensor in the network.
@@ -54,6 +55,23 @@ fn numbers(literal: &Literal) -> Option<Vec<f64>> {
 /// The shortest decimal of an f32: 0.1, not 0.10000000149.
 pub(super) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+/// The decimal that a number of a format of 16 bits was written as: 0.9, not bf16's 0.8984375. A number of four bits, such as
+/// 1/64, is itself.
+pub(super) fn written(dtype: DType, value: f64) -> f64 {
+    let Some(format) = [Format::BF16, Format::F16].into_iter().find(|format| format.dtype == dtype) else {
+        return value;
+    };
+    let bits = format.encode_f64(value);
+    let leading = 1u64 << format.fraction_bits;
+    let n_zeros = ((bits & (leading - 1)) | leading).trailing_zeros();
+    if !value.is_finite() || value == 0.0 || n_zeros + 3 >= format.fraction_bits {
+        return value;
+    }
+    // Four digits tell all numbers of bf16 apart, and five those of f16.
+    let mut decimals = (0..5usize).filter_map(|n_digits| format!("{value:.n_digits$e}").parse::<f64>().ok());
+    decimals.find(|decimal| format.encode_f64(*decimal) == bits).unwrap_or(value)
 }
 
 /// Whether an op is a variable, of either kind.
@@ -116,7 +134,8 @@ impl<'g> Symbols<'g> {
             | "CheckNumerics"
             | "PreventGradient"
             | "TPUReplicatedInput"
-            | "Switch" => self.input(node, 0),
+            | "Switch"
+            | "RefSwitch" => self.input(node, 0),
             _ => Symbol::Other,
         }
     }
@@ -176,17 +195,23 @@ impl<'g> Symbols<'g> {
 
     /// The rate of a dropout mask that a node reads: `uniform >= rate`, or the older `floor(uniform + 1 - rate)`.
     pub(super) fn dropout_rate(&self, node: &Node) -> Option<f64> {
+        let (mask, number) = self.dropout_mask(node)?;
+        let value = self.scalar(mask, number)?;
+        Some(if mask.op == "GreaterEqual" { value } else { shortest((1.0 - value) as f32) })
+    }
+
+    /// The node of a dropout mask that has the rate, or the share that is kept, and which of its inputs that is.
+    pub(super) fn dropout_mask(&self, node: &Node) -> Option<(&'g Node, usize)> {
         node.inputs.iter().find_map(|edge| {
             let mask = self.node(self.behind(*edge).node);
-            match mask.op.as_str() {
-                "GreaterEqual" => self.scalar(mask, 1),
-                "Floor" => {
-                    let sum = self.node(self.behind(*mask.inputs.first()?).node);
-                    let share = self.scalar(sum, 0).or_else(|| self.scalar(sum, 1))?;
-                    matches!(sum.op.as_str(), "Add" | "AddV2").then(|| shortest((1.0 - share) as f32))
-                }
-                _ => None,
-            }
+            let (mask, numbers) = match mask.op.as_str() {
+                "GreaterEqual" => (mask, &[1][..]),
+                "Floor" => (self.node(self.behind(*mask.inputs.first()?).node), &[0, 1][..]),
+                _ => return None,
+            };
+            let is_mask = matches!(mask.op.as_str(), "GreaterEqual" | "Add" | "AddV2");
+            let number = *numbers.iter().find(|number| self.scalar(mask, **number).is_some())?;
+            is_mask.then_some((mask, number))
         })
     }
 
@@ -198,6 +223,17 @@ impl<'g> Symbols<'g> {
     /// The value of a tensor, if it is a single number computed from constants.
     pub(super) fn value(&self, edge: Edge) -> Option<f64> {
         self.number(edge, 0)
+    }
+
+    /// The number of 16 bits that a node reads in the place of the decimal that it was written as, and its dtype.
+    pub(super) fn rounded(&self, node: &Node, number: usize) -> Option<(DType, f64)> {
+        let edge = *node.inputs.get(number)?;
+        let source = self.node(self.behind(edge).node);
+        let dtypes = [node.dtype("T"), source.dtype("dtype"), source.dtype("T")].into_iter().flatten();
+        let format = Format::ALL.into_iter().find(|format| dtypes.clone().any(|dtype| dtype == format.dtype))?;
+        let value = self.value(edge)?;
+        let rounded = format.decode_f64(format.encode_f64(value));
+        (format.dtype.bits() == 16 && rounded != value).then_some((format.dtype, rounded))
     }
 
     /// [`Symbols::value`], to a bounded depth.
@@ -212,7 +248,7 @@ impl<'g> Symbols<'g> {
         let short = |value: f64| shortest(value as f32);
         match node.op.as_str() {
             "Const" => match constant(node)?.1[..] {
-                [one] => Some(one),
+                [one] => Some(node.dtype("dtype").map_or(one, |dtype| written(dtype, one))),
                 _ => None,
             },
             "Sub" => both().map(|(x, y)| short(x - y)),

@@ -6,7 +6,7 @@ use super::network::NetworkPort;
 use super::plain_adam::{PlainAdam, plain_adam};
 use super::rate::{Rate, RateInWords};
 use super::symbols::{Symbols, constant, shortest, yaml_number};
-use super::{Note, Notes, Place, nearest, region, slips, updates};
+use super::{Note, Notes, Place, accumulation, cores, nearest, region, updates};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
@@ -41,7 +41,7 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
     let symbols = Symbols::new(graph);
     let nodes = &graph.body.nodes;
     let update = nodes.iter().position(|node| node.op.starts_with("ResourceApply") || node.op.starts_with("Apply"));
-    let mut port = TrainingPort { n_cores: cores(graph), ..TrainingPort::default() };
+    let mut port = TrainingPort { n_cores: cores::n_cores(graph), ..TrainingPort::default() };
     let adam = if update.is_none() { plain_adam(&symbols) } else { None };
     match update {
         Some(update) => {
@@ -80,7 +80,10 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
     // A clip that has a place has a word, or is missing already.
     let clip = format!("clip_by_{}", port.clip.split([':', ',']).nth(1).unwrap_or_default().trim());
     let clip = port.places.contains_key("clip").then_some(clip.as_str());
-    updates::changed_gradients(&symbols, &gradients, clip, notes);
+    match accumulation::note(&symbols, loss, &gradients) {
+        Some(note) => notes.missing.push(note),
+        None => updates::changed_gradients(&symbols, &gradients, clip, notes),
+    }
     port.average = average(&symbols, notes, &mut port.places);
     if let Some(n_cores) = port.n_cores.filter(|n| *n > 1) {
         on_cores(&mut port, n_cores, &symbols, loss, notes);
@@ -106,7 +109,12 @@ fn on_cores(port: &mut TrainingPort, n_cores: i64, symbols: &Symbols<'_>, loss: 
         );
         notes.differs.push(Note::new(symbols.graph, None, text, help));
     }
-    let Some(sum) = slips::summed_over_cores(symbols, loss) else { return };
+    if let Some(update) = cores::not_summed_over_cores(symbols) {
+        let text = format!("each of {n_cores} cores updates by its own gradients there; here all take their mean");
+        let help = "`mesh: {data: 1}` and the batch of one core train as one core does";
+        notes.differs.push(Note::new(symbols.graph, Some(update), text, help));
+    }
+    let Some(sum) = cores::summed_over_cores(symbols, loss) else { return };
     let text =
         format!("gradients are sums over {n_cores} cores, {n_cores} times larger than the means that are taken here");
     let is_linear = ["{kind: sgd", "{kind: momentum"].iter().any(|kind| port.optimizer.starts_with(kind));
@@ -148,11 +156,6 @@ fn written_adam(
     }
     let spared = adam.spared.iter().map(String::as_str).filter(|name| network.variables.contains_key(*name));
     port.weight_decay = decay_in_words(decay, &spared.collect::<Vec<_>>(), &adam.decayed);
-}
-
-/// The number of replicas that a TPU program records.
-fn cores(graph: &Graph) -> Option<i64> {
-    graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"))
 }
 
 fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String {
@@ -365,7 +368,9 @@ fn clip(symbols: &Symbols<'_>, notes: &mut Notes, places: &mut BTreeMap<&'static
     let nodes = &symbols.graph.body.nodes;
     for (part, kind) in [("clip_by_global_norm", "global_norm"), ("clip_by_norm", "norm"), ("clip_by_value", "value")] {
         let Some(at) = nodes.iter().position(|node| {
-            node.name.split('/').any(|name| name == part) && region::is_backward_reader(symbols.graph, node)
+            let is_gradient = |edge: &Edge| region::is_backward(&symbols.node(symbols.behind(*edge).node).name);
+            let is_named = node.name.split('/').any(|name| name == part) && !region::is_backward(&node.name);
+            is_named && node.inputs.iter().any(is_gradient)
         }) else {
             continue;
         };

@@ -1,10 +1,13 @@
 //! Finds the variables that a graph updates, those with another rule than the first, and ops that change gradients.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::network::NetworkPort;
 use super::symbols::{Symbols, is_variable, quoted, yaml_number};
 use super::{Note, Notes, region};
+use crate::choice;
+use crate::graph::Graph;
+use crate::host::is_host;
 use crate::node::{Edge, Node};
 
 /// The op of an update without the kind of its variable: `ApplyAdam`.
@@ -31,16 +34,21 @@ pub(super) fn operands(update: &Node) -> Option<(usize, usize)> {
 }
 
 /// The variable whose handle or value a tensor is.
-fn variable(symbols: &Symbols<'_>, mut edge: Edge) -> Option<String> {
+pub(super) fn variable(symbols: &Symbols<'_>, mut edge: Edge) -> Option<String> {
     for _ in 0..8 {
         edge = symbols.behind(edge);
         let node = symbols.node(edge.node);
         match (node.op.as_str(), node.inputs.first()) {
-            ("Switch", Some(input)) => edge = *input,
+            ("Switch" | "RefSwitch", Some(input)) => edge = *input,
             (op, _) => return is_variable(op).then(|| node.variable_name()),
         }
     }
     None
+}
+
+/// Whether a node is the variable of a name.
+pub(super) fn is_read_of(nodes: &[Node], at: usize, name: &str) -> bool {
+    is_variable(&nodes[at].op) && nodes[at].variable_name() == name
 }
 
 /// Each variable that one of TensorFlow's own updates changes, with that update.
@@ -139,8 +147,91 @@ pub(super) fn unlike_first(symbols: &Symbols<'_>, updates: &[(String, usize)], n
     notes.missing.push(Note::new(symbols.graph, Some(*other), text, help).in_step());
 }
 
+/// Names at most in a remark's help.
+const MAX_SHOWN: usize = 8;
+
+/// Notes variables that the graph assigns in ops which no training op waits for, so that the step as HLO leaves them out.
+pub(super) fn left_out_of_step(graph: &Graph, notes: &mut Notes) {
+    let Some(is_run) = choice::nodes_of_step(graph) else { return };
+    let symbols = Symbols::new(graph);
+    let nodes = &graph.body.nodes;
+    let initializers: HashMap<&str, &str> =
+        graph.variables.iter().map(|variable| (variable.name.as_str(), variable.initializer.as_str())).collect();
+    // A value of the step, and no initial, restored or fed one.
+    let is_of_step = |value: Edge| {
+        let (mut seen, mut pending) = (HashSet::new(), vec![value.node]);
+        while let Some(at) = pending.pop() {
+            let node = &nodes[at];
+            if is_variable(&node.op) || is_run[at] && !is_host(&node.op) {
+                return true;
+            }
+            if seen.insert(at) && !region::is_of_shape(&node.op) && !is_host(&node.op) {
+                pending.extend(node.inputs.iter().map(|edge| edge.node));
+            }
+        }
+        false
+    };
+    let left_out = nodes.iter().enumerate().filter(|(at, node)| node.op.starts_with("Assign") && !is_run[*at]);
+    let left_out = left_out.filter_map(|(at, node)| {
+        let [target, value] = node.inputs[..] else { return None };
+        let name = variable(&symbols, target)?;
+        let is_initial = *initializers.get(name.as_str())? == node.name;
+        let changes = node.op != "Assign" && node.op != "AssignVariableOp";
+        (!is_initial && (changes || is_of_step(value))).then_some((name, at))
+    });
+    let left_out: BTreeMap<String, usize> = left_out.collect();
+    let Some(at) = left_out.values().min().copied() else { return };
+    let name = left_out.iter().find(|(_, other)| **other == at).map(|(name, _)| name.clone()).unwrap_or_default();
+    let text = format!(
+        "{} variables such as `{name}` are assigned by ops that no training op waits for; the step as HLO leaves them as they are",
+        left_out.len()
+    );
+    let groups = nodes.iter().filter(|node| node.op == "NoOp");
+    let groups: Vec<&Node> = groups.filter(|node| left_out.values().any(|at| node.controls.contains(at))).collect();
+    let is_grouped = |at: &usize| groups.iter().any(|group| group.controls.contains(at));
+    let alone = left_out.values().filter(|at| !is_grouped(at)).map(|at| nodes[*at].name.as_str());
+    let fetched: BTreeSet<&str> = groups.iter().map(|group| group.name.as_str()).chain(alone).collect();
+    let train = graph.collection("train_op").first().map_or("", String::as_str);
+    let shown: Vec<&str> = std::iter::once(train).chain(fetched.iter().copied()).take(MAX_SHOWN).collect();
+    let more = if fetched.len() + 1 > MAX_SHOWN { ",…" } else { "" };
+    let help =
+        format!("`--fetch {}{more}` runs them in one step, or let the training op wait for them", shown.join(","));
+    notes.differs.push(Note::new(graph, Some(at), text, help));
+}
+
+/// Whether each node is of the backward pass, or is computed from it.
+pub(super) fn from_gradients(graph: &Graph) -> Vec<bool> {
+    let nodes = &graph.body.nodes;
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (idx, node) in nodes.iter().enumerate() {
+        node.inputs.iter().for_each(|edge| readers[edge.node].push(idx));
+    }
+    let mut is_reached = vec![false; nodes.len()];
+    let mut pending: Vec<usize> = (0..nodes.len()).filter(|idx| is_gradient(&nodes[*idx])).collect();
+    while let Some(idx) = pending.pop() {
+        if !std::mem::replace(&mut is_reached[idx], true) {
+            pending.extend(&readers[idx]);
+        }
+    }
+    is_reached
+}
+
+/// The updates of variables by values that are computed from gradients, each with that value.
+pub(super) fn of_gradients(graph: &Graph, from_gradients: &[bool]) -> Vec<(usize, Edge)> {
+    let value = |(at, node): (usize, &Node)| {
+        let number = match rule(&node.op) {
+            op if op.starts_with("Apply") => operands(node).map(|(_, gradient)| gradient)?,
+            op if op.starts_with("Assign") => 1,
+            _ => return None,
+        };
+        let value = *node.inputs.get(number)?;
+        from_gradients[value.node].then_some((at, value))
+    };
+    graph.body.nodes.iter().enumerate().filter_map(value).collect()
+}
+
 /// Whether the backward pass of version 1 or 2 made a node.
-fn is_gradient(node: &Node) -> bool {
+pub(super) fn is_gradient(node: &Node) -> bool {
     region::is_backward(&node.name) || node.name.split('/').any(|part| part.starts_with("gradient_tape"))
 }
 
@@ -179,8 +270,10 @@ fn change(symbols: &Symbols<'_>, mut edge: Edge, clip: Option<&str>) -> Option<u
             // A tape sums the parts of a gradient beside its own names.
             "AddN" if node.inputs.iter().all(|input| is_gradient(symbols.node(input.node))) => return None,
             "IdentityN" => edge.output,
-            "Identity" | "Cast" | "StopGradient" | "Snapshot" | "Reshape" | "Enter" | "Switch" | "CheckNumerics"
-            | "PreventGradient" | "TPUReplicatedInput" | "CrossReplicaSum" | "UnsortedSegmentSum" => 0,
+            "Identity" | "Cast" | "StopGradient" | "Snapshot" | "Reshape" | "Enter" | "Switch" | "RefSwitch"
+            | "CheckNumerics" | "PreventGradient" | "TPUReplicatedInput" | "CrossReplicaSum" | "UnsortedSegmentSum" => {
+                0
+            }
             op if op.starts_with("CollectiveReduce") || is_clip() => 0,
             "Mul" | "RealDiv" | "Div" if symbols.scalar(node, 1) == Some(1.0) => 0,
             _ => return Some(edge.node),

@@ -1,6 +1,6 @@
 """Makes schedule_*.meta.gz: tiny training graphs, each with a learning rate in a common form.
 
-    python make_schedules.py FOLDER
+    python make_schedules.py FOLDER [NAME …]
 
 and prints, as schedules.txt has it, each rate at a few steps, as TensorFlow computes it. TensorFlow 2.15.1.
 """
@@ -66,11 +66,39 @@ SCHEDULES = {
     "noam_of_step": lambda step: 2 * 512 ** -0.5 * tf.minimum(tf.cast(step, tf.float32) ** -0.5, tf.cast(step, tf.float32) * 400 ** -1.5),
     "noam": lambda step: 64 ** -0.5 * tf.minimum(tf.cast(step + 1, tf.float32) ** -0.5, tf.cast(step + 1, tf.float32) * 4000 ** -1.5),
 }
+
+
+def short_bert(step, warm_up=3, total=20):
+    falling = train.polynomial_decay(tf.constant(1e-3), step, total, end_learning_rate=0.0)
+    is_warm_up = tf.cast(step < warm_up, tf.float32)
+    return (1.0 - is_warm_up) * falling + is_warm_up * 1e-3 * tf.cast(step, tf.float32) / float(warm_up)
+
+
+def warm_up_of_3(step, rest):
+    at = tf.cast(step, tf.float32)
+    return tf.where(at < 3.0, 0.1 * at / 3.0, rest(step))
+
+
+# Of a few steps, where pieces would fit too.
+SHORT = {
+    "short_bert": short_bert,
+    "short_line": lambda step: train.polynomial_decay(0.1, step, 5, 0.01),
+    "short_square": lambda step: train.polynomial_decay(0.1, step, 8, 0.01, power=2.0),
+    "short_cosine": lambda step: train.cosine_decay(0.1, step, 8, alpha=0.1),
+    "short_warm_cosine": lambda step: warm_up_of_3(step, lambda step: train.cosine_decay(0.1, step - 3, 7)),
+    "short_warm_line": lambda step: warm_up_of_3(step, lambda step: train.polynomial_decay(0.1, step - 3, 6, 0.0)),
+    "short_floor": lambda step: tf.maximum(train.polynomial_decay(0.1, step, 10, 0.0), 0.02),
+    "short_pieces": lambda step: train.piecewise_constant(step, [5, 10], [0.1, 0.05, 0.0]),
+    "short_warm_pieces": lambda step: warm_up_of_3(step, lambda step: train.piecewise_constant(step, [10, 15], [0.1, 0.01, 0.001])),
+}
+SCHEDULES.update(SHORT)
+FIRST_STEPS = (*range(25), 1000)
 STEPS = (0, 1, 50, 99, 100, 101, 199, 200, 249, 250, 251, 499, 500, 700, 2400, 5000, 6255, 6256, 40000, 90000)
 
 
-def main(folder):
-    for name, schedule in SCHEDULES.items():
+def main(folder, *names):
+    for name in names or SCHEDULES:
+        schedule = SCHEDULES[name]
         graph = tf.Graph()
         with graph.as_default():
             x = v1.placeholder(tf.float32, [2, 3], name="features")
@@ -82,7 +110,7 @@ def main(folder):
             meta = train.export_meta_graph(clear_devices=True)
             with v1.Session() as session:
                 values = []
-                for at in STEPS:
+                for at in FIRST_STEPS if name in SHORT else STEPS:
                     step.load(at, session)
                     values.append(f"{at}:{session.run(rate):.9g}")
             print(name, *values)
@@ -96,4 +124,4 @@ def main(folder):
 
 if __name__ == "__main__":
     v1.disable_v2_behavior()
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -320,21 +320,26 @@ fn round(c: &mut Call<'_, '_>) -> Outputs {
     c.one(if c.dtype(x).is_float() { c.e().unary(UnaryOp::RoundNearestEven, x) } else { x })
 }
 
-/// log(1 + e^x), which is x where e^x is large, and e^x where it is small.
+/// log(1 + e^x), which is x where e^x is large, and e^x where it is small. As `unary_ops.cc` of `tf2xla/kernels` does, the bound
+/// log(ε) + 2 is computed in the dtype, rounding by rounding: numbers of 16 bits lie on its other side otherwise.
 fn softplus(c: &mut Call<'_, '_>) -> Outputs {
     let x = c.array(0)?;
-    let epsilon = match c.dtype(x) {
+    let dtype = c.dtype(x);
+    let epsilon = match dtype {
         DType::F64 => f64::EPSILON,
         DType::F16 => 2f64.powi(-10),
         DType::BF16 => 2f64.powi(-7),
         _ => f64::from(f32::EPSILON),
     };
-    let threshold = epsilon.ln() + 2.0;
-    let is_large = c.e().compare(Comparison::Gt, x, c.like(x, -threshold));
-    let is_small = c.e().compare(Comparison::Lt, x, c.like(x, threshold));
-    let exp = c.e().unary(UnaryOp::Exp, x);
-    let between = c.e().unary(UnaryOp::Log1p, exp);
-    c.one(c.e().select(is_large, x, c.e().select(is_small, exp, between)))
+    let dims = c.dims(x);
+    let e = c.e();
+    let logarithm = e.unary(UnaryOp::Log, e.scalar(dtype, epsilon));
+    let threshold = e.add(logarithm, e.scalar(dtype, 2.0));
+    let is_large = e.compare(Comparison::Gt, x, e.broadcast(e.neg(threshold), &[], &dims));
+    let is_small = e.compare(Comparison::Lt, x, e.broadcast(threshold, &[], &dims));
+    let exp = e.unary(UnaryOp::Exp, x);
+    let between = e.unary(UnaryOp::Log1p, exp);
+    c.one(e.select(is_large, x, e.select(is_small, exp, between)))
 }
 
 /// The remainder with the sign of the divisor.

@@ -1,11 +1,54 @@
 //! The ends of a network: its losses at the layers that they judge, their weights, and the smoothing of their labels.
 
-use super::super::heads::{self, Head};
+use super::super::heads::{self, Head, Smoothing};
 use super::super::nearest;
 use super::super::network::HeadLine;
-use super::super::symbols::{Symbol, yaml_number};
+use super::super::symbols::{Symbol, shortest, yaml_number};
 use super::super::terms::{self, Weights};
-use super::{Note, Porting};
+use super::super::updates;
+use super::{Node, Note, Notes, Porting};
+use crate::graph::Graph;
+use crate::host::is_input;
+
+/// Notes that it is not known where a graph's network ends: its loss is of no logits, or it predicts without layers.
+pub(super) fn note_no_end(graph: &Graph, loss: Option<usize>, notes: &mut Notes) {
+    let nodes = &graph.body.nodes;
+    let is_trained = loss.is_some() || nodes.iter().any(updates::is_gradient);
+    if is_trained {
+        let text = "no loss of logits is in the graph, so it is not known where its network ends";
+        let help = "name the loss in the collection `losses`, as tf.losses does";
+        notes.missing.push(Note::new(graph, loss, text, help).in_step());
+        return;
+    }
+    let n_inputs = nodes.iter().filter(|node| is_input(&node.op)).count();
+    let text = format!(
+        "the graph has no loss and no gradients, and no layer with variables tells where a network ends: it has {n_inputs} \
+         inputs, {} variables and {} functions",
+        graph.variable_dims().len(),
+        graph.functions.len()
+    );
+    notes.missing.push(Note::new(graph, None, text, "").in_step());
+}
+
+/// Notes that a graph has no loss and is ported as one that is trained.
+pub(super) fn note_prediction(graph: &Graph, heads: &[Head], notes: &mut Notes) {
+    let losses: Vec<&str> = heads.iter().map(|head| head.loss).filter(|loss| !loss.is_empty()).collect();
+    let at = heads.first().map(|head| head.logits.node);
+    let end = at.map_or("", |at| graph.body.nodes[at].name.as_str());
+    let (ends, help) = match losses.is_empty() {
+        false => (
+            format!("the graph only predicts; it ends here as one trained by {} does", losses.join(" and ")),
+            "a softmax or sigmoid at its end belongs to the loss here; write the loss that is meant",
+        ),
+        true => (
+            format!(
+                "the graph has no loss that is known; it ends here at its last layer, `{end}`, as a classifier does"
+            ),
+            "write the loss that is meant",
+        ),
+    };
+    notes.differs.push(Note::new(graph, at, ends, help).in_step());
+}
 
 impl Porting<'_, '_> {
     /// The losses, each at the layer that it judges.
@@ -30,7 +73,8 @@ impl Porting<'_, '_> {
                 }),
                 _ => {
                     let name = &graph.body.nodes[head.logits.node].name;
-                    let text = format!("the loss at `{name}` is not of layers alone");
+                    let end = if head.labels.is_some() { "loss" } else { "output" };
+                    let text = format!("the {end} at `{name}` is not of layers alone");
                     let note = Note::new(graph, Some(head.logits.node), text, nearest::network(graph)).in_step();
                     self.notes.missing.push(note);
                     self.port.layers.clear();
@@ -126,11 +170,27 @@ impl Porting<'_, '_> {
         true
     }
 
+    /// Notes, once for each number, that the rate of a dropout is one of 16 bits in the graph.
+    pub(super) fn note_rounded_rate(&mut self, node: &Node, rate: f64) {
+        let Some((mask, number)) = self.symbols.dropout_mask(node) else { return };
+        let Some((dtype, value)) = self.symbols.rounded(mask, number) else { return };
+        let value = if mask.op == "GreaterEqual" { value } else { 1.0 - value };
+        let text = format!(
+            "a dropout's rate is {value:?} there, in {dtype}, and {} here, as it was written",
+            yaml_number(rate)
+        );
+        if self.notes.differs.iter().all(|note| note.text != text) {
+            let at = self.symbols.graph.body.find(&mask.name);
+            let help = format!("write {value:?} for the graph's");
+            self.notes.differs.push(Note::new(self.symbols.graph, at, text, help));
+        }
+    }
+
     /// Notes that an evaluation's loss has no label smoothing here, with the least loss that smoothed labels leave.
-    pub(super) fn note_smoothing(&mut self) {
-        let smoothing = self.port.label_smoothing;
+    pub(super) fn note_smoothing(&mut self, smoothing: Option<Smoothing>) {
         let is_smoothed = |head: &&HeadLine| head.loss.ends_with("cross_entropy");
-        let Some(head) = self.port.heads.iter().find(is_smoothed).filter(|_| smoothing > 0.0) else { return };
+        let Some((head, by)) = self.port.heads.iter().find(is_smoothed).zip(smoothing) else { return };
+        let smoothing = by.share;
         let entropy = |shares: &[(f64, f64)]| -> f64 { shares.iter().map(|(n, share)| -n * share * share.ln()).sum() };
         let n_classes = self.dims.get(&head.output).and_then(|dims| dims.last()).map(|n| *n as f64);
         let least = match (head.loss.starts_with("sigmoid"), n_classes) {
@@ -148,5 +208,15 @@ impl Porting<'_, '_> {
         );
         let help = "compare metrics, or losses of training: the loss of an evaluation has no `label_smoothing` here";
         self.notes.differs.push(Note::new(self.symbols.graph, None, text, help));
+        let Some((dtype, factor)) = by.rounded else { return };
+        let text = format!(
+            "labels are smoothed in {dtype} there, which has {factor:?} for {:?}: by {:?}; here by {}, as it was written",
+            shortest((1.0 - smoothing) as f32),
+            1.0 - factor,
+            yaml_number(smoothing)
+        );
+        let help =
+            format!("`label_smoothing: {:?}` is the graph's; smooth labels of tf.float32 in the script", 1.0 - factor);
+        self.notes.differs.push(Note::new(self.symbols.graph, Some(by.node), text, help));
     }
 }
