@@ -26,7 +26,7 @@ PHRASES = [
     (r", and bound memory by --memory where the command has it", ""),
     (r"; if it happens again, -vv shows all that the child wrote", ""),
     (r"without --offline and BF16SCOPE_OFFLINE", "without BF16SCOPE_OFFLINE"),
-    (r"`run` and `audit` take `--device cpu:[^`]*`; ", "JAX runs it on its devices: call the function itself; "),
+    (r"`run` and `audit` (?:take `--device cpu:[^`]*`|have \d+ devices at most); ", "JAX runs it on its devices: call the function itself; "),
     (r"run it with `--device cpu[^`]*`", "JAX runs it on its devices: call the function itself"),
     (r"(as|in|use|name .* as) --batch-dim( [\w.:]+)?", r"\1 the batch's axis"),
     (r"--batch-dim( [\w.:]+)?", "the batch's axis"),

@@ -46,6 +46,23 @@ fn a_module_for_several_devices_does_not_run_on_one() {
     check(", replica_count=8", "  ROOT y = f32[4]{0} negate(x)\n", &reason("m has replica_count=8", 8));
 }
 
+/// XLA would read them as no count or another one, and the program runs as if it was for one device.
+#[test]
+fn a_count_of_devices_that_is_none_is_refused() {
+    for (count, found) in [("0", "0"), ("-1", "-1"), ("4294967298", "4294967298"), ("two", "two"), ("2 3", "3")] {
+        for attribute in ["replica_count", "num_partitions"] {
+            let [run, audit] = refusals(&format!(", {attribute}={count}"), "  ROOT y = f32[4]{0} negate(x)\n");
+            let expected = match count {
+                "two" => "an integer",
+                "2 3" => "the end of the value",
+                _ => "a number of devices, from 1 to 2147483647",
+            };
+            assert!(run.contains(&format!(": found `{found}`, expected {expected}\n")), "{count}: {run}");
+            assert_eq!(run, audit);
+        }
+    }
+}
+
 #[test]
 fn what_hlo_does_not_know_of_a_module_is_said() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! The path of a checkpoint: two runs at once, leftovers of killed runs, links, and paths that are not regular files.
 
+use super::binary::bf16scope;
 use super::streams::{Tiny, kill, text};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -61,6 +62,47 @@ fn a_second_run_on_the_same_checkpoint_says_so_and_stops() {
             "tiny.yaml"
         ]
     );
+}
+
+/// `run.json` of a copy names the checkpoint of the run that was copied.
+#[test]
+fn a_copy_of_a_run_goes_on_by_itself() {
+    let tiny = Tiny::new();
+    let run = |args: &[&str]| {
+        let output = bf16scope(args).current_dir(tiny.folder()).output().unwrap();
+        (output.status.code(), text(&output.stderr), text(&output.stdout))
+    };
+    let bytes = |run: &str| std::fs::read(tiny.path(run).join("checkpoint.safetensors")).unwrap();
+    let train = |args: &[&str]| run(&[&["train", "tiny.yaml"], args].concat());
+    assert_eq!(train(&["--run", "first"]).0, Some(0));
+    let first = bytes("first");
+    std::fs::create_dir(tiny.path("copy")).unwrap();
+    for name in ["run.json", "experiment.yaml", "metrics.jsonl", "checkpoint.safetensors"] {
+        std::fs::copy(tiny.path("first").join(name), tiny.path("copy").join(name)).unwrap();
+    }
+    let go_on = |epochs: &str| train(&["--resume", "--run", "copy", "--epochs", epochs]);
+    let (code, stderr, _) = go_on("5");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("going on from copy/checkpoint.safetensors after step 12"), "{stderr}");
+    assert_eq!(bytes("first"), first);
+    assert_ne!(bytes("copy"), first);
+    let (_, _, stdout) = run(&["eval", "copy"]);
+    assert!(stdout.starts_with("copy/checkpoint.safetensors in bf16: "), "{stdout}");
+
+    // Without its checkpoint a copy could only go on in the other folder.
+    std::fs::copy(tiny.path("first").join("run.json"), tiny.path("copy").join("run.json")).unwrap();
+    std::fs::remove_file(tiny.path("copy").join("checkpoint.safetensors")).unwrap();
+    let (code, stderr, _) = go_on("6");
+    let expected = "bf16scope: first/checkpoint.safetensors: copy/run.json names it, and it is the checkpoint of another run, \
+                    which this one would replace\nhelp: to go on in copy, copy it there; `--checkpoint FILE` saves \
+                    elsewhere, and `--run first` goes on with the other run\n";
+    assert_eq!((code, stderr.as_str()), (Some(2), expected));
+    assert_eq!(bytes("first"), first);
+    // Any other file that is called so.
+    std::fs::write(tiny.path("copy").join("checkpoint.safetensors"), "notes").unwrap();
+    let (code, stderr, _) = go_on("6");
+    assert!(code == Some(2) && stderr.starts_with("bf16scope: copy/checkpoint.safetensors: "), "{stderr}");
+    assert_eq!(bytes("first"), first);
 }
 
 #[test]

@@ -256,6 +256,10 @@ fn lines_of_json_are_texts_with_labels_and_broken_ones_are_named_or_left_out() {
         ("{\"text\": \"a\"", "/b.jsonl:4: no JSON object: EOF while parsing"),
         ("[1]", "/b.jsonl:4: no JSON object: invalid type: sequence"),
         (
+            "{\"text\": \"a\", \"kind\": \"bad\", \"text\": \"b\"}",
+            "/b.jsonl:4: no JSON object: the key `text` twice in one object",
+        ),
+        (
             "{\"txt\": \"a\", \"kind\": \"bad\"}",
             "/b.jsonl:4: there is no field `text`; it has `kind`, `txt`\nhelp: name the fields under `tokens`: `field: …`, \
              `label: …`; or leave such lines out: `on_error: {skip: N}` under `data`",

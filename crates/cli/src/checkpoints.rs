@@ -36,8 +36,8 @@ pub(super) fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     checkpoint.parent().filter(|_| is_in_run).map(Path::to_path_buf)
 }
 
-/// A checkpoint of a run, as its folder records it: at its original path, or in the folder, which may have been moved
-/// or copied. The original path where it is in neither.
+/// A checkpoint of a run, as its folder records it: in the folder, which may have been moved or copied, or at its
+/// original path, which is in another folder then. The original path where it is in neither.
 ///
 /// # Errors
 /// Another run's checkpoint in its place.
@@ -45,7 +45,7 @@ pub(super) fn of_run(run: &Path, about: &About, saved: &Saved) -> anyhow::Result
     let path = PathBuf::from(&saved.path);
     let in_folder = path.file_name().map(|name| run.join(name));
     let mut other = None;
-    for place in [Some(path.clone()), in_folder].into_iter().flatten().filter(|place| place.exists()) {
+    for place in in_folder.into_iter().chain([path.clone()]).filter(|place| place.exists()) {
         // A file that is not a checkpoint is refused where it is read.
         let Ok(head) = Checkpoint::read_head(&place) else { return Ok(place) };
         if is_own(&head, about, saved, is_in(&place, run)) {
@@ -66,6 +66,25 @@ pub(super) fn of_run(run: &Path, about: &About, saved: &Saved) -> anyhow::Result
         head.position.step,
         hash(&head.sha256),
         again::word(&place)
+    )
+}
+
+/// Refuses to go on in another run's folder: its checkpoint would be replaced.
+///
+/// # Errors
+/// The checkpoint is in the folder of another run.
+pub(super) fn check_own(run: &Path, checkpoint: &Path) -> anyhow::Result<()> {
+    let Some(other) = checkpoint.parent().filter(|folder| folder.join(ABOUT).exists() && !is_in(checkpoint, run))
+    else {
+        return Ok(());
+    };
+    bail!(
+        "{}: {} names it, and it is the checkpoint of another run, which this one would replace\nhelp: to go on in {}, copy it \
+         there; `--checkpoint FILE` saves elsewhere, and `--run {}` goes on with the other run",
+        checkpoint.display(),
+        run.join(ABOUT).display(),
+        run.display(),
+        again::word(other)
     )
 }
 

@@ -191,7 +191,9 @@ impl NpzReader {
             let help = "of two archives that were joined only one would be read: save all arrays with one numpy.savez";
             return Err(DataError::new(DataErrorKind::Damaged, path, message).help(help));
         }
-        let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
+        // Archives of whole folders have entries for these too.
+        let names =
+            (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx).filter(|name| !name.ends_with('/'))?, idx)));
         let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
         Ok(NpzReader { path: path.to_path_buf(), n_bytes, zip, index })
     }
@@ -333,6 +335,7 @@ pub fn is_member_name(name: &str) -> bool {
 pub struct NpzWriter {
     path: PathBuf,
     zip: ZipWriter<UntilFull<BufWriter<Replacement>>>,
+    names: BTreeSet<String>,
 }
 
 impl NpzWriter {
@@ -343,13 +346,15 @@ impl NpzWriter {
     pub fn create(path: impl AsRef<Path>) -> Result<NpzWriter, DataError> {
         let path = path.as_ref();
         let file = Replacement::begin(path).map_err(|cause| unwritten(path, cause))?;
-        Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(UntilFull::new(BufWriter::new(file))) })
+        let zip = ZipWriter::new(UntilFull::new(BufWriter::new(file)));
+        Ok(NpzWriter { path: path.to_path_buf(), zip, names: BTreeSet::new() })
     }
 
     /// Writes an array whose bytes are as `header` says.
     ///
     /// # Errors
-    /// A name that [`is_member_name`] rejects; an error of the operating system, such as a full disk.
+    /// A name that [`is_member_name`] rejects; one that is another's with `.npy`; an error of the operating system, such as
+    /// a full disk.
     pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), DataError> {
         if !is_member_name(name) {
             let message =
@@ -357,6 +362,14 @@ impl NpzWriter {
             let error = DataError::new(DataErrorKind::Write, self.path.as_path(), message);
             return Err(error.help("name it without `..`, without a backslash, and without / at an end"));
         }
+        // NumPy looks for a member of the name that it is asked for first, and then for one with `.npy`.
+        let short = name.strip_suffix(".npy").filter(|short| self.names.contains(*short));
+        if let Some(short) = short.or(self.names.contains(&format!("{name}.npy")).then_some(name)) {
+            let message = format!("`{short}` and `{short}.npy` are one name to NumPy; expected others");
+            let error = DataError::new(DataErrorKind::Write, self.path.as_path(), message);
+            return Err(error.help("rename one, or write safetensors"));
+        }
+        self.names.insert(name.to_string());
         // Sizes above 4 GiB need the zip64 form of an entry. No time is recorded, so equal arrays make equal files.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
@@ -375,7 +388,7 @@ impl NpzWriter {
     /// # Errors
     /// An error of the operating system; the file at the path is then unchanged.
     pub fn finish(self) -> Result<(), DataError> {
-        let NpzWriter { path, zip } = self;
+        let NpzWriter { path, zip, .. } = self;
         let persist = || -> io::Result<()> {
             zip.finish()?.whole()?.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
         };

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::feature::{Feature, is_whole, n_elements};
 use super::random::Draw;
-use super::records::{Records, Value, Values};
+use super::records::{DIMS, Records, Value, Values};
 use super::source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use super::words::WordTable;
 use crate::error::{DataError, DataErrorKind, MAX_LISTED};
@@ -174,7 +174,13 @@ impl Pipeline {
     fn value<'v>(&self, values: &'v Values, index: u64, made: &Made) -> Result<&'v Value, DataError> {
         let key = made.key();
         match values.get(key) {
-            Some(value) => Ok(value),
+            Some(value) => match values.get(&format!("{key}{DIMS}")) {
+                Some(Value::Ints(dims)) if !is_arranged(dims, &made.feature.dims) => {
+                    let expected = format!("lists as {:?}, or one list", made.feature.dims);
+                    Err(self.mismatch(index, made, &format!("lists of lists, {dims:?}"), &expected))
+                }
+                _ => Ok(value),
+            },
             None => {
                 // All values are needed only now, for the names.
                 let all = self.records.values(self.first + index, None)?;
@@ -277,6 +283,21 @@ impl Pipeline {
         let rows = spec.rows(bytes, &feature.dims, draw, scratch, |row| take(Elements::F32s(row)));
         rows.map_err(|error| error.or_at(format!("{}: feature `{}`", self.place(index), made.key())))
     }
+}
+
+/// Whether elements that are in lists of these lengths are, one after the other, the elements of an array of `dims`: each
+/// list is a part of the array.
+fn is_arranged(lists: &[i64], dims: &[i64]) -> bool {
+    let parts = |lengths: &[i64]| -> Vec<i64> {
+        let part = |n: &mut i64, length: &i64| {
+            *n = n.saturating_mul(*length);
+            Some(*n)
+        };
+        lengths.iter().rev().scan(1, part).collect()
+    };
+    let (lists, dims) = (parts(lists), parts(dims));
+    let is_within = |some: &[i64], all: &[i64]| some.iter().all(|part| *part == 1 || all.contains(part));
+    is_within(&lists, &dims) || is_within(&dims, &lists) || lists.last() != dims.last()
 }
 
 /// A value for a message: `3 values of int64`.
@@ -552,6 +573,34 @@ mod tests {
         assert_eq!(fault(spec(), &Feature::compute("y", [3])), Some(vec!["classes"]));
         let twice = FeatureSpec { classes: vec!["a".to_string(), "a".to_string()], ..FeatureSpec::default() };
         assert_eq!(fault(twice, &label), Some(vec!["classes"]));
+    }
+
+    #[test]
+    fn lists_of_lists_are_parts_of_an_array() {
+        let yes: [(&[i64], &[i64]); 6] = [
+            (&[2, 3], &[2, 3]),
+            (&[2, 3], &[6]),
+            (&[1, 2, 3], &[2, 3, 1]),
+            (&[4, 3], &[2, 2, 3]),
+            (&[2, 2, 3], &[4, 3]),
+            (&[1, 6], &[2, 3]),
+        ];
+        yes.iter().for_each(|(lists, dims)| assert!(is_arranged(lists, dims), "{lists:?} {dims:?}"));
+        // Channels first, and lists of columns.
+        let no: [(&[i64], &[i64]); 3] = [(&[3, 2], &[2, 3]), (&[3, 8, 8], &[8, 8, 3]), (&[3, 4], &[2, 2, 3])];
+        no.iter().for_each(|(lists, dims)| assert!(!is_arranged(lists, dims), "{lists:?} {dims:?}"));
+        // How many there are is told elsewhere.
+        assert!(is_arranged(&[3, 2], &[5]));
+        let values = Values::from([
+            ("x".to_string(), Value::Floats(vec![0.0; 6])),
+            (format!("x{DIMS}"), Value::Ints(vec![3, 2])),
+        ]);
+        let x = [Feature::compute("x", [2, 3])];
+        let made = Pipeline::new(Arc::new(Few(vec![values])), &x, &BTreeMap::new(), Options::default());
+        assert_eq!(
+            made.err().unwrap().to_string(),
+            "a, record 0: feature `x` is lists of lists, [3, 2]; expected lists as [2, 3], or one list"
+        );
     }
 
     #[test]

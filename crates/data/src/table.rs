@@ -142,8 +142,9 @@ impl Table {
                 continue;
             }
             if record.len() != header.len() {
-                let message =
-                    format!("{} cells; expected {}: {}", record.len(), header.len(), listed(&header, N_LISTED));
+                let cells = if record.len() == 1 { "cell" } else { "cells" };
+                let names = listed(&header, N_LISTED);
+                let message = format!("{} {cells}; expected {}: {names}", record.len(), header.len());
                 let help = "a cell with a comma in it stands in quotes; `delimiter` says what else is between cells";
                 return Err(DataError::new(DataErrorKind::Columns, (path, line), message).help(help));
             }

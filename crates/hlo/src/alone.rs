@@ -14,6 +14,9 @@ use super::proto::messages::HloInstructionProto;
 use super::sharding::{DeviceOrder, TileAssignment};
 use super::{ArrayShape, Computation, Instruction, Module, Op, Shape, Sharding, proto, unmodelled};
 
+/// The devices of `cpu:N` at most: `MAX_CPU_DEVICES` of the crate `pjrt`, which this one does not know.
+const MOST_ON_A_CPU: i64 = 64;
+
 /// Why one device alone cannot run a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAlone {
@@ -43,11 +46,17 @@ pub enum NotAlone {
 impl fmt::Display for NotAlone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotAlone::Devices { wants, by } => write!(
-                f,
-                "{by} for {wants} devices, and this is one: it would give numbers of another program\nhelp: `run` and \
-                 `audit` take `--device cpu:{wants}`; a module for one device has no collectives over several, and no shardings"
-            ),
+            NotAlone::Devices { wants, by } => {
+                let others = match *wants > MOST_ON_A_CPU {
+                    true => format!("`run` and `audit` have {MOST_ON_A_CPU} devices at most; "),
+                    false => format!("`run` and `audit` take `--device cpu:{wants}`; "),
+                };
+                write!(
+                    f,
+                    "{by} for {wants} devices, and this is one: it would give numbers of another program\nhelp: \
+                     {others}a module for one device has no collectives over several, and no shardings"
+                )
+            }
             NotAlone::Varies { shape } => write!(
                 f,
                 "its result is {shape}: a size that varies cannot be read here\nhelp: make it the size's bound, with \
@@ -311,6 +320,12 @@ mod tests {
                 NotAlone::Devices { wants: 4, by: "m has replica_count=4".into() },
                 "m has replica_count=4 for 4 devices, and this is one: it would give numbers of another program\nhelp: \
                  `run` and `audit` take `--device cpu:4`; a module for one device has no collectives over several, and \
+                 no shardings",
+            ),
+            (
+                NotAlone::Devices { wants: 65, by: "m has replica_count=65".into() },
+                "m has replica_count=65 for 65 devices, and this is one: it would give numbers of another program\nhelp: \
+                 `run` and `audit` have 64 devices at most; a module for one device has no collectives over several, and \
                  no shardings",
             ),
             (

@@ -70,6 +70,7 @@ impl Args {
         };
         RunFolder::check_trusted(run, "name the run's checkpoint yourself: --checkpoint FILE")?;
         let path = checkpoints::of_run(run, &about, saved)?;
+        checkpoints::check_own(run, &path)?;
         Ok(wanted(path, format!("{} names it as the last of its run", record.display())))
     }
 

@@ -66,9 +66,23 @@ fn format(bytes: &[u8]) -> Result<Format, DataError> {
         [0xff, 0xd8, ..] => Ok(Format::Jpeg),
         [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Ok(Format::Png),
         _ => {
-            let start = beginning(bytes.len(), &bytes[..bytes.len().min(8)]);
+            let start = || beginning(bytes.len(), &bytes[..bytes.len().min(8)]);
+            let start = other_format(bytes).map_or_else(start, |name| format!("a {name} image"));
             Err(wrong(DataErrorKind::Format, format!("{start}; expected a JPEG or PNG image")))
         }
+    }
+}
+
+/// The name of a format of images that is not decoded, by the first bytes.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [b'G', b'I', b'F', b'8', ..] => Some("GIF"),
+        [b'I', b'I', b'*', 0, ..] | [b'M', b'M', 0, b'*', ..] => Some("TIFF"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("WebP"),
+        // Four reserved bytes follow the size.
+        [b'B', b'M', _, _, _, _, 0, 0, 0, 0, ..] => Some("BMP"),
+        [0, 0, 0, _, b'f', b't', b'y', b'p', ..] => Some("HEIF"),
+        _ => None,
     }
 }
 

@@ -188,3 +188,35 @@ fn an_array_that_becomes_gigabytes_is_refused_before_it_is_unpacked() {
         )
     );
 }
+
+/// An archive of a whole folder, as `zip -r` makes it.
+#[test]
+fn folders_in_an_archive_are_no_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npz");
+    let mut zip = ZipWriter::new(File::create(&path).unwrap());
+    zip.add_directory("block1/", SimpleFileOptions::default()).unwrap();
+    zip.start_file("block1/x.npy", SimpleFileOptions::default()).unwrap();
+    zip.write_all(&Header::for_dtype(DType::U8, vec![]).to_bytes()).unwrap();
+    zip.write_all(&[3]).unwrap();
+    zip.finish().unwrap();
+    let mut npz = NpzReader::open(&path).unwrap();
+    assert_eq!(npz.names().collect::<Vec<_>>(), ["block1/x"]);
+    assert_eq!(npz.entry("block1/x").unwrap().unwrap().read().unwrap(), [3]);
+}
+
+/// `np.load(FILE)["x.npy"]` gives the array `x`.
+#[test]
+fn names_that_numpy_confuses_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = || Header::for_dtype(DType::U8, vec![]);
+    for [first, second] in [["x", "x.npy"], ["x.npy", "x"]] {
+        let mut npz = NpzWriter::create(folder.path().join("a.npz")).unwrap();
+        npz.add(first, &header(), &[1]).unwrap();
+        npz.add("x.np", &header(), &[1]).unwrap();
+        let error = npz.add(second, &header(), &[2]).unwrap_err().to_string();
+        let expected =
+            "a.npz: `x` and `x.npy` are one name to NumPy; expected others\nhelp: rename one, or write safetensors";
+        assert!(error.ends_with(expected), "{error}");
+    }
+}

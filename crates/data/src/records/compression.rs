@@ -60,7 +60,7 @@ impl Compression {
     pub(super) fn form(self) -> &'static str {
         match self {
             Compression::Gzip | Compression::Zlib | Compression::Zstd => "-2",
-            Compression::Parquet => "-rows2",
+            Compression::Parquet => "-rows3",
         }
     }
 

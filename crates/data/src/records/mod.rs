@@ -38,9 +38,14 @@ pub use survey::{Held, Survey};
 pub use tfrecord::TfRecords;
 pub use unpack::unpacked;
 pub use webdataset::Tars;
+pub(super) use webdataset::check_keys;
 
 /// The largest size of a record in bytes: an image or a page, never a whole data set.
 pub(super) const MAX_RECORD: u64 = 256 << 20;
+
+/// Appended to a key: under it are the lengths of the lists, outermost first, where a file has the key's values as lists
+/// of lists.
+pub(super) const DIMS: &str = "\0dims";
 
 /// A named value of an example, as stored in its file.
 #[derive(Clone, Debug, PartialEq)]

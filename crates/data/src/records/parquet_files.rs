@@ -21,7 +21,7 @@ use self::rows::{WHY, footer, place};
 use self::schema::{Column, HuggingFace};
 use super::compression::Compression;
 use super::tfrecord::TfRecords;
-use super::{Records, Value, Values};
+use super::{DIMS, Records, Value, Values};
 use crate::error::{DataError, DataErrorKind};
 use bf16scope_files::{self as files, Cache};
 
@@ -66,8 +66,11 @@ impl Parquet {
         let column = self.columns[self.rows.find(index).0].iter().find(|column| column.name == key)?;
         let what = format!("column `{key}`");
         if let Err(unsupported) = &column.kind {
-            let expected = "whole numbers, floats, bools, bytes, text or lists of them";
-            return Some(DataError::mismatch(self.place(index), &what, unsupported, expected));
+            let (expected, help) = match unsupported == schema::TWICE {
+                true => ("one column of its name", "rename one: which is meant, only their writer knows"),
+                false => ("whole numbers, floats, bools, bytes, text or lists of them", ""),
+            };
+            return Some(DataError::mismatch(self.place(index), &what, unsupported, expected).help(help));
         }
         let (kind, message, damaged) = match values.get(&format!("{key}{WHY}")) {
             Some(Value::Bytes(strings)) => {
@@ -100,10 +103,10 @@ impl Records for Parquet {
             if let Some(error) = why.and_then(|key| self.fault(index, &key, &values)) {
                 return Err(error);
             }
-            values.retain(|key, _| !key.ends_with(WHY));
+            values.retain(|key, _| !key.contains(WHY));
             return Ok(values);
         };
-        let beside = keys.iter().flat_map(|key| [format!("{key}{WHY}"), format!("{key}.path")]);
+        let beside = keys.iter().flat_map(|key| [format!("{key}{WHY}"), format!("{key}.path"), format!("{key}{DIMS}")]);
         let beside: Vec<String> = beside.collect();
         let asked: Vec<&str> = keys.iter().copied().chain(beside.iter().map(String::as_str)).collect();
         let mut values = self.rows.values(index, Some(&asked))?;
@@ -111,7 +114,7 @@ impl Records for Parquet {
         if let Some(error) = missing.filter_map(|key| self.fault(index, key, &values)).next() {
             return Err(error);
         }
-        values.retain(|key, _| keys.contains(&key.as_str()));
+        values.retain(|key, _| keys.contains(&key.strip_suffix(DIMS).unwrap_or(key)));
         Ok(values)
     }
 

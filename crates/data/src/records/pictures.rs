@@ -42,9 +42,11 @@ impl Pictures {
         Ok(Pictures { files, fingerprint })
     }
 
-    /// Whether the file name is an image's.
+    /// Whether the file name is an image's, also of a kind that is not decoded: its error says which it is.
     pub fn is_named_so(path: &Path) -> bool {
-        is_image(path)
+        const OTHERS: [&str; 7] = ["gif", "bmp", "tif", "tiff", "webp", "heic", "avif"];
+        let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+        is_image(path) || ending.is_some_and(|ending| OTHERS.contains(&ending.as_str()))
     }
 }
 
@@ -90,6 +92,8 @@ mod tests {
         let values = pictures.values(0, Some(&["image/encoded"])).unwrap();
         assert_eq!(values["image/encoded"], Value::Bytes(vec![b"a.JPG".to_vec()]));
         assert_eq!(pictures.place(1), folder.path().join("b.png").display().to_string());
+        assert!(["a.JPG", "b.WebP", "c.tif"].iter().all(|name| Pictures::is_named_so(Path::new(name))));
+        assert!(!["a.npz", "webp"].iter().any(|name| Pictures::is_named_so(Path::new(name))));
         let one = Pictures::open(folder.path().join("b.png")).unwrap();
         assert_eq!((one.n_records(), one.values(0, None).unwrap().len()), (1, 1));
     }

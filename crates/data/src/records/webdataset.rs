@@ -11,6 +11,8 @@
 
 mod json;
 
+pub(crate) use json::check_keys;
+
 use std::collections::HashMap;
 use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, BufReader, Read};

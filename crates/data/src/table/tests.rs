@@ -108,6 +108,11 @@ fn what_is_wrong_is_named_with_its_line_and_column() {
             "t.csv:2: 3 cells; expected 2: `a`, `b`\n\
                  help: a cell with a comma in it stands in quotes; `delimiter` says what else is between cells",
         ),
+        (
+            "a,b\n1\n",
+            "t.csv:2: 1 cell; expected 2: `a`, `b`\n\
+                 help: a cell with a comma in it stands in quotes; `delimiter` says what else is between cells",
+        ),
         ("a,b\n", "t.csv: no rows below the header; expected one example a line"),
     ] {
         assert!(error(text).ends_with(expected), "{text}: {}", error(text));

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::ids::{Header, Ids, LabelType, MAX_BYTES, Record, Writer, token_ids, width};
 use super::tokenizer::{Cuts, Encoder, Tokenizer};
 use crate::error::{DataError, DataErrorKind, DataPlace, MAX_LISTED};
-use crate::records::{Shard, key};
+use crate::records::{Shard, check_keys, key};
 use crate::source::Skipped;
 use bf16scope_files::{self as files, Cache, Records as Kept};
 use bf16scope_hlo::words::listed;
@@ -263,6 +263,7 @@ impl Texts {
             return Ok(record);
         };
         let object: Map<String, Json> = serde_json::from_slice(text).map_err(|e| no_json(place(), &of_one_line(&e)))?;
+        check_keys(text).map_err(|e| no_json(place(), &of_one_line(&e)))?;
         let get = |field: &String| object.get(field).ok_or_else(|| no_field(place(), field, object.keys()));
         for (number, field) in fields.iter().enumerate() {
             let Some(text) = get(field)?.as_str() else {

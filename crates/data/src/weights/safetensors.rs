@@ -44,11 +44,19 @@ fn refused(region: &Region, error: HeaderError<WeightsError>) -> WeightsError {
         HeaderError::TooLarge { n_bytes, .. } => WeightsError::too_large(path, "the header", n_bytes, MAX_BYTES),
         HeaderError::NoObject => not_theirs(),
         HeaderError::Json(cause) => not_theirs().because(cause),
+        HeaderError::DType { name, dtype } => unread(path, &name, &dtype),
         HeaderError::Longer { end } => {
             let message = format!("the file has {} bytes, and its last array ends at byte {end}", region.n_bytes());
             WeightsError::new(WeightsErrorKind::Damaged, path, message).help("copy it again")
         }
     }
+}
+
+/// The error for an array of a dtype that we do not have.
+fn unread(path: &Path, name: &str, dtype: &str) -> WeightsError {
+    let message = format!("array `{name}` is of {dtype}, which is not read");
+    let help = "save it in another dtype, such as F32 or BF16: `tensor.float()`";
+    WeightsError::new(WeightsErrorKind::DType, path, message).help(help)
 }
 
 /// Whether a file begins like safetensors: the length of a header, and its brace.
@@ -68,10 +76,7 @@ pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
     let start = header.start.len() as u64;
     let (mut entries, mut starts) = (Vec::new(), Vec::new());
     for HeaderArray { name, dtype, dims, place } in header.arrays() {
-        let dtype = dtype.map_err(|dtype| {
-            let message = format!("array `{name}` is of {dtype}, which is not read");
-            WeightsError::new(WeightsErrorKind::DType, path, message)
-        })?;
+        let dtype = dtype.map_err(|dtype| unread(path, &name, &dtype))?;
         starts.push(start + place.start);
         let entry = Entry::new(name.clone(), dtype, dims.clone());
         entries.push(entry.ok_or_else(|| {

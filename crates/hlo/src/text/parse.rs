@@ -90,6 +90,15 @@ fn module_attribute(module: &mut Module, cursor: Cursor<'_>, attribute: &Attribu
         "entry_computation_layout" => module.entry_layout = entry_layout(&mut value, module.entry())?,
         "frontend_attributes" => module.frontend_attributes = read_common::frontend_attributes(&mut value)?,
         name => {
+            if ["replica_count", "num_partitions"].contains(&name) {
+                value.skip_blank();
+                let (start, count) = (value.pos, value.int()?);
+                if i32::try_from(count).is_err() || count < 1 {
+                    value.pos = start;
+                    return Err(value.expected("a number of devices, from 1 to 2147483647"));
+                }
+                finished(&mut value)?;
+            }
             let text = cursor.slice(attribute.value).to_string();
             module.unmodelled.attributes.push((name.to_string(), text));
             return Ok(());

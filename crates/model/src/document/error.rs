@@ -1,7 +1,7 @@
 //! Errors of documents: the place, the problem, and advice.
 
 use super::place::{Key, Mark, Step};
-use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES, nearest};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES, MAX_TEXT, nearest};
 use serde::de::{self, Expected, Unexpected};
 use std::cell::RefCell;
 use std::fmt;
@@ -107,6 +107,9 @@ pub enum ConfigProblem {
     /// Aliases that repeat aliases.
     #[error("aliases repeat more than {MAX_NODES} values")]
     TooMany,
+    /// Aliases that repeat a long text.
+    #[error("aliases repeat more than {MAX_TEXT} bytes of text")]
+    TooMuchText,
     /// A document too large to be a configuration.
     #[error("document has at least {n_bytes} bytes, expected at most {MAX_BYTES}")]
     TooLarge {
@@ -169,7 +172,10 @@ impl ConfigProblem {
             }
             ConfigProblem::Together { help, .. } => help.clone(),
             ConfigProblem::WrongValue { found, expected } => as_expected(found, expected),
-            ConfigProblem::TooDeep | ConfigProblem::TooMany | ConfigProblem::TooLarge { .. } => None,
+            ConfigProblem::TooDeep
+            | ConfigProblem::TooMany
+            | ConfigProblem::TooMuchText
+            | ConfigProblem::TooLarge { .. } => None,
         }
     }
 }

@@ -6,9 +6,9 @@
 //! back to its file.
 
 use super::error::ReadError;
-use super::node::{Node, Value};
+use super::node::{Node, Size, Value};
 use super::place::{Key, Mark};
-use super::{ConfigError, Document, MAX_BYTES, placed, without_mark, yaml};
+use super::{ConfigError, Document, MAX_BYTES, MAX_NODES, MAX_TEXT, placed, without_mark, yaml};
 use std::path::Path;
 
 /// The deepest nesting of files.
@@ -40,7 +40,7 @@ impl Document {
     pub fn parse_with(path: &str, text: &str, read: &mut Read<'_>) -> Result<Document, ConfigError> {
         let mut document = Document::parse(path, text)?;
         let (n_lines, n_bytes) = (text.lines().count() + 1, text.len());
-        let mut including = Including { n_lines, n_bytes, files: Vec::new(), read };
+        let mut including = Including { n_lines, n_bytes, size: document.root.size(), files: Vec::new(), read };
         let root = including.root(document.root.clone(), Path::new(path));
         document.included = including.files;
         match root {
@@ -57,6 +57,8 @@ impl Document {
 struct Including<'a> {
     n_lines: usize,
     n_bytes: usize,
+    /// The values of all files, with what aliases repeat.
+    size: Size,
     files: Vec<Included>,
     read: &'a mut Read<'a>,
 }
@@ -121,6 +123,13 @@ impl Including<'_> {
         let (path, before) = (file.display().to_string(), self.n_lines);
         let text = without_mark(&text).to_string();
         let tree = yaml::parse(&text).map_err(|(problem, mark)| Failed::Within(placed(&path, &text, mark, problem)))?;
+        self.size = self.size + tree.size();
+        if self.size.n_nodes > MAX_NODES || self.size.n_bytes > MAX_TEXT {
+            let message = format!(
+                "with {path} and what aliases repeat the files have more than {MAX_NODES} values or {MAX_TEXT} bytes of text"
+            );
+            return Err(Failed::At(ReadError::new(message).or_at(name.mark)));
+        }
         self.n_lines += text.lines().count() + 1;
         self.files.push(Included { path, text, before });
         Ok(moved(&tree, before))
@@ -203,6 +212,18 @@ mod tests {
         let long = error(&[("e.yaml", "include: m.yaml\n"), ("m.yaml", &"#".repeat(MAX_BYTES + 1))]);
         let expected = format!("e.yaml:1:10: with m.yaml the files have more than {MAX_BYTES} bytes\n");
         assert!(long.starts_with(&expected), "{long}");
+        // 600,000 values in 1.3 kB, and 64 MB of text in 101 kB: each alone is read.
+        let values =
+            format!("a: &a [{}]\nb: &b [{}]\nc: [{}]\n", "x, ".repeat(99), "*a, ".repeat(59), "*b, ".repeat(99));
+        let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), "*a, ".repeat(300));
+        for file in [values, text] {
+            let twice = error(&[("e.yaml", "include: [m.yaml, m.yaml]\n"), ("m.yaml", &file)]);
+            let expected = format!(
+                "e.yaml:1:19: with m.yaml and what aliases repeat the files have more than {MAX_NODES} values or \
+                 {MAX_TEXT} bytes of text\n"
+            );
+            assert!(twice.starts_with(&expected), "{twice}");
+        }
         expect![[r#"
             e.yaml:1:18: cannot include m.yaml: entity not found
               1 | model: {include: m.yaml}

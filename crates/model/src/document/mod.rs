@@ -37,6 +37,10 @@ const MAX_DEPTH: usize = 128;
 /// many itself; nested aliases could expand to more than fits in memory.
 const MAX_NODES: usize = 1 << 20;
 
+/// The most bytes of text in a document, counting what its aliases repeat: one long text could expand to more than fits
+/// in memory too.
+pub(crate) const MAX_TEXT: usize = 64 * MAX_BYTES;
+
 /// Reads a configuration from the text of file `path`, which appears in errors only.
 ///
 /// # Errors
@@ -429,6 +433,10 @@ mod tests {
         let many = format!("{anchors}{}{}", "x, ".repeat(300_000), "]".repeat(120));
         assert!(refused(&many).contains("aliases repeat more than 1048576 values"), "{}", refused(&many));
         assert!(refused(&"- ".repeat(200)).contains("more than 128 lists and maps"));
+        let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), "*a, ".repeat(10_000));
+        assert!(refused(&text).contains("aliases repeat more than 67108864 bytes of text"), "{}", refused(&text));
+        let key = format!("a: &a {{? {}\n: 1}}\nb: [{}]\n", "x".repeat(100_000), "*a, ".repeat(10_000));
+        assert!(refused(&key).contains("aliases repeat more than 67108864 bytes of text"), "{}", refused(&key));
         assert!(refused("a: &a [*a]\n").contains("an alias stands inside what it is an alias of"));
         expect!["model.yaml: document has at least 1048577 bytes, expected at most 1048576"]
             .assert_eq(&refused(&"#".repeat(MAX_BYTES + 1)));

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Add;
 
 /// A value of a document, with its place. Nodes with equal values are equal, wherever they are.
 #[derive(Clone, Debug)]
@@ -44,6 +45,23 @@ pub enum Value {
     Tagged(String, Box<Node>),
 }
 
+/// How much a node holds, with all that is in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// Values, itself among them.
+    pub n_nodes: usize,
+    /// Bytes of texts and keys.
+    pub n_bytes: usize,
+}
+
+impl Add for Size {
+    type Output = Size;
+
+    fn add(self, other: Size) -> Size {
+        Size { n_nodes: self.n_nodes + other.n_nodes, n_bytes: self.n_bytes + other.n_bytes }
+    }
+}
+
 impl PartialEq for Node {
     fn eq(&self, other: &Node) -> bool {
         self.value == other.value
@@ -59,6 +77,22 @@ impl Node {
     /// A node for a scalar with this text.
     pub(crate) fn scalar(value: Value, written: &str, mark: Mark) -> Node {
         Node { value, mark, written: written.into() }
+    }
+
+    /// Bytes of its text and its keys, without those of the nodes in it.
+    pub(crate) fn n_own_bytes(&self) -> usize {
+        let keys_or_text = match &self.value {
+            Value::Map(map) => map.iter().map(|(key, _)| key.len()).sum(),
+            Value::Text(text) => text.len(),
+            _ => 0,
+        };
+        self.written.len() + keys_or_text
+    }
+
+    /// How much it holds.
+    pub(super) fn size(&self) -> Size {
+        let alone = Size { n_nodes: 1, n_bytes: self.n_own_bytes() };
+        self.children().map(Node::size).fold(alone, |sum, child| sum + child)
     }
 
     /// The same node with another value.

@@ -6,9 +6,9 @@
 //! archived upstream, writes.
 
 use super::error::ConfigProblem;
-use super::node::{Node, Value};
+use super::node::{Node, Size, Value};
 use super::place::{Key, Mark};
-use super::{MAX_DEPTH, MAX_NODES};
+use super::{MAX_DEPTH, MAX_NODES, MAX_TEXT};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -43,6 +43,8 @@ struct Tree {
     /// The nodes of anchors, by the scanner's numbers.
     anchors: BTreeMap<usize, Node>,
     n_nodes: usize,
+    /// Bytes of text that anchors and aliases repeat.
+    n_bytes: usize,
     n_documents: usize,
 }
 
@@ -134,19 +136,28 @@ impl Tree {
                     let problem = ConfigProblem::Syntax("an alias stands inside what it is an alias of".to_string());
                     return Err((problem, Some(mark)));
                 };
-                self.n_nodes += n_nodes_of(node);
-                if self.n_nodes > MAX_NODES {
-                    return Err((ConfigProblem::TooMany, Some(mark)));
-                }
-                if depth_of(node) + self.open.len() > MAX_DEPTH {
+                let (size, depth) = (node.size(), depth_of(node));
+                self.repeat(size, mark)?;
+                if depth + self.open.len() > MAX_DEPTH {
                     return Err((ConfigProblem::TooDeep, Some(mark)));
                 }
-                let node = node.clone();
+                let node = self.anchors[&anchor].clone();
                 self.close(node, 0)?;
             }
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
         }
         Ok(())
+    }
+
+    /// Counts what is added to the tree.
+    fn repeat(&mut self, size: Size, mark: Mark) -> Result<(), Wrong> {
+        self.n_nodes += size.n_nodes;
+        self.n_bytes += size.n_bytes;
+        match (self.n_nodes > MAX_NODES, self.n_bytes > MAX_TEXT) {
+            (true, _) => Err((ConfigProblem::TooMany, Some(mark))),
+            (_, true) => Err((ConfigProblem::TooMuchText, Some(mark))),
+            _ => Ok(()),
+        }
     }
 
     fn begin(&mut self, items: Items, anchor: usize, tag: Option<Cow<'_, Tag>>, mark: Mark) -> Result<(), Wrong> {
@@ -161,10 +172,8 @@ impl Tree {
     /// Adds a complete value to its list or map.
     fn close(&mut self, node: Node, anchor: usize) -> Result<(), Wrong> {
         // A node with an anchor is stored beside the tree too, and counts twice.
-        self.n_nodes += if anchor > 0 { n_nodes_of(&node) } else { 1 };
-        if self.n_nodes > MAX_NODES {
-            return Err((ConfigProblem::TooMany, Some(node.mark)));
-        }
+        let size = if anchor > 0 { node.size() } else { Size { n_nodes: 1, n_bytes: 0 } };
+        self.repeat(size, node.mark)?;
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -191,12 +200,7 @@ impl Tree {
     }
 }
 
-/// The number of values in a node, including itself. Neither this nor [`depth_of`] recurses deeper than [`MAX_DEPTH`].
-fn n_nodes_of(node: &Node) -> usize {
-    1 + node.children().map(n_nodes_of).sum::<usize>()
-}
-
-/// The nesting depth of a node; 0 for a scalar.
+/// The nesting depth of a node; 0 for a scalar. Like [`Node::size`], it recurses no deeper than [`MAX_DEPTH`].
 fn depth_of(node: &Node) -> usize {
     node.children().map(|child| 1 + depth_of(child)).max().unwrap_or(0)
 }

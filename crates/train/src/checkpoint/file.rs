@@ -202,6 +202,7 @@ fn refused(path: &Path, n_bytes: u64, error: HeaderError<io::Error>) -> Checkpoi
         }
         HeaderError::NoObject => "its header does not begin with `{`".to_string(),
         HeaderError::Json(error) => error.to_string(),
+        HeaderError::DType { name, dtype } => format!("array `{name}` is of {dtype}, which is not read"),
         HeaderError::Longer { end } => format!("it has {n_bytes} bytes, its header says {end}"),
         other => format!("{other:?}"),
     };

@@ -81,7 +81,9 @@ impl RunFolder {
             false => About::default(),
         };
         let place = path.join(METRICS);
-        let file = OpenOptions::new().read(true).append(true).open(&place).map_err(|error| match error.kind() {
+        // A FIFO would wait for its writer.
+        let file = files::open(&place).and_then(|_| OpenOptions::new().read(true).append(true).open(&place));
+        let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RunError::NoRun {
                 path: path.to_path_buf(),
                 found: format!("there is no {METRICS}, so there is no run to continue"),

@@ -19,6 +19,12 @@ const RESERVED: [&str; 2] = ["step", "time"];
 /// The longest line that is read as a record: no run has that many metrics.
 pub(super) const MAX_LINE: usize = 1 << 20;
 
+/// The most bytes of a longer line that are passed over: a file of holes has lines of any length.
+const MAX_SKIPPED: u64 = 256 << 20;
+
+/// The largest step: programs count in fewer bits.
+pub(super) const MAX_STEP: u64 = i64::MAX as u64;
+
 /// The scalars of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Record {
@@ -82,7 +88,7 @@ pub(super) fn line(record: &Record) -> String {
 fn parse(line: &[u8]) -> Option<(Record, Vec<String>)> {
     let Pairs(pairs) = serde_json::from_slice(line).ok()?;
     let value_of = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, json)| json);
-    let step = value_of("step")?.as_u64()?;
+    let step = value_of("step")?.as_u64().filter(|step| *step <= MAX_STEP)?;
     let time = value_of("time").and_then(value).unwrap_or(f64::NAN);
     // A value that is not a number was added by another program.
     let is_scalar = |name: &str| !RESERVED.contains(&name);
@@ -129,7 +135,7 @@ pub(super) struct Line {
     pub(super) texts: Vec<String>,
 }
 
-/// Reads lines of any length in bounded memory.
+/// Reads lines in bounded memory, also those that are too long to be records.
 pub(super) fn read(mut file: impl BufRead, mut take: impl FnMut(Line)) -> io::Result<()> {
     let (mut at, mut line) = (0, Vec::new());
     loop {
@@ -142,7 +148,13 @@ pub(super) fn read(mut file: impl BufRead, mut take: impl FnMut(Line)) -> io::Re
         let parsed = parse(&line[..n_bytes - usize::from(is_whole)]);
         let (mut record, mut texts) = parsed.map_or((None, Vec::new()), |(record, texts)| (Some(record), texts));
         if n_bytes > MAX_LINE && !is_whole {
-            let n_rest = file.skip_until(b'\n')?;
+            let n_rest = file.by_ref().take(MAX_SKIPPED).skip_until(b'\n')?;
+            if n_rest as u64 == MAX_SKIPPED {
+                let message = format!(
+                    "a line of more than {MAX_SKIPPED} bytes, from byte {at} on; expected JSON objects, one a line"
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
             (is_whole, record, texts) = (true, None, Vec::new());
             n_bytes += n_rest;
         }
@@ -175,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_comes_back_to_the_last_bit(bits: u64, step: u64, name in "\\PC{1,8}") {
+        fn every_number_comes_back_to_the_last_bit(bits: u64, step in 0..=MAX_STEP, name in "\\PC{1,8}") {
             let value = f64::from_bits(bits);
             prop_assume!(!RESERVED.contains(&name.as_str()));
             let record = Record { step, time: 0.5, scalars: vec![(name, value)] };

@@ -3,14 +3,18 @@
 //! The caller chooses the other keys. If the number of records is limited, the file is shortened when it has twice as
 //! many; marked records stay whatever their age.
 
+use super::metrics::MAX_STEP;
 use super::{RunError, WATCH};
 use bf16scope_files as files;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+
+/// The largest file that is read.
+const MAX_BYTES: u64 = 4 << 30;
 
 /// The records of a run in progress.
 #[derive(Debug)]
@@ -32,7 +36,7 @@ impl Watched {
     /// Keeps this many of the newest records, and those of `marked` steps.
     pub(super) fn keep(&mut self, keep: Option<NonZeroU32>) {
         self.keep = keep;
-        self.n_unmarked = fs::read(&self.path).map_or(0, |bytes| lines_of(&bytes).count());
+        self.n_unmarked = files::read(&self.path, MAX_BYTES).map_or(0, |bytes| lines_of(&bytes).count());
     }
 
     /// Keeps the record of this step.
@@ -54,7 +58,7 @@ impl Watched {
 
     /// Drops records that are neither among the `n` newest nor marked.
     fn cut(&mut self, n: usize) -> Result<(), RunError> {
-        let bytes = fs::read(&self.path).map_err(RunError::io(&self.path, "read it"))?;
+        let bytes = files::read(&self.path, MAX_BYTES).map_err(RunError::io(&self.path, "read it"))?;
         let lines: Vec<&[u8]> = lines_of(&bytes).collect();
         let n_old = lines.len().saturating_sub(n);
         let is_marked = |line: &[u8]| step_of(line).is_some_and(|step| self.marked.contains(&step));
@@ -69,7 +73,11 @@ impl Watched {
 /// Drops the records of `watch.jsonl` after `step`, and a truncated line.
 pub(super) fn drop_later(folder: &Path, step: u64) -> Result<(), RunError> {
     let path = folder.join(WATCH);
-    let Ok(bytes) = fs::read(&path) else { return Ok(()) };
+    let bytes = match files::read(&path, MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(RunError::io(&path, "read it")(error)),
+    };
     let remaining: Vec<&[u8]> =
         lines_of(&bytes).filter(|line| step_of(line).is_some_and(|line_step| line_step <= step)).collect();
     files::replace(&path, &remaining.concat()).map_err(RunError::io(&path, "drop what it has of later steps"))
@@ -85,7 +93,7 @@ pub fn read_watched<T: DeserializeOwned>(path: &Path) -> Result<(Vec<T>, Vec<Str
         return Err(super::read::no_run(path));
     }
     let file = path.join(WATCH);
-    let bytes = match fs::read(&file) {
+    let bytes = match files::read(&file, MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(RunError::io(&file, "read it")(error)),
@@ -117,7 +125,7 @@ fn step_of(line: &[u8]) -> Option<u64> {
     struct Step {
         step: u64,
     }
-    serde_json::from_slice::<Step>(line).ok().map(|Step { step }| step)
+    serde_json::from_slice::<Step>(line).ok().map(|Step { step }| step).filter(|step| *step <= MAX_STEP)
 }
 
 #[cfg(test)]

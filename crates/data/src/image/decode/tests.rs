@@ -140,7 +140,18 @@ fn colours_that_nobody_knows_are_refused() {
 #[test]
 fn what_is_no_image_or_cut_is_refused() {
     let refused = |bytes: &[u8]| decode(bytes, 3, DCT).unwrap_err().to_string();
-    assert_eq!(refused(b"GIF89a..."), "9 bytes that begin with 47 49 46 38 39 61 2e 2e; expected a JPEG or PNG image");
+    assert_eq!(refused(b"GUF89a..."), "9 bytes that begin with 47 55 46 38 39 61 2e 2e; expected a JPEG or PNG image");
+    let others: [(&[u8], &str); 6] = [
+        (b"GIF89a...", "GIF"),
+        (b"II*\0\x08\0", "TIFF"),
+        (b"MM\0*\0\0", "TIFF"),
+        (b"RIFF\x24\0\0\0WEBPVP8 ", "WebP"),
+        (b"BM\x66\0\0\0\0\0\0\0\x36\0", "BMP"),
+        (b"\0\0\0\x1cftypavif", "HEIF"),
+    ];
+    for (bytes, name) in others {
+        assert_eq!(refused(bytes), format!("a {name} image; expected a JPEG or PNG image"));
+    }
     assert_eq!(refused(b""), "no bytes; expected a JPEG or PNG image");
     assert_eq!(refused(b"a"), "1 byte, 61; expected a JPEG or PNG image");
     for (whole, expected) in [

@@ -21,6 +21,8 @@ pub(super) enum Cell {
     Bytes(Vec<ByteArray>),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
+    /// Values of lists of lists, and the lengths of these, outermost first.
+    Nested(Box<Cell>, Vec<i64>),
     Null,
     /// Invalid, with the reason.
     Wrong(String),
@@ -33,6 +35,7 @@ impl Cell {
             Cell::Bytes(values) => values.iter().map(|value| value.len() as u64 + 8).sum(),
             Cell::Ints(values) => 10 * values.len() as u64,
             Cell::Floats(values) => 4 * values.len() as u64,
+            Cell::Nested(values, dims) => values.n_bytes() + 10 * dims.len() as u64,
             Cell::Null => 0,
             Cell::Wrong(message) => message.len() as u64,
         }
@@ -147,7 +150,10 @@ fn rows<T: DataType, I>(
         cells.push(match levels.fault(&def[at..end], &rep[at..end]) {
             Some(fault) => fault,
             None => match row.iter().map(&item).collect::<Result<Vec<I>, String>>() {
-                Ok(items) => cell(items),
+                Ok(items) => match levels.dims(&rep[at..end], items.len()) {
+                    Some(dims) => Cell::Nested(Box::new(cell(items)), dims),
+                    None => cell(items),
+                },
                 Err(message) => Cell::Wrong(message),
             },
         });
@@ -173,6 +179,15 @@ struct Levels {
 }
 
 impl Levels {
+    /// The lengths of a row's lists, outermost first, if it has values in lists of lists without a [`fault`](Self::fault).
+    fn dims(&self, rep: &[i16], n_values: usize) -> Option<Vec<i64>> {
+        if self.max_rep < 2 || n_values == 0 {
+            return None;
+        }
+        let n_lists = |depth: i16| rep.iter().filter(|rep| **rep < depth).count();
+        Some((1..=self.max_rep).map(|depth| (n_lists(depth + 1) / n_lists(depth)) as i64).collect())
+    }
+
     /// Why a row is not a list of values, if so.
     fn fault(&self, def: &[i16], rep: &[i16]) -> Option<Cell> {
         if self.max_rep == 0 {
@@ -226,6 +241,9 @@ mod tests {
         // Lists of lists of required numbers.
         let nested = Levels { max_def: 2, max_rep: 2, element: 2 };
         assert_eq!(nested.fault(&[2, 2, 2, 2], &[0, 2, 1, 2]), None);
+        assert_eq!(nested.dims(&[0, 2, 1, 2, 1, 2], 6), Some(vec![3, 2]));
+        assert_eq!(Levels { max_rep: 3, ..nested }.dims(&[0, 3, 2, 3, 1, 3, 2, 3], 8), Some(vec![2, 2, 2]));
+        assert_eq!((flat.dims(&[0, 1], 2), nested.dims(&[0], 0)), (None, None));
         let ragged = "lists of 2 and of 1 values in one list; expected as many in each";
         assert_eq!(nested.fault(&[2, 2, 2], &[0, 2, 1]), wrong(ragged));
         assert_eq!(nested.fault(&[2, 2, 1], &[0, 2, 1]), wrong(&ragged.replace("of 1", "of 0")));

@@ -13,7 +13,7 @@ use super::schema::{self, Column, ValueKind};
 use super::thrift;
 use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
 use crate::guard::guarded;
-use crate::records::{MAX_RECORD, Value, Values, example};
+use crate::records::{DIMS, MAX_RECORD, Value, Values, example};
 use bf16scope_files as files;
 use bf16scope_files::framing::framed;
 
@@ -171,6 +171,13 @@ fn values(cells: Vec<(&Column, Cell)>) -> Values {
     let mut values = Values::new();
     for (column, cell) in cells {
         let name = column.name.clone();
+        let cell = match cell {
+            Cell::Nested(inner, dims) => {
+                values.insert(format!("{name}{DIMS}"), Value::Ints(dims));
+                *inner
+            }
+            cell => cell,
+        };
         match cell {
             Cell::Bytes(strings) => {
                 values.insert(name, Value::Bytes(strings.iter().map(|value| value.data().to_vec()).collect()))
@@ -178,7 +185,7 @@ fn values(cells: Vec<(&Column, Cell)>) -> Values {
             Cell::Ints(numbers) => values.insert(name, Value::Ints(numbers)),
             Cell::Floats(numbers) => values.insert(name, Value::Floats(numbers)),
             Cell::Wrong(message) => values.insert(format!("{name}{WHY}"), Value::Bytes(vec![message.into_bytes()])),
-            Cell::Null => None,
+            Cell::Null | Cell::Nested(..) => None,
         };
     }
     values

@@ -22,6 +22,9 @@ pub(super) enum ValueKind {
     Halves,
 }
 
+/// The unsupported type of columns that have one name: which of them is meant, only their writer knows.
+pub(super) const TWICE: &str = "there twice";
+
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
@@ -46,7 +49,12 @@ pub(super) fn columns(file: &FileMetaData) -> Vec<Column> {
     for field in schema.root_schema().get_fields() {
         collect(field, String::new(), &mut names);
     }
-    let column = |(idx, name): (usize, String)| Column { name, kind: kind(&schema.column(idx)) };
+    let mut n_of_name: BTreeMap<String, usize> = BTreeMap::new();
+    names.iter().for_each(|name| *n_of_name.entry(name.clone()).or_default() += 1);
+    let column = |(idx, name): (usize, String)| {
+        let kind = if n_of_name[&name] > 1 { Err(TWICE.to_string()) } else { kind(&schema.column(idx)) };
+        Column { name, kind }
+    };
     names.into_iter().enumerate().map(column).collect()
 }
 
@@ -165,6 +173,10 @@ mod tests {
             }
             optional binary price (DECIMAL(10, 2));
             optional int96 when;
+            required int32 twice;
+            required double twice;
+            optional group box { optional float left; }
+            optional float box.left;
         }";
         let schema = SchemaDescriptor::new(Arc::new(parse_message_type(text).unwrap()));
         let file = FileMetaData::new(1, 0, None, None, Arc::new(schema), None);
@@ -182,6 +194,10 @@ mod tests {
             ("objects.pictures.path", Ok(ValueKind::Bytes)),
             ("price", Err("decimal(10, 2)".to_string())),
             ("when", Err("int96, a time of old files".to_string())),
+            ("twice", Err("there twice".to_string())),
+            ("twice", Err("there twice".to_string())),
+            ("box.left", Err("there twice".to_string())),
+            ("box.left", Err("there twice".to_string())),
         ];
         assert_eq!(measured, expected.map(|(name, kind)| (name.to_string(), kind)));
     }

@@ -99,9 +99,33 @@ fn what_is_odd_is_said_by_file_row_and_column() {
     assert_eq!(rows.values(7, Some(&["id", "nothing"])).unwrap().len(), 1);
 }
 
-/// A file without rows, of whole numbers in these columns.
-fn of_columns(names: &[String]) -> Vec<u8> {
+/// Which of two is meant, only their writer knows; and the lengths of lists are there for those who ask for lists.
+#[test]
+fn columns_of_one_name_are_not_guessed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let names = ["x", "y", "x"].map(str::to_string);
+    fs::write(&path, of_columns(&names, &[7])).unwrap();
+    let rows = open(&path).unwrap();
+    let y = Values::from([("y".to_string(), Value::Ints(vec![7]))]);
+    assert_eq!(rows.values(0, Some(&["y"])).unwrap(), y);
+    assert_eq!(rows.values(0, None).unwrap(), y);
+    assert_eq!(
+        rows.values(0, Some(&["x"])).unwrap_err().to_string(),
+        format!(
+            "{}, row 0: column `x` is there twice; expected one column of its name\nhelp: rename one: which is meant, only \
+             their writer knows",
+            path.display()
+        )
+    );
+    let grid = open(&fixture("numbers-none.parquet")).unwrap().values(5, Some(&["grid"])).unwrap();
+    assert_eq!(grid[&format!("grid{DIMS}")], Value::Ints(vec![2, 3]));
+}
+
+/// A file of whole numbers in these columns, each of these values, of which each is a row.
+fn of_columns(names: &[String], values: &[i32]) -> Vec<u8> {
     use parquet::basic::Type::INT32;
+    use parquet::data_type::Int32Type;
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;
     use parquet::schema::types::Type;
@@ -111,7 +135,17 @@ fn of_columns(names: &[String]) -> Vec<u8> {
     let schema = Arc::new(Type::group_type_builder("rows").with_fields(fields).build().unwrap());
     let mut bytes = Vec::new();
     let properties = Arc::new(WriterProperties::builder().build());
-    SerializedFileWriter::new(&mut bytes, schema, properties).unwrap().close().unwrap();
+    let mut file = SerializedFileWriter::new(&mut bytes, schema, properties).unwrap();
+    if !values.is_empty() {
+        let mut group = file.next_row_group().unwrap();
+        while let Some(mut column) = group.next_column().unwrap() {
+            let levels = vec![1; values.len()];
+            column.typed::<Int32Type>().write_batch(values, Some(&levels), None).unwrap();
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+    }
+    file.close().unwrap();
     bytes
 }
 
@@ -157,7 +191,7 @@ fn what_is_no_parquet_file_is_refused() {
         (vec!["a\0".to_string()], "a column is called \"a\\0\"; expected a name without a NUL"),
         ((0..10_001).map(|n| format!("c{n}")).collect(), "10001 columns; expected at most 10000"),
     ] {
-        assert_eq!(refused(&of_columns(&names)), format!("a.parquet: no Parquet file: {expected}\n{help}"));
+        assert_eq!(refused(&of_columns(&names, &[])), format!("a.parquet: no Parquet file: {expected}\n{help}"));
     }
     for name in ["encrypted.parquet", "encrypted-columns.parquet"] {
         let error = open(&fixture(name)).unwrap_err().to_string();

@@ -22,6 +22,14 @@ pub(super) fn features(name: &str, bytes: &[u8]) -> Result<Features, serde_json:
     Ok(features)
 }
 
+/// Refuses JSON in which an object has a key twice.
+///
+/// # Errors
+/// That key, or bytes that are not JSON.
+pub(crate) fn check_keys(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    serde_json::from_slice::<Unique>(bytes).map(drop)
+}
+
 /// JSON in which no object has a key twice.
 struct Unique(Json);
 
@@ -95,7 +103,9 @@ fn flatten(name: &str, json: &Json, into: &mut Features) {
         Json::Array(list) => &list[..],
         other => std::slice::from_ref(other),
     };
-    into.insert(name.to_string(), feature(list));
+    // A member may be called as the way to another is: `{"a.b": 1, "a": {"b": 2}}`.
+    let value = if into.contains_key(name) { Err("there twice") } else { feature(list) };
+    into.insert(name.to_string(), value);
 }
 
 /// The values of a homogeneous list; otherwise the type that cannot be a feature.
@@ -143,6 +153,9 @@ mod tests {
             ("9223372036854775808", "a whole number beyond 64 bits with a sign"),
         ] {
             assert_eq!(parsed(text), Err(expected), "{text}");
+        }
+        for text in ["{\"a.b\": 1, \"a\": {\"b\": 2}}", "{\"a\": {\"b\": 2}, \"a.b\": 1}"] {
+            assert_eq!(features("json", text.as_bytes()).unwrap()["json.a.b"], Err("there twice"), "{text}");
         }
     }
 

@@ -50,6 +50,11 @@ const DTYPES: &[(DType, Dtype)] = &[
     (DType::F8E8M0FNU, Dtype::F8_E8M0),
 ];
 
+/// Dtypes that the format has since versions of its library that this crate does not have: their names, ours, and one of as
+/// many bits that the library knows.
+const NEWER: &[(&str, DType, &str)] =
+    &[("C64", DType::C64, "U64"), ("F8_E4M3FNUZ", DType::F8E4M3FNUZ, "U8"), ("F8_E5M2FNUZ", DType::F8E5M2FNUZ, "U8")];
+
 /// Our dtype for one of theirs.
 fn our_dtype(dtype: Dtype) -> Option<DType> {
     DTYPES.iter().find(|row| row.1 == dtype).map(|row| row.0)
@@ -61,6 +66,8 @@ pub struct Header {
     /// The length and the JSON: the bytes before the arrays.
     pub start: Vec<u8>,
     metadata: Metadata,
+    /// The arrays whose dtypes are among [`NEWER`].
+    newer: HashMap<String, DType>,
 }
 
 /// An array that a header describes.
@@ -111,6 +118,13 @@ pub enum HeaderError<E> {
     NoObject,
     /// The JSON is damaged, or does not describe arrays.
     Json(String),
+    /// A dtype that the format did not have when this was written.
+    DType {
+        /// The array.
+        name: String,
+        /// The file's name for its dtype.
+        dtype: String,
+    },
     /// The file continues after its last array, which ends at byte `end`.
     Longer {
         /// The end of the last array, in bytes from the file's start.
@@ -142,13 +156,15 @@ impl Header {
         if let Some(key) = repeated_key(&start[8..]) {
             return Err(HeaderError::Json(format!("its key `{}` is there twice; expected once", key.escape_debug())));
         }
-        let metadata: Metadata =
-            serde_json::from_slice(&start[8..]).map_err(|error| HeaderError::Json(error.to_string()))?;
+        let (metadata, newer) = match serde_json::from_slice::<Metadata>(&start[8..]) {
+            Ok(metadata) => (metadata, HashMap::new()),
+            Err(error) => with_newer(&start[8..]).unwrap_or_else(|| Err(HeaderError::Json(error.to_string())))?,
+        };
         let end = (start.len() as u64).saturating_add(metadata.data_len() as u64);
         match n_bytes {
             _ if n_bytes < end => Err(HeaderError::Cut { part: FilePart::Arrays, end }),
             _ if n_bytes > end => Err(HeaderError::Longer { end }),
-            _ => Ok(Header { start, metadata }),
+            _ => Ok(Header { start, metadata, newer }),
         }
     }
 
@@ -156,7 +172,8 @@ impl Header {
     pub fn arrays(&self) -> Vec<HeaderArray> {
         let array = |name: String| {
             let info = self.metadata.info(&name)?;
-            let dtype = our_dtype(info.dtype).ok_or_else(|| format!("{:?}", info.dtype));
+            let newer = self.newer.get(&name).copied();
+            let dtype = newer.or(our_dtype(info.dtype)).ok_or_else(|| format!("{:?}", info.dtype));
             let dims = info.shape.iter().map(|&dim| dim as u64).collect();
             let place = info.data_offsets.0 as u64..info.data_offsets.1 as u64;
             Some(HeaderArray { name, dtype, dims, place })
@@ -168,6 +185,29 @@ impl Header {
     pub fn our_text(&self) -> Option<&String> {
         self.metadata.metadata().as_ref().and_then(|texts| texts.get(OURS))
     }
+}
+
+/// A header in which arrays have dtypes that the library does not know, and these arrays; `None` if that is not what is
+/// wrong with it.
+fn with_newer<E>(json: &[u8]) -> Option<Result<(Metadata, HashMap<String, DType>), HeaderError<E>>> {
+    let mut whole: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).ok()?;
+    let mut newer = HashMap::new();
+    for (name, array) in whole.iter_mut().filter(|(name, _)| *name != "__metadata__") {
+        let Some(serde_json::Value::String(dtype)) = array.get_mut("dtype") else { continue };
+        if serde_json::from_value::<Dtype>(dtype.as_str().into()).is_ok() {
+            continue;
+        }
+        let Some((_, ours, alike)) = NEWER.iter().find(|row| row.0 == dtype.as_str()) else {
+            return Some(Err(HeaderError::DType { name: name.clone(), dtype: dtype.clone() }));
+        };
+        newer.insert(name.clone(), *ours);
+        *dtype = alike.to_string();
+    }
+    if newer.is_empty() {
+        return None;
+    }
+    let metadata = serde_json::from_value(whole.into());
+    Some(metadata.map(|metadata| (metadata, newer)).map_err(|error| HeaderError::Json(error.to_string())))
 }
 
 /// The first key that occurs twice in an object of a JSON text, at any depth. `None` also for invalid JSON.
@@ -297,6 +337,11 @@ mod tests {
             assert_eq!(our_dtype(*theirs), Some(*ours));
             assert!(DTYPES[..idx].iter().all(|row| row.0 != *ours), "{ours}");
             assert_eq!(theirs.bitsize(), 8 * ours.n_bytes());
+        }
+        for (name, ours, alike) in NEWER {
+            assert!(serde_json::from_value::<Dtype>((*name).into()).is_err(), "{name} is known now");
+            let alike: Dtype = serde_json::from_value((*alike).into()).unwrap();
+            assert_eq!(alike.bitsize(), 8 * ours.n_bytes());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Parameters of blocks: replaces `$name`, `$(4 * name)` and texts that contain them by values.
 
 use super::expression::{Formula, is_of_name};
-use crate::document::{Mark, Node, ReadError, Value, nearest};
+use crate::document::{MAX_TEXT, Mark, Node, ReadError, Value, nearest};
 
 /// The most values of a network after replacement, as many as a document's aliases may expand to.
 const MAX_VALUES: usize = 1 << 20;
@@ -47,6 +47,8 @@ impl Values {
 #[derive(Debug, Default)]
 pub(super) struct Replacer {
     n_values: usize,
+    /// Bytes of their texts.
+    n_bytes: usize,
 }
 
 impl Replacer {
@@ -55,7 +57,7 @@ impl Replacer {
     /// # Errors
     /// Unknown parameters, invalid formulas, more values than a network may have.
     pub fn replaced(&mut self, node: &Node, values: &Values) -> Result<Node, ReadError> {
-        self.add(1, node.mark)?;
+        self.add(node, node.mark)?;
         Ok(match &node.value {
             Value::Text(text) if text.contains('$') => self.text(text, node.mark, values)?,
             Value::List(list) => {
@@ -70,17 +72,21 @@ impl Replacer {
         })
     }
 
-    fn add(&mut self, n: usize, mark: Mark) -> Result<(), ReadError> {
-        self.n_values += n;
-        if self.n_values <= MAX_VALUES {
-            return Ok(());
-        }
-        Err(ReadError::new(format!("blocks and their parameters repeat more than {MAX_VALUES} values")).or_at(mark))
+    /// Counts a value, without those in it.
+    fn add(&mut self, node: &Node, mark: Mark) -> Result<(), ReadError> {
+        self.n_values += 1;
+        self.n_bytes += node.n_own_bytes();
+        let most = match (self.n_values > MAX_VALUES, self.n_bytes > MAX_TEXT) {
+            (true, _) => format!("{MAX_VALUES} values"),
+            (_, true) => format!("{MAX_TEXT} bytes of text"),
+            _ => return Ok(()),
+        };
+        Err(ReadError::new(format!("blocks and their parameters repeat more than {most}")).or_at(mark))
     }
 
     /// Counts a value that is repeated unchanged.
     pub fn count(&mut self, node: &Node, mark: Mark) -> Result<(), ReadError> {
-        self.add(1, mark)?;
+        self.add(node, mark)?;
         node.children().try_for_each(|child| self.count(child, mark))
     }
 
@@ -138,7 +144,9 @@ impl Replacer {
             }
         }
         result += rest;
-        Ok(Node::scalar(Value::Text(result.clone()), &result, mark))
+        let node = Node::scalar(Value::Text(result.clone()), &result, mark);
+        self.add(&node, mark)?;
+        Ok(node)
     }
 }
 
@@ -176,10 +184,22 @@ mod tests {
     fn what_parameters_repeat_is_bounded() {
         let mark = Mark { line: 1, column: 1 };
         let text = |text: &str| Node::scalar(Value::Text(text.to_string()), text, mark);
-        let mut full = Replacer { n_values: MAX_VALUES };
+        let mut full = Replacer { n_values: MAX_VALUES, ..Replacer::default() };
         assert_eq!(
             full.count(&text("a"), mark).unwrap_err().to_string(),
             "line 1 column 1: blocks and their parameters repeat more than 1048576 values"
+        );
+        let long = text(&"a".repeat(1000));
+        let mut full = Replacer { n_bytes: MAX_TEXT - 1000, ..Replacer::default() };
+        assert_eq!(
+            full.count(&long, mark).unwrap_err().to_string(),
+            "line 1 column 1: blocks and their parameters repeat more than 67108864 bytes of text"
+        );
+        let values = Values(vec![("a".to_string(), long)]);
+        let list = Node::new(Value::List(vec![text("b$a"); 40_000]), mark);
+        assert_eq!(
+            Replacer::default().replaced(&list, &values).unwrap_err().to_string(),
+            "line 1 column 1: blocks and their parameters repeat more than 67108864 bytes of text"
         );
         let values = Values(vec![("a".to_string(), text(&"a".repeat(MAX_BYTES)))]);
         assert_eq!(

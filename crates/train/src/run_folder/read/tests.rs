@@ -25,6 +25,10 @@ fn damaged_lines_are_read_past_and_said() {
     assert_eq!(values(&run), [(1, 1.0), (2, 0.5)]);
     let left_out = "metrics.jsonl: 2 lines are not records, from line 2 on, and are left out";
     assert_eq!(run.remarks, [left_out, "metrics.jsonl: the last line is cut short, and is left out"]);
+    // Steps are counted in 63 bits where they are shown.
+    let text = line(1, 1.0) + "{\"step\":9223372036854775808,\"loss\":1.0}\n";
+    let run = read(folder(text.as_bytes()).path()).unwrap();
+    assert_eq!((values(&run), run.remarks.len()), (vec![(1, 1.0)], 1));
     let text = [line(1, 1.0), "\0\0\0\n".to_string(), line(5, 2.0), line(3, 0.5), line(4, 0.25)].concat();
     let run = read(folder(text.as_bytes()).path()).unwrap();
     // Records after step 3 were of the time before a resumption.
@@ -33,6 +37,17 @@ fn damaged_lines_are_read_past_and_said() {
     // A last line without a line break is valid if the record is complete.
     let run = read(folder(line(1, 1.0).trim_end().as_bytes()).path()).unwrap();
     assert_eq!((values(&run), run.remarks.len()), (vec![(1, 1.0)], 0));
+}
+
+/// A file of holes, which a cut copy may leave.
+#[test]
+fn a_line_without_an_end_is_refused() {
+    let home = folder(line(1, 1.0).as_bytes());
+    let file = fs::OpenOptions::new().write(true).open(home.path().join(METRICS)).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let error = read(home.path()).unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(cause, "a line of more than 268435456 bytes, from byte 33 on; expected JSON objects, one a line");
 }
 
 #[test]

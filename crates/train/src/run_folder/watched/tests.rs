@@ -1,6 +1,7 @@
 //! Which records of watched steps stay.
 
 use super::*;
+use std::fs;
 
 fn steps(folder: &Path) -> Vec<u64> {
     let (looks, remarks) = read_watched::<serde_json::Value>(folder).unwrap();
@@ -23,6 +24,26 @@ fn looks_that_cannot_be_dropped_are_named() {
     assert_eq!(error, format!("{shown}: cannot drop what it has of later steps"));
     let error = Watched::new(home.path()).cut(1).unwrap_err().to_string();
     assert_eq!(error, format!("{shown}: cannot drop old looks"));
+}
+
+/// Reading a FIFO waits, and a device or a hole has no end.
+#[test]
+fn a_file_that_does_not_end_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join(WATCH);
+    let refused = || {
+        let read = read_watched::<serde_json::Value>(home.path()).unwrap_err();
+        let dropped = drop_later(home.path(), 3).unwrap_err();
+        [read, dropped].map(|error| std::error::Error::source(&error).unwrap().to_string())
+    };
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    assert_eq!(refused(), ["not a regular file but a character device\nhelp: name a file"; 2]);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(refused(), ["it has more than 4294967296 bytes, the most that is read of it"; 2]);
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert!(refused().iter().all(|error| error.starts_with("not a regular file but a FIFO")), "{:?}", refused());
 }
 
 #[test]
@@ -69,4 +90,7 @@ fn what_is_damaged_is_said_and_left_out() {
         ["watch.jsonl: line 2 is no look, and is left out", "watch.jsonl: the last line is cut short, and is left out"]
     );
     assert!(read_watched::<serde_json::Value>(&home.path().join("none")).is_err());
+    fs::write(home.path().join(WATCH), line(1) + "\n" + &line(MAX_STEP + 1) + "\n").unwrap();
+    let (looks, remarks) = read_watched::<serde_json::Value>(home.path()).unwrap();
+    assert_eq!((looks.len(), remarks), (1, vec!["watch.jsonl: line 2 is no look, and is left out".to_string()]));
 }
