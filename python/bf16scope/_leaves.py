@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,12 +115,28 @@ def bare(arguments):
     return tuple(it.value if isinstance(it, _Static) else it for it in arguments)
 
 
+def _numbers_in(value: Any) -> set[int]:
+    """The numbers in `static_argnums`."""
+    many = () if value is None else value if isinstance(value, Iterable) else (value,)
+    try:
+        return {operator.index(it) for it in many}
+    except TypeError:
+        raise Error(f"static_argnums is {value!r}", "write numbers of arguments: static_argnums=(0, 2)") from None
+
+
+def _names_in(value: Any) -> set[str]:
+    """The names in `static_argnames`."""
+    many = () if value is None else tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    if not all(isinstance(it, str) for it in many):
+        raise Error(f"static_argnames is {value!r}", 'write names of arguments: static_argnames=("mode", "n")')
+    return set(many)
+
+
 class Statics:
     """The static arguments of a function, by number and by name, as for `jax.jit`."""
 
-    def __init__(self, fn: Callable, numbers: int | Iterable[int], names: str | Iterable[str]):
-        self.numbers = {numbers} if isinstance(numbers, int) else set(numbers)
-        self.names = {names} if isinstance(names, str) else set(names)
+    def __init__(self, fn: Callable, numbers: int | Iterable[int] | None, names: str | Iterable[str] | None):
+        self.numbers, self.names = _numbers_in(numbers), _names_in(names)
         self.function: str = getattr(fn, "__name__", repr(fn))
         self.positional: list[str] = []
         # Static arguments of the `jax.jit` that made the function are static for the lowered function.

@@ -160,7 +160,8 @@ def _varying_as(aval, models):
 
 
 def _derivative_jvp(primals, tangents, *, function):
-    return jax.jvp(function, primals, list(map(ad.instantiate_zeros, tangents)))
+    # JAX's traces give lists and tuples, and `jvp` wants two of a kind.
+    return jax.jvp(function, tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
 
 
 def _derivative_transpose(cotangents, *args, function):

@@ -93,8 +93,8 @@ def lower(
     dtype: Any = None,
     keep: str | Iterable[str] = (),
     *,
-    static_argnums: int | Iterable[int] = (),
-    static_argnames: str | Iterable[str] = (),
+    static_argnums: int | Iterable[int] | None = (),
+    static_argnames: str | Iterable[str] | None = (),
 ) -> _Function: ...
 @overload
 def lower(
@@ -103,8 +103,8 @@ def lower(
     dtype: Any = None,
     keep: str | Iterable[str] = (),
     *,
-    static_argnums: int | Iterable[int] = (),
-    static_argnames: str | Iterable[str] = (),
+    static_argnums: int | Iterable[int] | None = (),
+    static_argnames: str | Iterable[str] | None = (),
 ) -> Callable[[_Function], _Function]: ...
 def lower(
     fn=None,

@@ -170,6 +170,7 @@ def test_forward_mode_and_transposition():
             "hessian": lambda f: jax.hessian(f)(w),
             "linearize": lambda f: jax.linearize(f, w)[1](x),
             "of a gradient": lambda f: jax.jvp(jax.grad(lambda w: jnp.sum(f(w))), (w,), (x,)),
+            "gradient of a tangent": lambda f: jax.grad(lambda w: jnp.sum(jax.jvp(f, (w,), (x,))[1]))(w),
         }
         for name, case in cases.items():
             same_types(case(f), case(low))

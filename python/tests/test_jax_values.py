@@ -209,6 +209,15 @@ def test_static_arguments_and_donation():
         bf16scope.jax.lower(f, static_argnums=7)
     with pytest.raises(bf16scope.Error, match="static_argnames has `mode`, and `f` takes no argument of that name"):
         bf16scope.jax.lower(f, static_argnames="mode")
+    for wrong in ("n", 1.0, ("n",)):
+        with pytest.raises(bf16scope.Error, match="static_argnums is .*\n.*write numbers of arguments"):
+            bf16scope.jax.lower(f, static_argnums=wrong)
+    for wrong in (1, (1,)):
+        with pytest.raises(bf16scope.Error, match="static_argnames is .*\n.*write names of arguments"):
+            bf16scope.jax.lower(f, static_argnames=wrong)
+    # As `jax.jit` takes them.
+    for numbers, names in ((np.int64(1), None), (None, ["n"])):
+        assert far(f(x, 2), bf16scope.jax.lower(f, static_argnums=numbers, static_argnames=names)(x, 2)) <= 16 * ROUNDING
     for wrong in (np.ones(2), [2]):
         with pytest.raises(bf16scope.Error, match="argument `n` of `f` is static, and is .*, which has no hash"):
             low(x, wrong)
