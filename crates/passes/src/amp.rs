@@ -32,6 +32,7 @@ mod elementwise;
 mod ends;
 mod equal_expressions;
 mod exact;
+mod extents;
 mod flow;
 mod frame;
 mod ids;

@@ -24,7 +24,7 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 36] = [
+const PROGRAMS: [(&str, Bound); 37] = [
     ("average_by_halves", Products),
     ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
@@ -34,6 +34,7 @@ const PROGRAMS: [(&str, Bound); 36] = [
     ("decay_of_a_delta_rule", Products),
     ("determinants", Products),
     ("differences_of_neighbours", Products),
+    ("differences_of_pairs", Products),
     ("distances", F32),
     ("distances_by_einsum", F32),
     ("distances_by_norms", F32),

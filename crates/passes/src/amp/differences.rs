@@ -1,7 +1,8 @@
 //! Differences that may be small beside the rounding of a product before them: 1 − x, read by a function that is
-//! singular where x is one, and an array less itself, moved.
+//! singular where x is one, an array less itself, moved, and two arrays that are broadcast against each other.
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
+use super::extents::Extent;
 use bf16scope_hlo::ops::decisions::movement;
 use bf16scope_hlo::ops::precision::Movement;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
@@ -65,6 +66,39 @@ pub(super) fn of_moved(graph: &Dataflow<'_>) -> Vec<bool> {
     graph.node_ids().map(is_of_moved).collect()
 }
 
+/// For each node how many different numbers it holds at most, if it is the difference of two arrays that are broadcast
+/// against each other, as the points of one set and those of another are, and that hold at most half as many each: what
+/// they are computed from is small beside it. For any other node it is zero.
+pub(super) fn of_pairs(graph: &Dataflow<'_>, extents: &[Extent]) -> Vec<i64> {
+    let is_negative = graph.derived([], |node, is_negative: &[bool]| {
+        let record = graph.node(node);
+        let mut operands = record.operands.iter().map(|&value| is_negative[value as usize]);
+        match graph.op(node) {
+            Op::Constant(literal) if graph.value(record.first_result).n_elements == 1 => {
+                literal.elements::<f32>().is_some_and(|numbers| numbers[0] < 0.0)
+            }
+            Op::Unary(UnaryOp::Negate) => operands.next() == Some(false),
+            Op::Binary(BinaryOp::Multiply | BinaryOp::Divide) => operands.fold(false, |sign, factor| sign != factor),
+            _ => record.is_clear() && operands.next() == Some(true),
+        }
+    });
+    let of_pair = |node: NodeId| {
+        let (record, op) = (graph.node(node), graph.op(node));
+        let (&[a, b], Some(dims)) = (&record.operands[..], graph.dims(record)) else { return 0 };
+        let is_one_negative = is_negative[a as usize] != is_negative[b as usize];
+        let is_difference = match op {
+            Op::Binary(BinaryOp::Subtract) => !is_one_negative,
+            Op::Binary(BinaryOp::Add) => is_one_negative,
+            _ => false,
+        };
+        let [a, b] = [a, b].map(|value| extents[value as usize]);
+        let n = a.of_both(b, dims).n;
+        let is_small = a.n.max(b.n) <= n / 2;
+        if is_difference && is_small { n } else { 0 }
+    };
+    graph.node_ids().map(of_pair).collect()
+}
+
 /// Whether a node moves an f32 array, scales it, or adds a constant to it.
 fn scales_or_moves(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let record = graph.node(node);
@@ -80,4 +114,52 @@ fn scales_or_moves(graph: &Dataflow<'_>, node: NodeId) -> bool {
 fn is_near(literal: &Literal, one: f32) -> bool {
     let elements = literal.elements::<f32>().unwrap_or_default();
     !elements.is_empty() && elements.iter().all(|x| (x - one).abs() <= NEAR_ONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dataflow::CALL_ROOM;
+    use super::super::extents::extents;
+    use super::super::policy::Classes;
+    use super::*;
+    use crate::amp::Policy;
+    use bf16scope_hlo::text;
+
+    /// The names of the differences of pairs among these instructions, each with the most numbers that it holds.
+    fn pairs(instructions: &str) -> Vec<(String, i64)> {
+        let source = format!(
+            "HloModule m\n\nENTRY main {{\n  x = f32[6,2] parameter(0)\n  y = f32[4,2] parameter(1)\n  \
+             z = f32[6,4,2] parameter(2)\n  to = f32[6,4,2] broadcast(x), dimensions={{0,2}}\n  \
+             from = f32[6,4,2] broadcast(y), dimensions={{1,2}}\n{instructions}  square = f32[6,4,2] multiply(d, d)\n  \
+             ROOT all = (f32[6,4,2], f32[6,4,2]) tuple(square, z)\n}}\n"
+        );
+        let module = text::parse(&source, "m").unwrap();
+        let policy = Policy::default();
+        let graph = Dataflow::build(&Classes::new(&policy, &module), module.entry, CALL_ROOM);
+        let pairs = graph.node_ids().zip(of_pairs(&graph, &extents(&graph))).filter(|(_, n)| *n > 0);
+        pairs.map(|(node, n)| (graph.instr(graph.node(node)).name.clone(), n)).collect()
+    }
+
+    #[test]
+    fn two_arrays_that_are_broadcast_against_each_other_are_a_pair_however_it_is_spelled() {
+        let pair = vec![("d".to_string(), 48)];
+        assert_eq!(pairs("  d = f32[6,4,2] subtract(to, from)\n"), pair);
+        assert_eq!(pairs("  n = f32[6,4,2] negate(from)\n  d = f32[6,4,2] add(n, to)\n"), pair);
+        let scaled = "  h = f32[] constant(-0.5)\n  hs = f32[6,4,2] broadcast(h), dimensions={}\n  \
+                      a = f32[6,4,2] multiply(hs, to)\n  d = f32[6,4,2] add(a, from)\n";
+        assert_eq!(pairs(scaled), pair);
+        let tiled = "  t = f32[24,2] reshape(to)\n  f = f32[24,2] reshape(from)\n  e = f32[24,2] subtract(t, f)\n  \
+                     d = f32[6,4,2] reshape(e)\n";
+        assert_eq!(pairs(tiled), vec![("e".to_string(), 48)]);
+    }
+
+    #[test]
+    fn an_array_as_large_as_the_difference_is_no_part_of_a_pair() {
+        assert_eq!(pairs("  d = f32[6,4,2] subtract(z, from)\n"), vec![]);
+        assert_eq!(pairs("  d = f32[6,4,2] add(to, from)\n"), vec![]);
+        // Two rows, repeated alike.
+        let alike = "  s = f32[4,2] slice(x), slice={[0:4], [0:2]}\n  r = f32[6,4,2] broadcast(s), dimensions={1,2}\n  \
+                     d = f32[6,4,2] subtract(from, r)\n";
+        assert_eq!(pairs(alike), vec![]);
+    }
 }

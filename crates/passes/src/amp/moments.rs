@@ -28,6 +28,7 @@ impl Finder<'_, '_> {
             nodes.extend(self.of_gradient(multiplication, factors, &summed));
         }
         nodes.extend(self.of_mean(sum, &summed));
+        nodes.extend(self.of_frame(sum));
         if let Some((product, moved)) = self.of_entries(sum, terms, &multiplied) {
             self.sums.push(self.graph.producer(product));
             nodes.extend(moved.into_iter().chain(multiplied.iter().map(|&(multiplication, _)| multiplication)));
@@ -75,6 +76,29 @@ impl Finder<'_, '_> {
             summands.is_some_and(|summands| summands.learned.len() == 1 && operands.contains(&summands.learned[0]))
         };
         summed.iter().filter(is_mean).copied().collect()
+    }
+
+    /// A product of x + t less t, where t is broadcast to x, as where points go to another frame and back: the product's
+    /// f32 sum is enough.
+    fn of_frame(&mut self, sum: NodeId) -> Option<NodeId> {
+        let record = self.graph.node(sum);
+        let (Op::Binary(BinaryOp::Subtract), &[a, b]) = (self.graph.op(sum), &record.operands[..]) else { return None };
+        let [a, b] = [a, b].map(|value| self.source_of[value as usize]);
+        let n_elements = |value: ValueId| self.graph.value(value).n_elements;
+        let adds_to = |value: ValueId, addend: ValueId| {
+            let moved = self.source_of[value as usize];
+            let maker = self.graph.producer(moved);
+            let mut operands = self.graph.node(maker).operands.iter().map(|&operand| self.source_of[operand as usize]);
+            let is_repeated = n_elements(addend) < n_elements(moved);
+            is_repeated && adds(self.graph.op(maker)) && operands.any(|operand| operand == addend)
+        };
+        let is_of_frame = |&(product, addend): &(NodeId, ValueId)| {
+            let record = self.graph.node(product);
+            record.is_product() && record.operands.iter().any(|&value| adds_to(value, addend))
+        };
+        let (product, _) = [(self.graph.producer(a), b), (self.graph.producer(b), a)].into_iter().find(is_of_frame)?;
+        self.sums.push(product);
+        Some(sum)
     }
 
     /// The gradient of such a difference: x, which it reads, times one product, beside another product, both of values
@@ -188,4 +212,29 @@ struct Summands {
     products: Vec<NodeId>,
     /// The multiplications of factors with each other, below a sum.
     weighted: Vec<NodeId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::amp::{self, Policy};
+    use bf16scope_hlo::{DType, text};
+
+    #[test]
+    fn a_product_of_points_less_what_moved_them_gives_its_f32_sum() {
+        let dtype = |op: &str| {
+            let source = format!(
+                "HloModule m\n\nENTRY main {{\n  h = f32[8,16] parameter(0)\n  w = f32[16,3] parameter(1)\n  \
+                 t = f32[3] parameter(2)\n  a = f32[8,8] parameter(3)\n  o = f32[3,16] parameter(4)\n  \
+                 p = f32[8,3] dot(h, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+                 ts = f32[8,3] broadcast(t), dimensions={{1}}\n  x = f32[8,3] add(p, ts)\n  \
+                 y = f32[8,3] dot(a, x), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+                 d = f32[8,3] {op}(y, ts)\n  \
+                 ROOT z = f32[8,16] dot(d, o), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n}}\n"
+            );
+            let (lowered, _) = amp::run(&text::parse(&source, "m").unwrap(), &Policy::default()).unwrap();
+            lowered.entry().instructions.iter().find(|instr| instr.name == "y").and_then(|instr| instr.shape.dtype())
+        };
+        assert_eq!(dtype("subtract"), Some(DType::F32));
+        assert_eq!(dtype("add"), Some(DType::BF16));
+    }
 }

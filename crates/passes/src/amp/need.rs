@@ -11,7 +11,7 @@ pub(super) enum Need {
     Angle,
     /// A decomposition or a Fourier transform reads it as a matrix, or it is a product of what a solve gives.
     Decomposition,
-    /// A sum cancels it, as in ‖a‖² + ‖b‖² − 2ab, or in a difference of neighbours.
+    /// A sum cancels it, as in ‖a‖² + ‖b‖² − 2ab, or in a difference of neighbours or pairs.
     Cancellation,
     /// An exponential reads it, and it is computed from a running sum.
     Exponent,

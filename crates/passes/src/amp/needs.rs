@@ -16,7 +16,8 @@
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
-use super::differences::{below_one, of_moved};
+use super::differences::{below_one, of_moved, of_pairs};
+use super::extents::extents;
 use super::loops::Loop;
 use super::need::Need;
 use super::powers::powers;
@@ -87,8 +88,12 @@ pub(super) fn needs(
     for step in [Finder::angles, Finder::matrices, Finder::exponents, Finder::coordinates] {
         finder.search(step);
     }
-    finder.differences(&below_one(graph), |record| squashes(graph, record));
-    finder.differences(&of_moved(graph), |_| false);
+    finder.differences(&below_one(graph), |record| squashes(graph, record), |_, _| true);
+    finder.differences(&of_moved(graph), |_| false, |_, _| true);
+    let extents = extents(graph);
+    let pairs = of_pairs(graph, &extents);
+    let is_small = |at: NodeId, value: ValueId| extents[value as usize].n <= pairs[at as usize] / 2;
+    finder.differences(&pairs.iter().map(|&n| n > 0).collect::<Vec<_>>(), |_| false, is_small);
     // An operand of a loop or a branch may be a weight.
     if graph.frames[0].comp == graph.module.entry {
         finder.needs.is_input = finder.provenance.iter().map(|value| !value.is_weighted).collect();
@@ -163,9 +168,14 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// Small differences, and what they are computed from, back to the f32 sums of products, or to what `ends` the
-    /// search.
-    fn differences(&mut self, is_difference: &[bool], ends: impl Fn(&Node) -> bool) {
+    /// Small differences, and what they are computed from, as far as a difference `reads` it, back to the f32 sums of
+    /// products, or to what `ends` the search.
+    fn differences(
+        &mut self,
+        is_difference: &[bool],
+        ends: impl Fn(&Node) -> bool,
+        reads: impl Fn(NodeId, ValueId) -> bool,
+    ) {
         let graph = self.graph;
         self.search(|finder, node, wanted| {
             let record = graph.node(node);
@@ -175,8 +185,9 @@ impl Finder<'_, '_> {
                 finder.add_result(node, Need::Cancellation, at);
                 return None;
             }
-            let is_read =
-                |&value: &ValueId| graph.value(value).is_f32() && finder.provenance[value as usize].is_of_product;
+            let is_read = |&value: &ValueId| {
+                graph.value(value).is_f32() && finder.provenance[value as usize].is_of_product && reads(at, value)
+            };
             let operands: Vec<ValueId> = record.operands.iter().copied().filter(is_read).collect();
             if record.passes() && !operands.is_empty() {
                 finder.needs.of_node[node as usize].get_or_insert((Need::Cancellation, at));
