@@ -119,6 +119,8 @@ fn a_summary_has_a_row_for_each_use_of_a_shared_layer() {
         "{tower: [{dense: 8, name: one}, {dense: 4, name: two}]}",
         "{tower: , name: ta, inputs: a}, {share: ta, inputs: b, name: tb}, {concat: [ta, tb], name: c}, {dense: 3, name: d}",
     );
+    let of_variable = rows("{x: [12]}", "{}", "{variable: [12], name: v}, {add: [x, v], name: a}, {dense: 3, name: d}");
+    assert_eq!(of_variable, ["v [12] 12", "a [12] 0", "d [3] 39"]);
     assert_eq!(of_block, ["ta/one [8] 104", "ta/two [4] 36", "tb/one [8] 0", "tb/two [4] 0", "c [8] 0", "d [3] 27"]);
 }
 

@@ -15,6 +15,22 @@ fn check_layers(layers: &str, expected: Expect) {
     check(&format!("inputs: {{images: [8, 8, 3]}}\nlayers:\n{layers}loss: sparse_softmax_cross_entropy\n"), expected);
 }
 
+/// A loss compares an output with an array of the data, or with an input.
+#[test]
+fn labels_that_are_a_layer() {
+    check(
+        "inputs: {x: [2, 2]}\nlayers: [{flatten: , name: flat}, {dense: 4}]\nloss: {mean_squared_error: , labels: flat}\n",
+        expect![[r#"
+            model.yaml:4:38: labels of `mean_squared_error` are `flat`, which is a layer, expected an array of the data
+              4 | loss: {mean_squared_error: , labels: flat}
+                |                                      ^^^^
+              help: name the input that is to be computed, of the output's dims; or compute the difference of two layers in an `expression`, and write the loss `value` of it; or describe the array: `labels: {flat: […]}`"#]],
+    );
+    // A head may have the name of its label.
+    let text = "kind: layers\ninputs: {x: [2]}\nlayers: [{dense: 1, name: price}]\nloss: {mean_squared_error: , labels: price}\n";
+    assert_eq!(document::from_str::<Model>("model.yaml", text).err(), None);
+}
+
 /// An input of floats has no bound, and a formula no sum over axes.
 #[test]
 fn what_is_of_other_numbers_or_of_axes() {
@@ -40,7 +56,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, alpha_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, lstm, gru, simple_rnn, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, slice, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
+            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, alpha_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, variable, lstm, gru, simple_rnn, conv_lstm, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, slice, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
               5 |   - {dens: 10}
                 |      ^^^^
               help: did you mean `dense`?"#]],
@@ -512,20 +528,6 @@ fn a_formula_or_an_option_that_is_written_wrong() {
               4 |   - {expression: 1 + 2}
                 |                  ^
               help: a formula reads layers or inputs by their names"#]],
-    );
-    check_layers(
-        "  - {expression: images // 2}\n",
-        expect![[r#"
-            model.yaml:4:18: `//` is not for layers
-              4 |   - {expression: images // 2}
-                |                  ^^^^^^"#]],
-    );
-    check_layers(
-        "  - {expression: 'where(images > 0, 1, 2)'}\n",
-        expect![[r#"
-            model.yaml:4:5: layer `expression` (expression) reads `images` f32[batch, 8, 8, 3]: `where` chooses between two numbers, expected at least one layer
-              4 |   - {expression: 'where(images > 0, 1, 2)'}
-                |     ^^^^^^^^^^^"#]],
     );
     check_layers(
         "  - {expression: images * sigmoid(2)}\n",

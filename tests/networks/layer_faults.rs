@@ -128,9 +128,19 @@ const ROWS: &[Row] = &[
         "{position_embedding: 7}",
     ),
     ("class_token", SEQUENCE, "class_token", VECTOR, "{class_token: 3}", "-"),
+    // The input is the label: the layer reads nothing.
+    ("variable", "labels: [8]", "{variable: [8]}", "-", "{variable: x}", "{variable: [0]}"),
     ("lstm", SEQUENCE, "{lstm: 4}", VECTOR, "{lstm: x}", "{lstm: 4, initial_state: x}"),
     ("gru", SEQUENCE, "{gru: 4}", VECTOR, "{gru: x}", "{gru: 0}"),
     ("simple_rnn", SEQUENCE, "{simple_rnn: 4}", VECTOR, "{simple_rnn: x}", "{simple_rnn: 0}"),
+    (
+        "conv_lstm",
+        "x: [4, 8, 8, 2]",
+        "{conv_lstm: 4, kernel_size: 3}",
+        IMAGE,
+        "{conv_lstm: 4, kernel_size: x}",
+        "{conv_lstm: 4, kernel_size: 9}",
+    ),
     ("attention", SEQUENCE, "{attention: 2}", VECTOR, "{attention: x}", "{attention: 3}"),
     (
         "transformer_block",
@@ -348,6 +358,36 @@ const MESSAGES: &[(&str, &str, &str, &str)] = &[
         "[{upsample: 2, data_format: channels_first}]",
         "`channels_first` is for images and nearest places, expected `channels_last`",
         "",
+    ),
+    (
+        VECTOR,
+        "[{lstm: 2}]",
+        "x f32[32,8] has rank 2, expected 3: [batch, steps, inputs]",
+        "make it a sequence: `{reshape: [-1, 1]}` has a step for each number, `{repeat_vector: 5}` five equal steps",
+    ),
+    (
+        IMAGE,
+        "[{simple_rnn: 2}]",
+        "x f32[32,8,8,4] has rank 4, expected 3: [batch, steps, inputs]",
+        "join the axes after the steps: `{reshape: [STEPS, -1]}`",
+    ),
+    (
+        "x: [4, 8, 8, 2]",
+        "[{gru: 2}]",
+        "x f32[32,4,8,8,2] has rank 5, expected 3: [batch, steps, inputs]",
+        "write `conv_lstm` for a sequence of images, or `{reshape: [STEPS, -1]}` before it",
+    ),
+    (
+        VECTOR,
+        "[{variable: [8], inputs: x, name: v}, {add: [x, v]}]",
+        "layer `v` (variable) reads 1, expected nothing",
+        "leave `inputs` out, and name the layer where it is read",
+    ),
+    (
+        "x: {shape: [8], dtype: int32}, y: {shape: [8], dtype: int32}",
+        "[{expression: x // y}]",
+        "`//` of s32[32,8], expected a divisor that is a number of at least 1",
+        "write `{cast: compute}` before it",
     ),
     (SEQUENCE, "[{repeat_vector: 2}]", "x f32[32,8,4] has rank 3, expected 2: [batch, features]", ""),
     (

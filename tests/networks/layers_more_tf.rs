@@ -99,6 +99,16 @@ pub const CASES: &[(&str, &str)] = &[
     ("cast_compute", "{cast: compute}"),
     ("cast_int32", "{expression: x * 2}\n  - {cast: int32}\n  - {cast: compute}"),
     ("masking", "masking"),
+    ("convlstm", "{ConvLSTM2D: 3, kernel_size: 3, padding: same, return_sequences: true}"),
+    ("convlstm_last", "{conv_lstm: 2, kernel_size: [3, 2], strides: 2, use_bias: false}"),
+    ("variable_scale", "{variable: [4], name: gamma}\n  - {multiply: [x, gamma]}"),
+    ("variable_queries", "{add_weight: [2, 4], name: queries}\n  - {dot: [queries, x], axes: [2, 2]}"),
+    ("variable_number", "{variable: [], name: t}\n  - {exponential: , name: e}\n  - {multiply: [x, e]}"),
+    (
+        "expression_more",
+        "{expression: 'clip(x, -0.5, 0.75) * round(3 * y) + pow(y ** 2 + 1, 0.5) + x % 0.75 + y // 0.5 - where(x > y, 1, 0.5) \
+         * sqrt(2)'}",
+    ),
 ];
 
 pub struct Recorded {

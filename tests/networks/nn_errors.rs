@@ -1,6 +1,6 @@
 //! The errors of layers with wrong arguments: the whole message, with the layer and the user's line.
 
-use bf16scope::graph::{Graph, Scope, Tensor};
+use bf16scope::graph::{Graph, Init, Scope, Tensor};
 use bf16scope::hlo::DType;
 use bf16scope::nn::*;
 use expect_test::{Expect, expect};
@@ -194,6 +194,25 @@ fn dropout_and_embedding_say_what_is_wrong() {
         |s, x, _| dropout(s, x, "drop", 1.0),
         expect![[r#"
             drop: dropout: rate is 1, expected 0 up to but not including 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, x, _| {
+            free_variable(
+                s,
+                &x.sum(&[0, 1, 2, 3]),
+                "queries",
+                &FreeVariable { shape: vec![4], initializer: Init::Zeros },
+            )
+        },
+        expect![[r#"
+            queries: free_variable: like bf16[] has no axes, expected a batch
+              operand 0: bf16[] Cast"#]],
+    );
+    check(
+        |s, x, _| conv_lstm(s, x, "lstm", &ConvLstm { filters: 4, kernel_size: [3, 3], ..ConvLstm::default() }),
+        expect![[r#"
+            lstm: conv_lstm: x bf16[2,8,8,3] has rank 4, expected 5: [batch, steps, height, width, channels]
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(

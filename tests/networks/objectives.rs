@@ -86,7 +86,8 @@ fn options_that_do_not_fit() {
         expect![[r#"
             model.yaml:5:57: `example_weights: w` is f32[batch, 2], expected f32[batch]
               5 | loss: {sparse_softmax_cross_entropy: , example_weights: w}
-                |                                                         ^"#]],
+                |                                                         ^
+              help: describe it as `w: []`: one number for each example"#]],
     );
     check(
         "labels: {labels: [5]}\nloss: sigmoid_dice",

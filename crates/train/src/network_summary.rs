@@ -126,10 +126,16 @@ fn rows(
     let mut layers: Vec<LayerSummary> = Vec::new();
     for instr in &entry.instructions {
         let Shape::Array(shape) = &instr.shape else { continue };
-        if matches!(instr.op, Op::Parameter { .. } | Op::Constant { .. } | Op::Broadcast { .. } | Op::Convert) {
+        let scope = scope_of(&instr.metadata.op_name);
+        // A layer may be a variable alone, repeated for every example.
+        let is_variable = |id: &InstrId| matches!(entry.instr(*id).op, Op::Parameter { .. }) && owners.contains(&scope);
+        let is_no_work = match instr.op {
+            Op::Broadcast { .. } => !instr.operands.iter().any(is_variable),
+            _ => matches!(instr.op, Op::Parameter { .. } | Op::Constant { .. } | Op::Convert),
+        };
+        if is_no_work {
             continue;
         }
-        let scope = scope_of(&instr.metadata.op_name);
         let Some(name) = row_of(scope, owners).filter(|name| is_wanted(name)) else { continue };
         let (op, output) = (instr.op.opcode().into_owned(), of_one(shape));
         match layers.iter_mut().find(|layer| layer.name == name) {

@@ -192,6 +192,29 @@ case("cast_int32", lambda x: tf.cast(tf.cast(x * 2, tf.int32), x.dtype), (3, 8))
 padded = rng.normal(size=(2, 4, 3)).astype("f4")
 padded[0, 2:] = padded[1, 1, :2] = padded[1, 3] = 0
 case("masking", lambda x: tf.cast(L.Masking().compute_mask(x), tf.float32), (2, 4, 3), integers={"x": padded})
+images = dict(recurrent_activation="sigmoid")
+case("convlstm", L.ConvLSTM2D(3, 3, padding="same", return_sequences=True, **images), (2, 4, 5, 6, 2))
+case("convlstm_last", L.ConvLSTM2D(2, (3, 2), strides=2, use_bias=False, **images), (2, 3, 7, 6, 2))
+
+
+def weighted(shape, function):
+    """`function` of x and a variable of this shape."""
+
+    class Weighted(L.Layer):
+        def build(self, _):
+            self.value = self.add_weight("value", shape)
+
+        def call(self, x):
+            return function(x, self.value)
+
+    return Weighted()
+
+
+case("variable_scale", weighted((4,), lambda x, v: x * v), (2, 3, 4))
+case("variable_queries", weighted((2, 4), lambda x, v: tf.einsum("qf,bpf->bqp", v, x)), (2, 3, 4))
+case("variable_number", weighted((), lambda x, v: x * tf.exp(v)), (2, 3, 4))
+case("expression_more", lambda x, y: tf.clip_by_value(x, -0.5, 0.75) * tf.round(3 * y) + tf.pow(y ** 2 + 1, 0.5)
+     + tf.math.floormod(x, 0.75) + tf.math.floordiv(y, 0.5) - tf.where(x > y, 1.0, 0.5) * 2 ** 0.5, (3, 4), (3, 4))
 
 # The share of Keras' noise below -2, -1, 0, 1 and 2 standard deviations, of 65,536 numbers.
 tf.random.set_seed(5)

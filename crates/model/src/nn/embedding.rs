@@ -1,6 +1,6 @@
-//! Embeddings: rows of a table by index, or by position, and a learned first position.
+//! Embeddings: rows of a table by index, or by position, a learned first position, and learned numbers alone.
 
-use super::options::{random_uniform, zeros};
+use super::options::{glorot_uniform, random_uniform, zeros};
 use super::{at_least, is_float, of_rank};
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
@@ -186,5 +186,50 @@ pub fn class_token(s: &Scope, x: &Tensor, name: &str, config: &ClassToken) -> Te
         let dims = x.dims();
         let token = s.variable("token", x.dtype(), [dims[2]], config.initializer).value;
         Tensor::concatenate(&[&token.broadcast_in_dim(&[dims[0], 1, dims[2]], &[2]), x], 1)
+    })
+}
+
+/// Configuration of [`free_variable`]. The default initializer is that of Keras' `add_weight`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FreeVariable {
+    /// Its dims; none for one number.
+    #[serde(deserialize_with = "document::positives")]
+    pub shape: Vec<i64>,
+    /// Its initializer. Default `glorot_uniform`.
+    #[serde(default = "glorot_uniform")]
+    pub initializer: Init,
+}
+
+/// Learned numbers that depend on no input, such as the scale of a residual or the queries of a decoder, repeated for
+/// every example.
+///
+/// # Shapes
+/// like `[batch, …]` → `[batch, …shape]`: only the size of its batch is read. Variable `value` of `shape`.
+///
+/// # Types
+/// That of the open low-precision scope, else f32.
+///
+/// # Errors
+/// like without a batch.
+///
+/// # Source
+/// Keras' `add_weight` of a layer, broadcast as its use broadcasts it.
+#[track_caller]
+pub fn free_variable(s: &Scope, like: &Tensor, name: &str, config: &FreeVariable) -> Tensor {
+    s.layer(name, |s| {
+        let Some(&batch) = like.dims().first().filter(|_| !like.is_poison()) else {
+            return match like.is_poison() {
+                true => like.clone(),
+                false => {
+                    let message = format!("like {} has no axes, expected a batch", like.shape());
+                    s.graph().fail("free_variable", &[like], RuleError::new("free_variable/batch", message))
+                }
+            };
+        };
+        let dtype = s.low_precision_dtype().unwrap_or(DType::F32);
+        let value = s.variable("value", dtype, config.shape.clone(), config.initializer).value;
+        let dims = [&[batch][..], &config.shape].concat();
+        value.broadcast_in_dim(&dims, &(1..dims.len() as i64).collect::<Vec<i64>>())
     })
 }

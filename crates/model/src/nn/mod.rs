@@ -16,6 +16,7 @@ mod batch_norm;
 mod callers;
 mod conv;
 mod conv1d;
+mod conv_lstm;
 mod conv_nd;
 mod count;
 mod ctc;
@@ -62,6 +63,7 @@ pub use activation::{
 pub use attention::{Attention, AttentionRemat, MaskKind, RelativePositions, attention, attention_masked};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
+pub use conv_lstm::{ConvLstm, conv_lstm};
 pub use conv_nd::{Conv3d, ConvTranspose, SeparableConv, conv_transpose, conv3d, separable_conv};
 pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
@@ -73,7 +75,9 @@ pub use distance_loss::{
     log_cosh_per_example, quantile_per_example, squared_hinge_per_example, triplet_per_example,
 };
 pub use dropout::{alpha_dropout, dropout, spatial_dropout, stochastic_depth};
-pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
+pub use embedding::{
+    ClassToken, Embedding, FreeVariable, PositionEmbedding, class_token, embedding, free_variable, position_embedding,
+};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use focal::{
     Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,

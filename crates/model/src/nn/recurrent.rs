@@ -392,7 +392,11 @@ fn layer(
 
 fn check(x: &Tensor, mask: Option<&Tensor>, order: &Order) -> Result<(), RuleError> {
     is_float("recurrent/dtype", "x", x)?;
-    of_rank("recurrent/rank", "x", x, 3, "[batch, steps, inputs]")?;
+    of_rank("recurrent/rank", "x", x, 3, "[batch, steps, inputs]").map_err(|error| match x.rank() {
+        2 => error.with_help("make it a sequence: `{reshape: [-1, 1]}` has a step for each number, `{repeat_vector: 5}` five equal steps"),
+        5 => error.with_help("write `conv_lstm` for a sequence of images, or `{reshape: [STEPS, -1]}` before it"),
+        _ => error.with_help("join the axes after the steps: `{reshape: [STEPS, -1]}`"),
+    })?;
     at_least("recurrent/units", "units", order.units, 1)?;
     at_least("recurrent/steps", "the number of steps", x.dims()[1], 1)?;
     if let Some(mask) = mask.filter(|mask| mask.dims() != x.dims()[..2]) {

@@ -216,8 +216,18 @@ impl<'de> Deserialize<'de> for LossScale {
             fn visit_str<E: de::Error>(self, text: &str) -> Result<LossScale, E> {
                 text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
             }
+            // A number alone is a static scale.
+            fn visit_f64<E: de::Error>(self, scale: f64) -> Result<LossScale, E> {
+                format!("static:{scale}").parse().map_err(|_| E::invalid_value(Unexpected::Float(scale), &self))
+            }
+            fn visit_u64<E: de::Error>(self, scale: u64) -> Result<LossScale, E> {
+                self.visit_f64(scale as f64)
+            }
+            fn visit_i64<E: de::Error>(self, scale: i64) -> Result<LossScale, E> {
+                self.visit_f64(scale as f64)
+            }
         }
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_any(Text)
     }
 }
 

@@ -7,7 +7,7 @@ use bf16scope_model::models::kinds_with_key;
 use std::path::Path;
 
 /// Names of other frameworks, and ours.
-const BY_ANOTHER_NAME: [(&str, &str); 23] = [
+const BY_ANOTHER_NAME: [(&str, &str); 24] = [
     ("lr", "learning_rate"),
     ("eta", "learning_rate"),
     ("wd", "weight_decay"),
@@ -26,6 +26,7 @@ const BY_ANOTHER_NAME: [(&str, &str); 23] = [
     ("clip_norm", "clip"),
     ("max_grad_norm", "clip"),
     ("gradient_clipping", "clip"),
+    ("gradient_clip", "clip"),
     ("ema", "average"),
     ("grad_accum", "accumulate"),
     ("gradient_accumulation_steps", "accumulate"),
@@ -34,9 +35,12 @@ const BY_ANOTHER_NAME: [(&str, &str); 23] = [
 ];
 
 /// Names that are no keys, and where the choice is made.
-const NOT_IN_A_FILE: [(&str, &str); 5] = [
+const NOT_IN_A_FILE: [(&str, &str); 8] = [
     ("precision", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
     ("dtype", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
+    ("mixed_precision", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
+    ("model_checkpoint", "write `keep_best: accuracy`: the checkpoint of the best epoch stays beside the last"),
+    ("tensorboard", "every run's folder has event files: `tensorboard --logdir runs`"),
     ("callbacks", "`early_stopping`, `reduce_on_plateau` and `keep_best` are keys of `train`"),
     ("device", "`--device`, on the command line, is where it runs"),
     ("target", "`--target`, on the command line, is what it is compiled for"),
@@ -155,6 +159,8 @@ mod tests {
             ("train: {loss: mean}\n", "write `loss` under `model`"),
             ("train: {epoch: 3}\n", "did you mean `epochs`?"),
             ("train: {callbacks: [x]}\n", "`early_stopping`, `reduce_on_plateau` and `keep_best` are keys of `train`"),
+            ("train: {gradient_clip: 1}\n", "it is called `clip`"),
+            ("train: {model_checkpoint: {}}\n", "write `keep_best: accuracy`: the checkpoint of the best epoch stays"),
             ("train: {<<: {batch: 3}}\n", "keys are not merged"),
             ("train: {optimizer: {kind: adam, lr: 3}}\n", "write `learning_rate` under `train`, beside `optimizer`"),
         ] {

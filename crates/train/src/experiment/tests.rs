@@ -515,6 +515,13 @@ fn a_value_that_is_nearly_right_is_told_how_to_write_it() {
     }
     let error = parse("model: {kind: mlp, input: 4, n_classes: 2}\n").unwrap_err();
     assert!(error.contains("help: write [4], if it is the only one"), "{error}");
+    // A number is a static scale of the loss.
+    let scaled = |scale: &str| {
+        parse(&format!("model: {{kind: mlp, input: [4], n_classes: 2}}\ntrain: {{loss_scale: {scale}}}\n"))
+    };
+    assert_eq!(scaled("1024").unwrap().train.loss_scale, scaled("static:1024").unwrap().train.loss_scale);
+    assert_eq!(scaled("0.5").unwrap().train.loss_scale, scaled("static:0.5").unwrap().train.loss_scale);
+    assert!(scaled("0").unwrap_err().contains("found floating point `0.0`, expected none, dynamic, or static: and"));
     // One pattern is a list of one, as of a loss's `variables`.
     let one = parse("model: {kind: mlp, input: [4], n_classes: 2}\ntrain: {trainable: '*/bias'}\n").unwrap();
     assert_eq!(one.train.trainable, ["*/bias"]);

@@ -1,6 +1,6 @@
 //! `expression`: arithmetic on named layers.
 
-use super::expression::{Formula, Operator, is_of_name, unknown, wrong_count};
+use super::expression::{Formula, OF_NUMBERS, Operator, is_of_name, unknown, wrong_count};
 use super::layer_options::{Arity, LayerOptions};
 use crate::document::{self, Node, ReadError};
 use crate::graph::{Scope, Tensor};
@@ -29,6 +29,7 @@ const FUNCTIONS: &[(&str, UnaryOp)] = &[
     ("floor", UnaryOp::Floor),
     ("log", UnaryOp::Log),
     ("log1p", UnaryOp::Log1p),
+    ("round", UnaryOp::RoundNearestEven),
     ("rsqrt", UnaryOp::Rsqrt),
     ("sign", UnaryOp::Sign),
     ("sin", UnaryOp::Sin),
@@ -73,17 +74,12 @@ fn checked(formula: &Formula) -> Result<(), String> {
     match formula {
         Formula::Number(_) | Formula::Name(_) => Ok(()),
         Formula::Unary(_, x) => checked(x),
-        Formula::Binary(operator, x, y) => {
-            if matches!(operator, Operator::FloorDivide | Operator::Remainder) {
-                return Err(not_for_layers(*operator));
-            }
-            checked(x).and_then(|()| checked(y))
-        }
+        Formula::Binary(_, x, y) => checked(x).and_then(|()| checked(y)),
         Formula::Call(name, arguments) => {
             let n = match name.as_str() {
-                "maximum" | "minimum" | "max" | "min" => 2,
+                "maximum" | "minimum" | "max" | "min" | "pow" => 2,
                 "square" | "stop_gradient" => 1,
-                "where" => 3,
+                "where" | "clip" => 3,
                 name if activation(name).is_some() || FUNCTIONS.iter().any(|(other, _)| *other == name) => 1,
                 _ => {
                     let function = name.strip_prefix("reduce_").unwrap_or(name);
@@ -91,8 +87,19 @@ fn checked(formula: &Formula) -> Result<(), String> {
                         let layer = format!("{{reduce: {function}, inputs: a, name: b}}");
                         return Err(format!("there is no function `{name}`: write a layer `{layer}`, and `b` here"));
                     }
-                    let known = ["maximum", "minimum", "square", "where", "sigmoid", "tanh", "relu", "softmax"];
-                    let known = known.into_iter().chain(["stop_gradient"]);
+                    let known = [
+                        "maximum",
+                        "minimum",
+                        "square",
+                        "pow",
+                        "clip",
+                        "where",
+                        "sigmoid",
+                        "tanh",
+                        "relu",
+                        "softmax",
+                        "stop_gradient",
+                    ];
                     let names: Vec<&str> = FUNCTIONS.iter().map(|(name, _)| *name).chain(known).collect();
                     return Err(unknown(name, &names));
                 }
@@ -130,6 +137,7 @@ pub(super) fn two_called_x(before: &str) -> (String, String) {
 }
 
 /// A number, or a tensor.
+#[derive(Clone)]
 enum Value {
     Number(f64),
     Tensor(Tensor),
@@ -159,10 +167,6 @@ impl LayerOptions for Expression {
     }
 }
 
-fn not_for_layers(operator: Operator) -> String {
-    format!("`{operator}` is not for layers")
-}
-
 fn wrong(message: impl Into<String>) -> RuleError {
     RuleError::new("expression/formula", message)
 }
@@ -189,10 +193,26 @@ fn evaluated<'a>(formula: &Formula, known: &dyn Fn(&str) -> Option<&'a Tensor>) 
 }
 
 fn called(name: &str, arguments: Vec<Value>) -> Result<Value, RuleError> {
+    let number = |value: &Value| if let Value::Number(number) = value { Some(*number) } else { None };
+    let short = name.strip_suffix("imum").unwrap_or(name);
+    if let Some(numbers) = arguments.iter().map(number).collect::<Option<Vec<f64>>>()
+        && OF_NUMBERS.contains(&short)
+    {
+        let call = Formula::Call(short.to_string(), numbers.into_iter().map(Formula::Number).collect());
+        return call.number(&|_| Ok(f64::NAN)).map(Value::Number).map_err(wrong);
+    }
     let tensor = |value: &Value| match value {
         Value::Tensor(tensor) => Ok(tensor.clone()),
         Value::Number(_) => Err(wrong(format!("`{name}` reads a number, expected a layer"))),
     };
+    if let ("clip", [_, _, _]) | ("pow", [_, _]) = (name, &arguments[..]) {
+        let mut arguments = arguments.into_iter();
+        let (Some(x), Some(y)) = (arguments.next(), arguments.next()) else { unreachable!("two or three are counted") };
+        return match arguments.next() {
+            Some(most) => called("minimum", vec![called("maximum", vec![x, y])?, most]),
+            None => binary(Operator::Power, x, y),
+        };
+    }
     if let "maximum" | "minimum" | "max" | "min" = name {
         let op = if name.starts_with("max") { BinaryOp::Maximum } else { BinaryOp::Minimum };
         return match &arguments[..] {
@@ -207,8 +227,7 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, RuleError> {
         let [condition, x, y] = &arguments[..] else { return Err(wrong(wrong_count(name, arguments.len()))) };
         // A product with 0 and 1 would propagate NaN and infinity.
         let condition = tensor(condition)?;
-        let like = [x, y].into_iter().find_map(|value| tensor(value).ok());
-        let like = like.ok_or_else(|| wrong("`where` chooses between two numbers, expected at least one layer"))?;
+        let like = [x, y].into_iter().find_map(|value| tensor(value).ok()).unwrap_or_else(|| condition.clone());
         let full = |value: &Value| match value {
             Value::Tensor(tensor) => tensor.clone(),
             Value::Number(number) => like.graph().full(like.dtype(), &like.dims(), *number),
@@ -232,6 +251,32 @@ fn called(name: &str, arguments: Vec<Value>) -> Result<Value, RuleError> {
             x.unary(op.ok_or_else(|| wrong(unknown(name, &[])))?)
         }
     }))
+}
+
+/// `x // y` and `x % y`, as in Python: a remainder has the sign of the divisor.
+fn floored(operator: Operator, x: Value, y: Value) -> Result<Value, RuleError> {
+    let rest = match (&x, &y) {
+        // HLO's remainder has the sign of the dividend.
+        (Value::Tensor(x), Value::Number(n)) if x.dtype().is_integer() && *n >= 1.0 => {
+            let rest = x.binary_scalar(BinaryOp::Remainder, *n).binary_scalar(BinaryOp::Add, *n);
+            Value::Tensor(rest.binary_scalar(BinaryOp::Remainder, *n))
+        }
+        (Value::Tensor(x), _) if x.dtype().is_integer() => {
+            let message = format!("`{operator}` of {}, expected a divisor that is a number of at least 1", x.shape());
+            return Err(wrong(message).with_help("write `{cast: compute}` before it"));
+        }
+        _ => {
+            let quotient = called("floor", vec![binary(Operator::Divide, x.clone(), y.clone())?])?;
+            return match operator {
+                Operator::Remainder => binary(Operator::Subtract, x, binary(Operator::Multiply, quotient, y)?),
+                _ => Ok(quotient),
+            };
+        }
+    };
+    match operator {
+        Operator::Remainder => Ok(rest),
+        _ => binary(Operator::Divide, binary(Operator::Subtract, x, rest)?, y),
+    }
 }
 
 fn together(x: &Tensor, y: &Tensor, combine: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Value, RuleError> {
@@ -294,8 +339,7 @@ fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, RuleError> {
         // Truth values are 0 and 1.
         Operator::And => arithmetic(BinaryOp::Minimum),
         Operator::Or => arithmetic(BinaryOp::Maximum),
-        Operator::FloorDivide | Operator::Remainder | Operator::Negate | Operator::Not => {
-            Err(wrong(not_for_layers(operator)))
-        }
+        Operator::FloorDivide | Operator::Remainder => floored(operator, x, y),
+        Operator::Negate | Operator::Not => unreachable!("they have one operand"),
     }
 }

@@ -24,6 +24,7 @@ direct! {
     conv3d: nn::Conv3d;
     conv_transpose: nn::ConvTranspose;
     separable_conv: nn::SeparableConv;
+    conv_lstm: nn::ConvLstm;
     depthwise_conv2d: nn::DepthwiseConv2d;
     prelu: nn::Prelu;
     group_norm: nn::GroupNorm;
@@ -48,6 +49,15 @@ impl LayerOptions for nn::Dense {
             return s.graph().fail("dense", &[x], RuleError::new("dense/rank", message).with_help(help));
         }
         nn::dense(s, x, name, self)
+    }
+}
+
+/// It reads no layer: `wiring` names an input for the size of the batch.
+impl LayerOptions for nn::FreeVariable {
+    const ARITY: Arity = Arity::Nothing;
+
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        nn::free_variable(s, inputs[0], name, self)
     }
 }
 

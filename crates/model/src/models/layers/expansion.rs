@@ -214,7 +214,8 @@ impl<'a> Expander<'a> {
         frame: &Frame<'_>,
     ) -> Result<(), ReadError> {
         let qualified = |node: &Node| qualified(node, known);
-        let is_several = matches!(entry.kind, EntryKind::Layer(kind) if LayerKind::arity_of(kind) == Arity::Several);
+        let reads = |arity| matches!(entry.kind, EntryKind::Layer(kind) if LayerKind::arity_of(kind) == arity);
+        let (is_several, reads_nothing) = (reads(Arity::Several), reads(Arity::Nothing));
         let mut reads = None;
         for (key, node) in &mut entry.options {
             match &**key {
@@ -253,7 +254,7 @@ impl<'a> Expander<'a> {
             });
             let names = names.collect::<Result<_, _>>()?;
             entry.options.push((Key::new("inputs", mark), Node::new(Value::List(names), mark)));
-        } else if let (false, None, Some(first)) = (is_several, &reads, first) {
+        } else if let (false, None, Some(first)) = (is_several || reads_nothing, &reads, first) {
             let first = text(first, mark);
             reads = Some(first.clone());
             entry.options.push((Key::new("inputs", mark), first));

@@ -145,15 +145,22 @@ impl Formula {
                     ("floor", [x]) => x.floor(),
                     ("ceil", [x]) => x.ceil(),
                     ("sqrt", [x]) => x.sqrt(),
-                    ("min" | "max" | "round" | "floor" | "ceil" | "sqrt", _) => {
-                        return Err(wrong_count(name, arguments.len()));
-                    }
-                    _ => return Err(unknown(name, &["min", "max", "round", "floor", "ceil", "sqrt"])),
+                    ("exp", [x]) => x.exp(),
+                    ("log", [x]) => x.ln(),
+                    ("abs", [x]) => x.abs(),
+                    ("sin", [x]) => x.sin(),
+                    ("cos", [x]) => x.cos(),
+                    _ if OF_NUMBERS.contains(&name.as_str()) => return Err(wrong_count(name, arguments.len())),
+                    _ => return Err(unknown(name, OF_NUMBERS)),
                 }
             }
         })
     }
 }
+
+/// Functions of numbers.
+pub(super) const OF_NUMBERS: &[&str] =
+    &["min", "max", "round", "floor", "ceil", "sqrt", "exp", "log", "abs", "sin", "cos"];
 
 /// The error of a function with the wrong number of arguments.
 pub(super) fn wrong_count(name: &str, n: usize) -> String {

@@ -29,7 +29,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("random_crop", "write `augment: {translation: 0.1}` under `data`"),
     ("mix_up", "write `augment: {mixup: 0.2}` under `data`"),
     ("cut_mix", "write `augment: {cutmix: 1}` under `data`"),
-    ("conv_lstm", "write `lstm` or `gru` of vectors, or `conv3d` of images"),
     ("split", "write a `{slice: [0, 4], axis: -1}` for each part"),
     ("einsum", "write `dot` of two layers, or `dense`"),
     ("glu", "write a `slice` for each half, and `{expression: \"a * sigmoid(b)\"}` of them"),
@@ -53,7 +52,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("group_query_attention", "write `{attention: 8, num_key_value_heads: 2}`"),
     ("stacked_rnn_cells", "write one `lstm` or `gru` after another, with `return_sequences: true` but for the last"),
-    ("hashing", "write `categories` under `columns` of `data`"),
+    (
+        "hashing",
+        "write `{expression: ids % 1000}` of whole numbers, and `categories` under `columns` of `data` of text",
+    ),
     ("discretization", "write `{expression: \"(x > 18) + (x > 65)\"}`, and `{cast: int32}` of it for an `embedding`"),
     ("einsum_dense", "write `dense`, or `dot` of two layers"),
     ("input", "name the network's inputs in `inputs`"),
@@ -61,7 +63,37 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("lambda", "write `{expression: \"2 * x\"}`"),
     ("stop_gradient", "write `{expression: \"stop_gradient(x)\"}`"),
     ("adaptive_avg_pool", "write `global_avg_pool`"),
-    ("spectral_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
+    (
+        "spectral_normalization",
+        "nothing computes the same: `kernel_regularizer: {l2: 1.0e-4}` keeps kernels small, and `weight_decay` all variables",
+    ),
+    ("spectral_norm", "nothing computes the same: `kernel_regularizer: {l2: 1.0e-4}` keeps kernels small"),
+    ("locally_connected", "no layer has a kernel for each place: write `conv`, or `flatten` and `dense`"),
+    ("matmul", "write `{dot: [a, b], axes: [2, 1]}`"),
+    ("batch_dot", "write `{dot: [a, b], axes: [2, 1]}`"),
+    ("divide", "write `{expression: a / b}`"),
+    ("stack", "write `{reshape: [1, -1]}` of each, and `{concat: [a, b], axis: 1}`"),
+    ("expand_dims", "write `{reshape: [8, 1]}`, the dims of an example"),
+    ("squeeze", "write `{reshape: [8]}`, the dims of an example"),
+    ("roll", "write a `slice` for each part, and `{concat: [second, first], axis: 1}`"),
+    (
+        "arg_max",
+        "write `{reduce: max, axis: -1, keepdims: true, name: m}`, and `{expression: a == m}`: 1 at the maximum, else 0",
+    ),
+    ("layer_scale", "write `{variable: [8], initializer: {constant: 1.0e-6}, name: s}`, and `{multiply: [a, s]}`"),
+    ("scale", "write `{expression: 0.1 * x}`; a factor that is learnt is a `variable`"),
+    (
+        "depth_to_space",
+        "of 2 and `[4, 4, 12]`: `{reshape: [4, 4, 2, 2, 3]}`, `{permute: [1, 3, 2, 4, 5]}`, `{reshape: [8, 8, 3]}`",
+    ),
+    (
+        "space_to_depth",
+        "of 2 and `[8, 8, 3]`: `{reshape: [4, 2, 4, 2, 3]}`, `{permute: [1, 3, 2, 4, 5]}`, `{reshape: [4, 4, 12]}`",
+    ),
+    (
+        "pixel_shuffle",
+        "of 2 and `[4, 4, 12]`: `{reshape: [4, 4, 2, 2, 3]}`, `{permute: [1, 3, 2, 4, 5]}`, `{reshape: [8, 8, 3]}`",
+    ),
 ];
 
 /// Kinds, `[]` for every kind; names of options there; the equivalent.

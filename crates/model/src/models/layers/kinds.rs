@@ -185,12 +185,16 @@ kinds! {
     PositionEmbedding(nn::PositionEmbedding) = "position_embedding", "PositionEmbedding";
     /// A learned position before the others.
     ClassToken(nn::ClassToken) = "class_token", "ClassToken";
+    /// Learned numbers.
+    Variable(nn::FreeVariable) = "variable", "Variable";
     /// Long short-term memory.
     Lstm(nn::Lstm) = "lstm", "LSTM";
     /// Gated recurrent unit.
     Gru(nn::Gru) = "gru", "GRU";
     /// A recurrent layer without gates.
     SimpleRnn(nn::SimpleRnn) = "simple_rnn", "SimpleRNN";
+    /// Long short-term memory of images.
+    ConvLstm(nn::ConvLstm) = "conv_lstm", "ConvLSTM2D";
     /// Attention over several heads.
     Attention(nn::Attention) = "attention", "MultiHeadAttention";
     /// Attention and a feed-forward network.
@@ -383,6 +387,8 @@ impl LayerKind {
 /// Further names.
 const ALIASES: &[(&str, &str)] = &[
     ("zero_padding", "zero_pad"),
+    ("variable", "add_weight"),
+    ("variable", "Parameter"),
     ("conv1d", "Convolution1D"),
     ("conv", "Convolution2D"),
     ("conv3d", "Convolution3D"),
@@ -567,7 +573,7 @@ fn reads_its_mask(choice: &Choice<'_>, kind: &str, n_read: usize) -> Result<(), 
     let (n_expected, words, inputs) = match LayerKind::arity_of(kind) {
         Arity::UpToThree => (3, "queries, memory and a mask", "[x, x, mask]"),
         Arity::OneOrTwo => (2, "a sequence and a mask", "[x, mask]"),
-        Arity::One | Arity::Several | Arity::Named => return Ok(()),
+        Arity::Nothing | Arity::One | Arity::Several | Arity::Named => return Ok(()),
     };
     let (Some(mark), Some(mask)) = (choice.place_of("mask"), choice.value_of("mask")) else { return Ok(()) };
     if n_read >= n_expected || !LayerKind::keys_of(kind).contains(&"mask") {

@@ -5,6 +5,8 @@ use crate::graph::{Scope, Tensor};
 /// The number of tensors that a layer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arity {
+    /// Nothing.
+    Nothing,
     /// One.
     One,
     /// One, or two.

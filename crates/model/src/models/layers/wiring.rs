@@ -118,6 +118,13 @@ impl Wiring {
             wiring.owners.push(owner);
             wiring.tied.push(tied);
         }
+        // A layer that reads nothing takes the size of the batch from an input that another layer reads.
+        let first = wiring.reads.iter().flatten().find(|source| source.layer().is_none()).copied();
+        for (reads, layer) in wiring.reads.iter_mut().zip(&config.layers) {
+            if layer.kind.arity() == Arity::Nothing {
+                *reads = vec![first.unwrap_or(Source::Input(0))];
+            }
+        }
         wiring.is_shared = vec![false; config.layers.len()];
         for &number in wiring.owners.iter().chain(&wiring.tied).flatten() {
             wiring.is_shared[number] = true;
@@ -185,6 +192,9 @@ impl Wiring {
         if let (true, Some(names)) = (layer.inputs.is_empty(), layer.kind.named()) {
             return self.named(config, number, &names);
         }
+        if layer.inputs.is_empty() && layer.kind.arity() == Arity::Nothing {
+            return Ok(Vec::new());
+        }
         if layer.inputs.is_empty() && layer.kind.arity() != Arity::Several {
             return match (number, &config.inputs[..]) {
                 (0, [_]) => Ok(vec![Source::Input(0)]),
@@ -199,6 +209,7 @@ impl Wiring {
         }
         let (n, expected) = (layer.inputs.len(), layer.kind.arity());
         let (fits, words) = match expected {
+            Arity::Nothing => (false, "nothing"),
             Arity::One => (n == 1, "one"),
             Arity::OneOrTwo => (n == 1 || n == 2, "one or two"),
             Arity::UpToThree => ((1..=3).contains(&n), "one to three"),
@@ -212,6 +223,7 @@ impl Wiring {
                 Arity::One | Arity::OneOrTwo | Arity::UpToThree => {
                     error.with_help(self.joined_first(config, layer, expected))
                 }
+                Arity::Nothing => error.with_help("leave `inputs` out, and name the layer where it is read"),
                 Arity::Named => error.with_help("leave `inputs` out, or name them in the formula's order"),
             });
         }
@@ -233,7 +245,7 @@ impl Wiring {
         let parts = match arity {
             Arity::OneOrTwo => "a sequence and a mask",
             Arity::UpToThree => "queries, memory and a mask",
-            Arity::One | Arity::Several | Arity::Named => {
+            Arity::Nothing | Arity::One | Arity::Several | Arity::Named => {
                 return format!(
                     "`{kind}` reads no mask: leave `{mask}` out, and name it at the layers that read one: `lstm`, `gru`, \
                      `simple_rnn`, `attention`, `transformer_block`, `llama_block`, `global_avg_pool`"
@@ -481,13 +493,31 @@ impl Wiring {
             match source {
                 Source::Input(number) => is_read[0][number] = true,
                 Source::Layer(number) | Source::State(number, _) => {
-                    if !std::mem::replace(&mut is_read[1][number], true) {
+                    let reads_nothing = config.layers[number].kind.arity() == Arity::Nothing;
+                    if !std::mem::replace(&mut is_read[1][number], true) && !reads_nothing {
                         waiting.extend(&self.reads[number]);
                     }
                 }
             }
         }
         is_read
+    }
+
+    /// Refuses a label that is not described and has the name of another layer than the one that the loss judges.
+    fn labels_are_no_layer(&self, config: &Config, number: usize, loss: &Loss) -> Result<(), NodeError> {
+        let name = &loss.options.labels;
+        let is_described = config.inputs.iter().chain(&config.labels).any(|feature| feature.name == *name);
+        let layer = self.names.iter().position(|other| other == name).map(Source::Layer);
+        if layer.is_none() || is_described || layer == Some(self.losses[number]) || name == "labels" {
+            return Ok(());
+        }
+        let path = [at("loss", number), vec![key(loss.name()), key("labels")]].concat();
+        let message =
+            format!("labels of `{}` are `{name}`, which is a layer, expected an array of the data", loss.name());
+        Err(NodeError::new(path, message).with_help(format!(
+            "name the input that is to be computed, of the output's dims; or compute the difference of two layers in an \
+             `expression`, and write the loss `value` of it; or describe the array: `labels: {{{name}: […]}}`"
+        )))
     }
 
     /// Refuses layers and inputs without effect: they are probably mistakes.
@@ -507,6 +537,7 @@ impl Wiring {
             }
         }
         for (number, loss) in config.loss.iter().enumerate() {
+            self.labels_are_no_layer(config, number, loss)?;
             let has_lengths = matches!(loss.kind, LossKind::Ctc(_));
             if let Some((option, _)) = loss.lengths().into_iter().find(|(_, name)| name.is_some() && !has_lengths) {
                 let path = [at("loss", number), vec![key(loss.name()), Step::KeyItself(option.to_string())]];

@@ -377,7 +377,8 @@ impl Build<'_> {
                     let or_rows = if each.rank() > 1 { format!(" or {}", example(&each)) } else { String::new() };
                     let measured = example(&weights);
                     let message = format!("`example_weights: {name}` is {measured}, expected f32[batch]{or_rows}");
-                    return wrong("example_weights", message);
+                    let help = format!("describe it as `{name}: []`: one number for each example");
+                    return wrong("example_weights", message).map_err(|error| error.with_help(help));
                 }
             };
             let zeros = graph.full(DType::F32, &each.dims(), 0.0);

@@ -56,6 +56,9 @@ impl Expander<'_> {
             self.flat.iter().map(|(name, _)| name.clone()).filter(|name| !name.contains('/')).collect();
         ReadError::new(format!("there is no layer and no block `{shared}` above")).with_help(
             match nearest(shared, &names) {
+                _ if self.blocks.iter().any(|block| block.name == shared) => {
+                    format!("`{shared}` is a block: name one of its uses with `name: …`, and share that name")
+                }
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "name the layer that has the variables with `name: …`".to_string(),
             },

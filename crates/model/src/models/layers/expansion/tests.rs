@@ -279,6 +279,14 @@ fn wrong_blocks_say_where() {
           help: did you mean `part`?"#]],
     );
     wrong(
+        &with("{part: [{dense: 3}]}", "[{part: , name: p}, {share: part}]"),
+        expect![[r#"
+        m.yaml:4:33: there is no layer and no block `part` above
+          4 | layers: [{part: , name: p}, {share: part}]
+            |                                     ^^^^
+          help: `part` is a block: name one of its uses with `name: …`, and share that name"#]],
+    );
+    wrong(
         &with("{a: [{b: , repeats: 1000}], b: [{dense: 8}, relu]}", "[{a: , repeats: 1000}]"),
         expect![[r#"
         m.yaml:3:53: with its blocks written out the network has more than 12000 layers
