@@ -449,20 +449,65 @@ def trace_keras(tf, model, args):
     captured = {inner.op.name: outer for outer, inner in concrete.graph.captures}
     for node in definition.node:
         outer = captured.get(node.name)
-        variable = handles.get(id(outer))
-        if variable is not None:
-            node.op = "VarHandleOp"
-            node.ClearField("attr")
-            node.attr["dtype"].type = variable.dtype.as_datatype_enum
-            node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
-            node.attr["shared_name"].s = variable.name.split(":")[0].encode()
-        elif hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
+        if outer is None:
+            continue
+        if outer.dtype == tf.resource:
+            place_variable(tf, node, outer, handles.get(id(outer)))
+        elif hasattr(outer, "numpy") and outer.dtype != tf.variant:
             node.op = "Const"
             node.ClearField("attr")
             node.attr["dtype"].type = outer.dtype.as_datatype_enum
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(outer.numpy(), outer.dtype))
     add_places(concrete.graph, definition)
-    return definition.SerializeToString(deterministic=True)
+    # Keras' `trainable = False` leaves its variables trainable by their own word: a step changes those that it trains.
+    changes = lambda op: op.type.startswith("Assign") or any(word in op.type for word in ("Apply", "Scatter", "If", "While", "Call"))
+    changed = {id(outer) for outer, inner in concrete.graph.captures if any(changes(op) for op in inner.consumers())}
+    trained = [one for one in concrete.graph.variables if one.trainable and id(one.handle) in changed]
+    if not any("gradient_tape/" in node.name for node in definition.node):
+        return definition.SerializeToString(deterministic=True)
+    return trained_step(tf, concrete, definition, trained).SerializeToString(deterministic=True)
+
+
+def place_variable(tf, node, handle, variable):
+    """Makes a placeholder of a captured handle the node of its variable; a counter that is only added to has no variable in its
+    graph's list, and keeps the name of its placeholder."""
+    known = getattr(handle, "_handle_data", None)
+    if variable is None and not (known and known.is_set and known.shape_and_type):
+        return
+    name = variable.name.split(":")[0] if variable is not None else node.name.removesuffix("/resource")
+    dtype = variable.dtype.as_datatype_enum if variable is not None else known.shape_and_type[0].dtype
+    shape = variable.shape.as_proto() if variable is not None else known.shape_and_type[0].shape
+    node.op = "VarHandleOp"
+    node.ClearField("attr")
+    node.attr["dtype"].type = dtype
+    node.attr["shape"].shape.CopyFrom(shape)
+    node.attr["shared_name"].s = name.encode()
+
+
+def trained_step(tf, concrete, definition, trained):
+    """A function that takes gradients as a MetaGraphDef, which names its results, the loss last, and the variables it trains."""
+    from tensorflow.core.framework import variable_pb2
+    from tensorflow.python.util import nest
+
+    meta = tf.compat.v1.MetaGraphDef(graph_def=definition)
+    meta.meta_info_def.tensorflow_version = tf.__version__
+    for variable in trained:
+        proto = variable_pb2.VariableDef(variable_name=variable.name, is_resource=True, trainable=True)
+        meta.collection_def["trainable_variables"].bytes_list.value.append(proto.SerializeToString())
+    paths = [path for path, _ in nest.flatten_with_joined_string_paths(concrete.structured_outputs)]
+    is_number = lambda tensor: tensor.dtype.is_floating and tensor.shape.rank == 0
+    # Results that are no tensors have a path and no tensor.
+    paths = paths if len(paths) == len(concrete.outputs) else [""] * len(concrete.outputs)
+    numbers = [(path, tensor) for path, tensor in zip(paths, concrete.outputs) if is_number(tensor)]
+    if not numbers:
+        print("warning: no result of the function is a number, so the loss is not known\nhelp: return the loss", file=sys.stderr)
+        return meta
+    loss = next((tensor for path, tensor in numbers if "loss" in path), numbers[0][1])
+    among = "the result that is a number" if len(numbers) == 1 else f"of {len(numbers)} results that are numbers"
+    print(f"the loss is `{loss.name}`, {among}", file=sys.stderr)
+    others = [tensor for tensor in concrete.outputs if tensor is not loss]
+    meta.collection_def["losses"].node_list.value.extend(tensor.name for tensor in (*others, loss))
+    return meta
 
 
 def is_maker(target):

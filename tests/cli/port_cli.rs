@@ -253,6 +253,15 @@ fn a_script_is_read_and_not_run() {
     std::fs::write(folder.path("odd.py"), "f = getattr(tf, name)\n\ng = getattr(tf, name)\n").unwrap();
     let screen = text(&folder.run(&["port", "odd.py"]).stdout);
     assert!(screen.contains("Not read: `getattr` (lines 1, 3).\n"), "{screen}");
+    // The tracer's line has a name that is there; what is not TensorFlow's cannot be traced.
+    assert!(screen.contains("`python -m bf16scope.tf odd.py:NAME`"), "{screen}");
+    std::fs::write(folder.path("keras_net.py"), "def build(n=10):\n  return tf.keras.Model(x, Dense(n)(x))\n").unwrap();
+    let screen = text(&folder.run(&["port", "keras_net.py"]).stdout);
+    assert!(screen.contains("`python -m bf16scope.tf keras_net.py:build`"), "{screen}");
+    std::fs::write(folder.path("torch_net.py"), "import torch\nfrom apex import amp\namp.initialize(net, opt)\n")
+        .unwrap();
+    let screen = text(&folder.run(&["port", "torch_net.py"]).stdout);
+    assert!(screen.ends_with("Read from the source, and not run.\n"), "{screen}");
 }
 
 /// YAML is copied from the screen: no width folds it, while sentences are folded.

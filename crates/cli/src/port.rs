@@ -201,9 +201,10 @@ fn step_in_words(lowered: &Lowered) -> String {
     let left_out: Vec<String> = lowered.left_out.iter().map(|(op, n)| format!("{n} {op}")).collect();
     let left_out = if left_out.is_empty() { String::new() } else { format!("; left out: {}", left_out.join(", ")) };
     format!(
-        "{n} instructions of HLO, {} variables ({assigned} assigned), {} inputs{left_out}",
+        "{n} instructions of HLO, {} variables ({assigned} assigned), {} input{}{left_out}",
         roles.variables.len(),
-        roles.inputs.len()
+        roles.inputs.len(),
+        if roles.inputs.len() == 1 { "" } else { "s" }
     )
 }
 

@@ -86,7 +86,7 @@ fn a_shared_variable_is_missing() {
         + &plain("other", "SparseSoftmaxCrossEntropyWithLogits", &["sum", "class"])
         + &plain("loss", "Mean", &["other"]);
     let shared = read(&(classes() + &again + &gradients("loss")));
-    let note = noted(&shared.missing, "1 variables such as `classes/kernel` are read by several layers");
+    let note = noted(&shared.missing, "the variable `classes/kernel` is read by several layers");
     assert!(note.help.contains("{share: NAME"), "{}", note.help);
 }
 
@@ -213,7 +213,7 @@ fn variables_without_an_update_do_not_train() {
 fn a_second_rule_or_rate_is_missing() {
     let first = descent("hidden", "tenth", &gradient("hidden"));
     let slow = two_layers(&(first.clone() + &descent("classes", "hundredth", &gradient("classes"))));
-    let note = noted(&slow.missing, "1 variables such as `classes/kernel` are updated by");
+    let note = noted(&slow.missing, "the variable `classes/kernel` is updated by");
     let rules = "by `ApplyGradientDescent` at the rate 0.01, and the first, in `update_hidden`, by \
                  `ApplyGradientDescent` at the rate 0.1;";
     assert!(note.text.contains(rules) && note.is_in_step, "{}", note.text);

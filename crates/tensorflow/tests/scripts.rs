@@ -149,9 +149,9 @@ fn slips_are_found_at_their_line() {
     }
 }
 
-/// A hundred scripts in different styles, each below `=== title: clean` or `=== title: line what`.
+/// Scripts in different styles, each below `=== title: clean` or `=== title: line what`.
 #[test]
-fn a_hundred_scripts_are_read_as_they_are_meant() {
+fn scripts_of_many_styles_are_read_as_they_are_meant() {
     let all = include_str!("data/scripts.txt");
     let (mut wrong, mut n) = (Vec::new(), [0, 0]);
     for part in all.split("=== ").skip(1) {
@@ -170,7 +170,7 @@ fn a_hundred_scripts_are_read_as_they_are_meant() {
         }
     }
     assert_eq!(wrong, [""; 0], "{}", wrong.join("\n"));
-    assert_eq!(n, [50, 50]);
+    assert_eq!(n, [75, 65]);
 }
 
 #[test]
@@ -260,6 +260,39 @@ fn amp_is_of_the_framework_that_is_imported() {
         let mends: Vec<&str> = reading.findings.iter().map(|finding| finding.mend).collect();
         assert!(mends.len() == 1 && mends[0].starts_with(framework), "{import}: {mends:?}");
     }
+}
+
+/// Each form of mixed precision has its counterpart.
+#[test]
+fn mixed_precision_of_other_frameworks_has_its_form() {
+    for (text, start) in [
+        ("opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)\n", "TensorFlow AMP: "),
+        ("tf.config.optimizer.set_experimental_options({'auto_mixed_precision': True})\n", "TensorFlow AMP: "),
+        ("tf.keras.mixed_precision.experimental.set_policy('mixed_bfloat16')\n", "Keras: "),
+        ("optimizer = FP16_Optimizer(optimizer, dynamic_loss_scale=True)\n", "Apex: "),
+    ] {
+        let mends: Vec<&str> = read_script(text).findings.iter().map(|finding| finding.mend).collect();
+        assert!(mends.len() == 1 && mends[0].starts_with(start), "{text}: {mends:?}");
+    }
+}
+
+/// The tracer's command line names a function or model that is there.
+#[test]
+fn what_to_trace_is_named() {
+    for (text, entry) in [
+        (
+            "import tensorflow as tf\ndef resnet_model_fn(features, labels, mode, params):\n  pass\n",
+            Some("resnet_model_fn"),
+        ),
+        ("model = keras.Sequential([])\n@tf.function\ndef step(x, y):\n  pass\n", Some("step")),
+        ("def build(n=10):\n  return tf.keras.Model(x, y)\nmodel = build()\n", Some("build")),
+        ("def build(n, size=3):\n  return tf.keras.Model(x, y)\nnet = tf.keras.Sequential()\n", Some("net")),
+        ("import tensorflow as tf\nx = tf.constant(1)\n", None),
+    ] {
+        let reading = read_script(text);
+        assert_eq!((reading.entry.as_deref(), reading.is_tensorflow), (entry, true), "{text}");
+    }
+    assert!(!read_script("import torch\nmodel = Net()\n").is_tensorflow);
 }
 
 /// Scripts with changed, inserted and removed characters are linted without a panic.

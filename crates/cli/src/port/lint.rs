@@ -20,6 +20,7 @@ pub(super) fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let bytes = files::read(path, MAX_SCRIPT).with_context(|| format!("cannot read {shown}"))?;
     // Bytes of another encoding occur only in comments and strings, which do not matter.
     let reading = tensorflow::read_script(&String::from_utf8_lossy(&bytes));
+    let traced = traced(&reading, &shown.to_string());
     let named = terminal::visible(&shown.to_string()).into_owned();
     let header = format!("# Keras' Sequential of {named}, by `bf16scope port`: read from the source, and not run.\n");
     let model = reading.sequential.as_ref();
@@ -34,7 +35,7 @@ pub(super) fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let left = left.map(|(line, left)| format!(" (of its Sequential, line {line} is not followed: {left})"));
         bail!(
             "{flag} is for a graph, and {shown} is a script{}\nhelp: make its graph, \
-             `python -m bf16scope.tf {shown}:model_fn …`, or take the .meta of a run",
+             `{traced} …`, or take the .meta of a run",
             left.unwrap_or_default()
         );
     }
@@ -72,12 +73,18 @@ pub(super) fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
         (None, None) => {}
     }
-    let _ = writeln!(
-        text,
-        "Read from the source, and not run. Dtypes are in its graph: a run's .meta, or `python -m bf16scope.tf {shown}:model_fn`."
-    );
+    text.push_str("Read from the source, and not run.");
+    if reading.is_tensorflow {
+        let _ = write!(text, " Dtypes are in its graph: a run's .meta, or `{traced}`.");
+    }
+    text.push('\n');
     context.print(&text)?;
     Ok(Status::Ok)
+}
+
+/// The tracer's command line for a script, with the name to trace; `NAME` where the script shows none.
+fn traced(reading: &tensorflow::ScriptReading, shown: &str) -> String {
+    format!("python -m bf16scope.tf {shown}:{}", reading.entry.as_deref().unwrap_or("NAME"))
 }
 
 /// The findings in a script, and a note of what was not read.

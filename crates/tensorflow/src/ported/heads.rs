@@ -197,7 +197,9 @@ fn plain_cross_entropy(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, Edge
     let last = symbols.node(logits.node);
     let is_matrix = last.op == "MatMul" || input(last).is_some_and(|node| node.op == "MatMul");
     let is_last = axes == [-1.0] || (axes == [1.0] && is_matrix);
-    is_last.then_some((logits, labels))
+    // An entropy of the network's own probabilities is no loss of labels.
+    let is_own = || region::ancestors(symbols.graph, [labels.node]).contains(&logits.node);
+    (is_last && !is_own()).then_some((logits, labels))
 }
 
 /// The nodes that a node of two inputs reads.
@@ -245,6 +247,10 @@ fn weight(symbols: &Symbols<'_>, readers: &HashMap<usize, Vec<usize>>, from: usi
                 "RealDiv" | "Div" => symbols.scalar(node, 1).filter(|by| *by != 0.0).map(|by| 1.0 / by),
                 _ => None,
             };
+            // Neither of two numbers that a condition chooses from weighs all examples.
+            let is_chosen =
+                || readers.get(&reader).into_iter().flatten().any(|at| symbols.node(*at).op.starts_with("Select"));
+            let factor = factor.filter(|_| !is_chosen());
             weight *= factor.filter(|factor| n_cores == 1.0 || (factor * n_cores - 1.0).abs() > 1e-6).unwrap_or(1.0);
         }
     }

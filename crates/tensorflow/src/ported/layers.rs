@@ -67,7 +67,13 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         node.inputs.iter().for_each(|edge| *n_readers.entry(*edge).or_default() += 1);
     }
     if loss.is_none() {
-        ends::note_prediction(graph, &heads, notes);
+        if let Some(at) = graph.body.nodes.iter().position(|node| region::is_taped(&node.name)) {
+            let text = "the graph takes gradients by a tape, and which loss they are of is not known";
+            let help = "trace its tf.function, which returns the loss: `python -m bf16scope.tf SCRIPT.py:NAME`";
+            notes.missing.push(Note::new(graph, Some(at), text, help).in_step());
+        } else {
+            ends::note_prediction(graph, &heads, notes);
+        }
     }
     for term in loss.map(|loss| terms::unported(graph, loss, &heads)).unwrap_or_default() {
         let text =
@@ -376,6 +382,7 @@ impl Porting<'_, '_> {
         for ((last, expected), (n, name)) in &self.renamed {
             let ours = self.port.names.get(name).map_or("", String::as_str);
             let text = match last == expected {
+                _ if *n == 1 => format!("the variable `{name}` is called `{ours}` here; its numbers are the same"),
                 true => format!("{n} variables such as `{name}` are called `{ours}` here; their numbers are the same"),
                 false => format!(
                     "{n} variables such as `{name}` are called `…/{expected}` here, not `…/{last}`; their numbers are the same"
@@ -387,8 +394,12 @@ impl Porting<'_, '_> {
         }
         if let Some(name) = self.shared.first() {
             let n = self.shared.len();
-            let text =
-                format!("{n} variables such as `{name}` are read by several layers, and each layer has its own here");
+            let text = match n {
+                1 => format!("the variable `{name}` is read by several layers, and each layer has its own here"),
+                _ => format!(
+                    "{n} variables such as `{name}` are read by several layers, and each layer has its own here"
+                ),
+            };
             let help = "write the layers after the first as `{share: NAME, inputs: …}`, which read its variables";
             self.notes.missing.push(Note::new(graph, None, text, help).in_step());
         }
@@ -607,7 +618,26 @@ impl Porting<'_, '_> {
             self.port.layers.remove(at);
             self.at.values_mut().for_each(|other| *other -= usize::from(*other > at));
         }
-        self.push(node, "dropout", rate, Vec::new(), vec![read])
+        match self.dropped_parts(node, &read) {
+            Some(kind) => self.push(node, kind, rate, Vec::new(), vec![read]),
+            None => self.unclaimed(node),
+        }
+    }
+
+    /// The word of a dropout by what its mask drops of a layer: elements, whole channels or whole examples.
+    fn dropped_parts(&self, node: &Node, x: &str) -> Option<&'static str> {
+        let Some(axes) = self.symbols.dropout_axes(node) else { return Some("dropout") };
+        let dims = self.dims.get(x).filter(|dims| dims.len() + 1 == axes.len());
+        // An axis of one element is no axis that is dropped as a whole.
+        let is_whole = |at: usize| axes[at] && dims.is_none_or(|dims| dims[at - 1] != 1);
+        let is_one = |at: usize| dims.is_some_and(|dims| dims[at - 1] == 1);
+        let last = axes.len().checked_sub(1).filter(|last| *last > 0);
+        match last {
+            _ if !(1..axes.len()).any(is_whole) => Some("dropout"),
+            _ if (1..axes.len()).all(|at| is_whole(at) || is_one(at)) => Some("stochastic_depth"),
+            Some(last) if (1..last).all(|at| is_whole(at) || is_one(at)) => Some("spatial_dropout"),
+            _ => None,
+        }
     }
 }
 

@@ -158,7 +158,10 @@ pub fn port_with_batch(graph: &Graph, batch: Option<i64>) -> Ported {
     let used: BTreeSet<&String> = network.variables.keys().collect();
     let unmapped: Vec<String> = network_variables(graph).into_iter().filter(|name| !used.contains(name)).collect();
     if !unmapped.is_empty() {
-        let text = format!("{} variables are in no layer, such as `{}`", unmapped.len(), unmapped[0]);
+        let text = match &unmapped[..] {
+            [one] => format!("the variable `{one}` is in no layer"),
+            all => format!("{} variables are in no layer, such as `{}`", all.len(), all[0]),
+        };
         let help = match nearest::network(graph) {
             "" => "see what reads them above",
             help => help,

@@ -1,5 +1,5 @@
-//! Recognises normalisations written with plain ops, as by `tf.nn.batch_normalization`: `x · m + (beta - mean · m)`, where `m` is
-//! `gamma / sqrt(variance + epsilon)`.
+//! Recognises normalisations written with plain ops: as by `tf.nn.batch_normalization`, `x · m + (beta - mean · m)`, where `m` is
+//! `gamma / sqrt(variance + epsilon)`, or as by hand, `(x - mean) / sqrt(variance + epsilon) · gamma + beta`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,7 +30,7 @@ pub(super) struct Norm {
 pub(super) fn norms(symbols: &Symbols<'_>, order: &[usize]) -> (HashMap<usize, Norm>, HashSet<usize>) {
     let (mut norms, mut inside) = (HashMap::new(), HashSet::new());
     for &idx in order {
-        if let Some(norm) = norm(symbols, idx) {
+        if let Some(norm) = norm(symbols, idx).or_else(|| by_hand(symbols, idx)) {
             let ends: Vec<usize> =
                 [Some(norm.x), norm.gamma, norm.beta].into_iter().flatten().map(|edge| edge.node).collect();
             let mut pending = vec![idx];
@@ -69,34 +69,91 @@ fn through(symbols: &Symbols<'_>, mut edge: Edge) -> Edge {
     edge
 }
 
-fn norm(symbols: &Symbols<'_>, idx: usize) -> Option<Norm> {
-    let pair = |edge: Edge, ops: &[&str]| match (
-        ops.contains(&symbols.node(edge.node).op.as_str()),
-        &symbols.node(edge.node).inputs[..],
-    ) {
+/// The inputs of a node of two, if it is one of these ops.
+fn pair(symbols: &Symbols<'_>, edge: Edge, ops: &[&str]) -> Option<(Edge, Edge)> {
+    let node = symbols.node(edge.node);
+    match (ops.contains(&node.op.as_str()), &node.inputs[..]) {
         (true, [a, b]) => Some((*a, *b)),
         _ => None,
-    };
-    let (scaled, shift) = pair(Edge { node: idx, output: 0 }, &["Add", "AddV2"])?;
-    let (beta, moved) = pair(through(symbols, shift), &["Sub"])?;
-    let (mean, factor) = pair(through(symbols, moved), &["Mul"])?;
-    let (x, other) = pair(scaled, &["Mul"])?;
+    }
+}
+
+fn norm(symbols: &Symbols<'_>, idx: usize) -> Option<Norm> {
+    let (scaled, shift) = pair(symbols, Edge { node: idx, output: 0 }, &["Add", "AddV2"])?;
+    let (beta, moved) = pair(symbols, through(symbols, shift), &["Sub"])?;
+    let (mean, factor) = pair(symbols, through(symbols, moved), &["Mul"])?;
+    let (x, other) = pair(symbols, scaled, &["Mul"])?;
     let (mean, factor) = (through(symbols, mean), through(symbols, factor));
     if through(symbols, other) != factor {
         return None;
     }
-    let (root, gamma) = match pair(factor, &["Mul"]) {
+    let (root, gamma) = match pair(symbols, factor, &["Mul"]) {
         Some((root, gamma)) => (through(symbols, root), Some(gamma)),
         None => (factor, None),
     };
     if symbols.node(root.node).op != "Rsqrt" {
         return None;
     }
+    let (variance, epsilon) = under_root(symbols, root)?;
+    let (kind, axes) = statistics(symbols, mean, variance)?;
+    Some(Norm { kind, axes, x, gamma, beta: Some(beta), epsilon })
+}
+
+/// `(x - mean) · rsqrt(variance + epsilon) · gamma + beta`, factors in any order, of means over axes of `x`.
+fn by_hand(symbols: &Symbols<'_>, idx: usize) -> Option<Norm> {
+    let either = |(a, b): (Edge, Edge)| [(a, b), (b, a)];
+    let is_variable = |edge: Edge| is_source(&symbols.node(through(symbols, edge).node).op);
+    let sums = either(pair(symbols, Edge { node: idx, output: 0 }, &["Add", "AddV2"])?);
+    let (scaled, beta) = sums.into_iter().find(|(_, beta)| is_variable(*beta))?;
+    let products = either(pair(symbols, through(symbols, scaled), &["Mul"])?);
+    let (normed, gamma) = products.into_iter().find(|(_, gamma)| is_variable(*gamma))?;
+    let normed = through(symbols, normed);
+    let op = |edge: Edge| symbols.node(edge.node).op.as_str();
+    let parts = match pair(symbols, normed, &["Mul"]) {
+        Some(factors) => {
+            either(factors).map(|(x, root)| (through(symbols, x), through(symbols, root), "Rsqrt")).to_vec()
+        }
+        None => {
+            let (x, root) = pair(symbols, normed, &["RealDiv", "Div"])?;
+            vec![(through(symbols, x), through(symbols, root), "Sqrt")]
+        }
+    };
+    let (centred, root, _) = parts.into_iter().find(|(_, root, word)| op(*root) == *word)?;
+    let (x, mean) = pair(symbols, centred, &["Sub"])?;
+    let mean = through(symbols, mean);
+    let (variance, epsilon) = under_root(symbols, root)?;
+    let (kind, axes) = statistics(symbols, mean, variance)?;
+    // The statistics are of the same values.
+    let read = |edge: Edge| symbols.node(edge.node).inputs.first().map(|input| through(symbols, *input));
+    let squares = read(variance)?;
+    let is_of_x = match op(squares) {
+        "SquaredDifference" => {
+            let (a, b) = pair(symbols, squares, &["SquaredDifference"])?;
+            either((through(symbols, a), through(symbols, b))).contains(&(through(symbols, x), mean))
+        }
+        "Square" => read(squares) == Some(centred),
+        _ => false,
+    };
+    (is_of_x && read(mean) == Some(through(symbols, x))).then_some(Norm {
+        kind,
+        axes,
+        x,
+        gamma: Some(gamma),
+        beta: Some(beta),
+        epsilon,
+    })
+}
+
+/// The variance and the epsilon of a root.
+fn under_root(symbols: &Symbols<'_>, root: Edge) -> Option<(Edge, f64)> {
     let sum = through(symbols, *symbols.node(root.node).inputs.first()?);
-    let (variance, _) = pair(sum, &["Add", "AddV2"])?;
-    let epsilon = symbols.scalar(symbols.node(sum.node), 1)?;
-    let variance = through(symbols, variance);
-    let (kind, axes) = match symbols.node(mean.node).op.as_str() {
+    let (variance, _) = pair(symbols, sum, &["Add", "AddV2"])?;
+    Some((through(symbols, variance), symbols.scalar(symbols.node(sum.node), 1)?))
+}
+
+/// The axes of a mean and of a variance, which are the same.
+fn statistics(symbols: &Symbols<'_>, mean: Edge, variance: Edge) -> Option<(NormKind, Vec<i64>)> {
+    Some(match symbols.node(mean.node).op.as_str() {
         "Mean" => {
             let axes = axes(symbols, mean)?;
             if axes != self::axes(symbols, variance)? {
@@ -110,8 +167,7 @@ fn norm(symbols: &Symbols<'_>, idx: usize) -> Option<Norm> {
         }
         "ReadVariableOp" | "VarHandleOp" | "VariableV2" | "Variable" => (NormKind::Batch, Vec::new()),
         _ => return None,
-    };
-    Some(Norm { kind, axes, x, gamma, beta: Some(beta), epsilon })
+    })
 }
 
 fn axes(symbols: &Symbols<'_>, mean: Edge) -> Option<Vec<i64>> {

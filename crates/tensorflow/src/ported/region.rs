@@ -13,6 +13,11 @@ pub(super) fn is_backward(name: &str) -> bool {
         && name.split('/').any(|part| part == "gradients" || part.starts_with("gradients_") || part.ends_with("_grad"))
 }
 
+/// Whether a `GradientTape` made a node, by its name.
+pub(super) fn is_taped(name: &str) -> bool {
+    name.contains("gradient_tape") && name.split('/').any(|part| part.starts_with("gradient_tape"))
+}
+
 /// The node that is differentiated: from the names that `tf.gradients` makes; else from a summary or a collection.
 pub(super) fn loss(graph: &Graph) -> Option<usize> {
     let nodes = &graph.body.nodes;

@@ -215,6 +215,26 @@ impl<'g> Symbols<'g> {
         })
     }
 
+    /// Which axes of that mask have one element for all, by the shape of its uniform numbers; `None` if that is not plain.
+    pub(super) fn dropout_axes(&self, node: &Node) -> Option<Vec<bool>> {
+        let (mask, number) = self.dropout_mask(node)?;
+        let mut edge = *mask.inputs.get(1 - number)?;
+        for _ in 0..8 {
+            let node = self.node(self.behind(edge).node);
+            if node.op.contains("RandomUniform") {
+                let shape = self.node(self.behind(*node.inputs.first()?).node);
+                return match shape.op.as_str() {
+                    "Const" => Some(constant(shape)?.1.iter().map(|size| *size == 1.0).collect()),
+                    "Pack" => Some((0..shape.inputs.len()).map(|at| self.scalar(shape, at) == Some(1.0)).collect()),
+                    _ => None,
+                };
+            }
+            let number = (0..node.inputs.len()).find(|number| self.scalar(node, *number).is_none())?;
+            edge = node.inputs[number];
+        }
+        None
+    }
+
     /// The value of a node's input, if it is a single number computed from constants.
     pub(super) fn scalar(&self, node: &Node, number: usize) -> Option<f64> {
         self.number(*node.inputs.get(number)?, 0)
@@ -254,6 +274,8 @@ impl<'g> Symbols<'g> {
             "Sub" => both().map(|(x, y)| short(x - y)),
             "Add" | "AddV2" => both().map(|(x, y)| short(x + y)),
             "Mul" => both().map(|(x, y)| short(x * y)),
+            "Maximum" => both().map(|(x, y)| x.max(y)),
+            "Minimum" => both().map(|(x, y)| x.min(y)),
             "RealDiv" | "Div" => both().filter(|(_, y)| *y != 0.0).map(|(x, y)| short(x / y)),
             _ => None,
         }

@@ -61,7 +61,14 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
             let help = "name it: `optimizer: adamw` (BERT's), `lars`, `lamb`";
             notes.missing.push(Note::new(graph, None, text, help).in_step());
         }
-        None => {}
+        None => {
+            if let Some(optimizer) = updates::of_keras(graph) {
+                let text =
+                    format!("its optimizer, Keras' {optimizer}, is written with plain ops, whose numbers are not read");
+                let help = "name it under `train`: `optimizer: {kind: adam, …}`, and `learning_rate`";
+                notes.missing.push(Note::new(graph, None, text, help).in_step());
+            }
+        }
     }
     port.weight_decay = decay(&symbols, network, loss, &mut port.places);
     let mut gradients = Vec::new();

@@ -131,10 +131,12 @@ pub(super) fn unlike_first(symbols: &Symbols<'_>, updates: &[(String, usize)], n
         });
         format!("`{}`{}", rule(&symbols.node(at).op), at_rate.unwrap_or_default())
     };
+    let which = match others.len() {
+        1 => format!("the variable `{name}` is"),
+        n => format!("{n} variables such as `{name}` are"),
+    };
     let text = format!(
-        "{} variables such as `{name}` are updated by {}, and the first, in `{}`, by {}; if these are alike, other \
-         numbers differ",
-        others.len(),
+        "{which} updated by {}, and the first, in `{}`, by {}; if these are alike, other numbers differ",
         words(*other),
         symbols.node(*first).name,
         words(*first)
@@ -230,9 +232,21 @@ pub(super) fn of_gradients(graph: &Graph, from_gradients: &[bool]) -> Vec<(usize
     graph.body.nodes.iter().enumerate().filter_map(value).collect()
 }
 
+/// The optimizer of Keras that updates variables by plain ops, by the scope of its assignments: `Adam/AssignAddVariableOp`.
+pub(super) fn of_keras(graph: &Graph) -> Option<&'static str> {
+    const OPTIMIZERS: [&str; 11] =
+        ["Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD"];
+    let assigns = graph.body.nodes.iter().filter(|node| node.op.starts_with("Assign"));
+    let mut scopes = assigns.filter_map(|node| Some(node.name.split_once('/')?.0));
+    scopes.find_map(|scope| {
+        let scope = scope.trim_end_matches(|c: char| c.is_ascii_digit() || c == '_');
+        OPTIMIZERS.iter().find(|known| known.eq_ignore_ascii_case(scope)).copied()
+    })
+}
+
 /// Whether the backward pass of version 1 or 2 made a node.
 pub(super) fn is_gradient(node: &Node) -> bool {
-    region::is_backward(&node.name) || node.name.split('/').any(|part| part.starts_with("gradient_tape"))
+    region::is_backward(&node.name) || region::is_taped(&node.name)
 }
 
 /// Notes the first op without a word that changes gradients before their update. `clip` begins names of clips with words.

@@ -1,8 +1,12 @@
 //! The rules of the script lint: each is a function from a script's lines to findings.
 
+mod entry;
 mod evaluation;
 mod frameworks;
+mod input;
 mod keras;
+mod losses;
+mod optimizers;
 mod unread;
 
 pub use keras::SequentialModel;
@@ -38,6 +42,10 @@ pub struct ScriptReading {
     pub not_read: Vec<(&'static str, Vec<u32>)>,
     /// The first `Sequential` of Keras, as an experiment.
     pub sequential: Option<SequentialModel>,
+    /// Whether it is a script of TensorFlow, which can be traced.
+    pub is_tensorflow: bool,
+    /// The name to trace: of a `model_fn`, a `tf.function`, a Keras model or a function that makes one.
+    pub entry: Option<String>,
 }
 
 /// Lints a script.
@@ -54,12 +62,14 @@ pub fn read_script(text: &str) -> ScriptReading {
         not_followed: script.not_followed(),
         not_read: unread::unread(&script),
         sequential: keras::sequential(&script),
+        is_tensorflow: entry::is_tensorflow(&script),
+        entry: entry::entry(&script),
     }
 }
 
 type RuleOfScript = fn(&Script) -> Vec<Finding>;
 
-const RULES: [RuleOfScript; 17] = [
+const RULES: [RuleOfScript; 18] = [
     scope_around_compile,
     scope_in_a_comment,
     cast_without_use,
@@ -68,13 +78,14 @@ const RULES: [RuleOfScript; 17] = [
     statistics_by_hand,
     scaling_with_bf16,
     half_on_a_tpu,
-    optimizer_without_shards,
-    rate_without_use,
-    remainder_kept,
-    batch_of_all_hosts,
-    long_labels,
-    probabilities_as_logits,
-    regulariser_without_use,
+    optimizers::optimizer_without_shards,
+    optimizers::rate_without_use,
+    input::remainder_kept,
+    input::batch_of_all_hosts,
+    input::long_labels,
+    losses::probabilities_as_logits,
+    losses::logits_as_probabilities,
+    losses::regulariser_without_use,
     evaluation::evaluation_without_scope,
     frameworks::other_forms,
 ];
@@ -275,26 +286,6 @@ fn called(value: &[Token]) -> Option<&str> {
     open.checked_sub(1).and_then(|at| value[at].name()).filter(|_| is_path && end + 1 == value.len())
 }
 
-/// Whether an expression of line `at` is the result of a softmax or sigmoid, by name or through casts.
-fn is_probability(script: &Script, value: &[Token], at: usize) -> bool {
-    let (mut value, mut at) = (value, at);
-    for _ in 0..8 {
-        if let [Token::Name(name)] = value {
-            match script.value_of(name, at) {
-                Some((line, assigned)) => (at, value) = (line, assigned),
-                None => return false,
-            }
-            continue;
-        }
-        match called(value) {
-            Some(word) if word.eq_ignore_ascii_case("softmax") || word == "sigmoid" => return true,
-            Some(word @ ("cast" | "identity")) => value = argument_in(value, word, "x", 0),
-            _ => return false,
-        }
-    }
-    false
-}
-
 fn is_import(line: &Line) -> bool {
     matches!(line.tokens.first().and_then(Token::name), Some("import" | "from"))
 }
@@ -451,23 +442,30 @@ fn in_brackets(line: &Line, wanted: &Token) -> bool {
 }
 
 fn statistics_through_a_cast(script: &Script) -> Vec<Finding> {
-    let is_statistics = |line: &&Line| {
-        let assigns =
-            ["assign", "assign_sub", "assign_add", "assign_moving_average"].iter().any(|word| calls(line, word));
-        let names = line
-            .tokens
-            .iter()
-            .filter_map(Token::name)
-            .any(|name| name.contains("moving_mean") || name.contains("moving_var"));
-        assigns && names && says_bf16(line) && calls(line, "cast")
+    let is_moving = |name: &str| name.contains("moving_mean") || name.contains("moving_var");
+    let assigns_statistics = |line: &Line| {
+        ["assign", "assign_sub", "assign_add", "assign_moving_average"].iter().any(|word| calls(line, word))
+            && line.tokens.iter().filter_map(Token::name).any(is_moving)
     };
+    let is_statistics = |line: &&Line| assigns_statistics(line) && says_bf16(line) && calls(line, "cast");
     let what = "moving statistics assigned through a cast to bf16";
     let why = "an average with momentum 0.99 takes no change below 1/256 of itself";
-    let hits = script.lines().iter().filter(is_statistics);
-    hits.map(|line| {
-        slip(line.number, what, why, "assign the f32 value; batch norm's variables stay f32 in a bf16 scope")
-    })
-    .collect()
+    let mend = "assign the f32 value; batch norm's variables stay f32 in a bf16 scope";
+    let mut hits: Vec<Finding> =
+        script.lines().iter().filter(is_statistics).map(|line| slip(line.number, what, why, mend)).collect();
+    // Rounded under another name before the assignment.
+    for (at, line) in script.lines().iter().enumerate().filter(|(_, line)| assigns_statistics(line)) {
+        let rounded = line.tokens.iter().filter_map(Token::name).filter_map(|name| script.value_of(name, at));
+        let rounded = rounded.filter(|(_, value)| called(value) == Some("cast") && has_name(value, "bfloat16"));
+        // The cast is of the average itself, or of the batch's statistics, which an average in f32 takes as they are.
+        let is_average = |value: &[Token]| value.iter().filter_map(Token::name).any(is_moving);
+        hits.extend(
+            rounded
+                .filter(|(_, value)| is_average(value))
+                .map(|(at, _)| slip(script.lines()[at].number, what, why, mend)),
+        );
+    }
+    hits
 }
 
 /// A batch norm by hand in a bf16 scope: a mean of squares over the batch, and a root of it.
@@ -531,8 +529,15 @@ fn half_on_a_tpu(script: &Script) -> Vec<Finding> {
     }
     // Where bfloat16 is chosen too, the other branch is a GPU's.
     let has_bf16 = script.lines().iter().any(says_bf16);
-    let is_half =
-        |(at, line): &(usize, &Line)| says_half(line) && !(has_bf16 && (says_bf16(line) || script.is_in_branch(*at)));
+    // `model.half()` of PyTorch.
+    let halves = |line: &Line| {
+        line.tokens
+            .windows(4)
+            .any(|four| four[0].is(".") && four[1].name() == Some("half") && four[2].is("(") && four[3].is(")"))
+    };
+    let is_half = |(at, line): &(usize, &Line)| {
+        (says_half(line) || halves(line)) && !(has_bf16 && (says_bf16(line) || script.is_in_branch(*at)))
+    };
     let what = "float16 on a TPU";
     script
         .lines()
@@ -548,231 +553,4 @@ fn half_on_a_tpu(script: &Script) -> Vec<Finding> {
             )
         })
         .collect()
-}
-
-fn optimizer_without_shards(script: &Script) -> Vec<Finding> {
-    let is_estimator = script.any("TPUEstimatorSpec") || script.any("TPUEstimator");
-    if !is_estimator || script.any("CrossShardOptimizer") {
-        return Vec::new();
-    }
-    let is_optimizer = |line: &&Line| {
-        line.tokens.windows(2).any(|pair| {
-            pair[1].is("(") && pair[0].name().is_some_and(|name| name.ends_with("Optimizer") && name.len() > 9)
-        }) && line.tokens.first().and_then(Token::name) != Some("class")
-    };
-    let what = "an optimizer that is not wrapped in CrossShardOptimizer";
-    let why = "each core then trains on its own part of the batch";
-    let mend = "optimizer = tf.contrib.tpu.CrossShardOptimizer(optimizer)";
-    script.lines().iter().filter(is_optimizer).take(1).map(|line| slip(line.number, what, why, mend)).collect()
-}
-
-fn rate_without_use(script: &Script) -> Vec<Finding> {
-    let decays = [
-        "exponential_decay",
-        "polynomial_decay",
-        "cosine_decay",
-        "piecewise_constant",
-        "piecewise_constant_decay",
-        "inverse_time_decay",
-        "natural_exp_decay",
-        "linear_cosine_decay",
-        "cosine_decay_restarts",
-        "CosineDecay",
-        "CosineDecayRestarts",
-        "ExponentialDecay",
-        "InverseTimeDecay",
-        "PiecewiseConstantDecay",
-        "PolynomialDecay",
-    ];
-    let assigned = script.lines().iter().enumerate().filter_map(|(at, line)| match &line.tokens[..] {
-        [Token::Name(name), equals, ..] if equals.is("=") && decays.iter().any(|decay| calls(line, decay)) => {
-            Some((at, name, line))
-        }
-        _ => None,
-    });
-    let is_used = |name: &str, at: usize| {
-        script.lines().iter().enumerate().any(|(other, line)| {
-            let first = usize::from(
-                matches!(&line.tokens[..], [Token::Name(known), equals, ..] if known == name && equals.is("=")),
-            );
-            other != at && line.tokens[first.min(line.tokens.len())..].iter().any(|token| token.name() == Some(name))
-        })
-    };
-    let what = "a learning rate that is computed and not used";
-    let why = "the optimizer then has another one, often a constant";
-    assigned
-        .filter(|(at, name, _)| !is_used(name, *at))
-        .map(|(_, _, line)| slip(line.number, what, why, "give it to the optimizer: …Optimizer(learning_rate=…)"))
-        .collect()
-}
-
-fn remainder_kept(script: &Script) -> Vec<Finding> {
-    if !["TPUEstimator", "TPUEstimatorSpec", "TPUStrategy"].iter().any(|word| script.any(word)) {
-        return Vec::new();
-    }
-    let keeps = |line: &&Line| {
-        [("batch", 1), ("map_and_batch", 3), ("padded_batch", 3)].iter().any(|(word, place)| {
-            let after_dot = line
-                .tokens
-                .windows(3)
-                .any(|three| three[0].is(".") && three[1].name() == Some(word) && three[2].is("("));
-            let keeps = match argument(line, word, "drop_remainder", *place) {
-                [] => true,
-                [Token::Name(value)] => value == "False",
-                _ => false,
-            };
-            // `tf.train.batch` is a queue's, of whole batches.
-            after_dot && keeps && !calls_of(line, "train", word)
-        })
-    };
-    let what = "a batch without drop_remainder";
-    let why = "the last batch is smaller, and a TPU's program has one shape";
-    script
-        .lines()
-        .iter()
-        .filter(keeps)
-        .map(|line| slip(line.number, what, why, ".batch(batch_size, drop_remainder=True)"))
-        .collect()
-}
-
-fn batch_of_all_hosts(script: &Script) -> Vec<Finding> {
-    if !script.any("TPUEstimator") {
-        return Vec::new();
-    }
-    let takes_all = |line: &&Line| {
-        ["batch", "map_and_batch"].iter().any(|word| {
-            let passed = arguments(line, word);
-            passed.iter().any(|token| token.name() == Some("FLAGS"))
-                && !passed.iter().any(|token| token.is("/") || token.is("//"))
-                && passed.iter().any(|token| token.name().is_some_and(|name| name.ends_with("batch_size")))
-        })
-    };
-    let what = "the global batch in input_fn";
-    let why = "TPUEstimator calls input_fn for each host or core, and gives its share in params['batch_size']";
-    script
-        .lines()
-        .iter()
-        .filter(takes_all)
-        .map(|line| slip(line.number, what, why, "batch_size = params['batch_size']"))
-        .collect()
-}
-
-fn long_labels(script: &Script) -> Vec<Finding> {
-    if !script.is_tpu {
-        return Vec::new();
-    }
-    // Metrics of a TPUEstimator are computed on the host.
-    let is_metric = |at: usize| {
-        let function = script.function_around(at).and_then(|(first, _)| script.lines()[first].tokens.get(1)?.name());
-        function.is_some_and(|name| name.contains("metric"))
-    };
-    let is_long = |(at, line): &(usize, &Line)| {
-        calls(line, "cast")
-            && has(line, "int64")
-            && line.tokens.iter().filter_map(Token::name).any(|name| name.starts_with("label"))
-            && !is_metric(*at)
-    };
-    let what = "labels cast to int64";
-    script
-        .lines()
-        .iter()
-        .enumerate()
-        .filter(is_long)
-        .map(|(_, line)| {
-            slip(line.number, what, "a TPU has no 64-bit integers but in pairs", "tf.cast(labels, tf.int32)")
-        })
-        .collect()
-}
-
-fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
-    let losses = [
-        "sigmoid_cross_entropy",
-        "sigmoid_cross_entropy_with_logits",
-        "weighted_cross_entropy_with_logits",
-        "softmax_cross_entropy",
-        "sparse_softmax_cross_entropy",
-        "softmax_cross_entropy_with_logits",
-        "softmax_cross_entropy_with_logits_v2",
-        "sparse_softmax_cross_entropy_with_logits",
-    ];
-    let mut hits = Vec::new();
-    for (at, line) in script.lines().iter().enumerate() {
-        let Some(loss) = losses.iter().find(|loss| calls(line, loss)) else { continue };
-        // Optax' losses take logits first.
-        let logits = argument(line, loss, "logits", usize::from(!calls_of(line, "optax", loss)));
-        if is_probability(script, logits, at) {
-            let why = "the loss takes a softmax or sigmoid itself: of probabilities it is flat";
-            let mend = "give what goes into the softmax or sigmoid";
-            hits.push(slip(line.number, "probabilities given as logits", why, mend));
-        }
-    }
-    let is_keras = |line: &Line| {
-        line.tokens
-            .windows(3)
-            .any(|three| three[0].name() == Some("from_logits") && three[1].is("=") && three[2].name() == Some("True"))
-    };
-    let loss = script.lines().iter().position(is_keras);
-    let is_behind = |at: &usize| {
-        let lines = script.lines();
-        ends_in_softmax(&lines[..=*at]).or_else(|| ends_in_softmax(lines)) == Some(true)
-    };
-    if let Some(line) = loss.filter(is_behind).map(|at| &script.lines()[at]) {
-        hits.push(slip(
-            line.number,
-            "from_logits=True behind a softmax",
-            "the loss takes a softmax itself: of probabilities it is flat",
-            "leave the activation of the last layer out",
-        ));
-    }
-    hits
-}
-
-/// Whether the last layer of Keras in these lines is a softmax, or has one as its activation; `None` without a layer.
-fn ends_in_softmax(lines: &[Line]) -> Option<bool> {
-    const LAYERS: [&str; 5] = ["Dense", "Conv1D", "Conv2D", "Activation", "Softmax"];
-    let is_softmax = |token: &Token| match token {
-        Token::Text(text) => text == "softmax",
-        Token::Name(name) => name == "softmax",
-        _ => false,
-    };
-    lines.iter().rev().find_map(|line| {
-        let layer = |at: &usize| match &line.tokens[*at..] {
-            [Token::Name(name), open, ..] => open.is("(") && LAYERS.contains(&name.as_str()),
-            _ => false,
-        };
-        let at = (0..line.tokens.len()).rev().find(layer)?;
-        let name = line.tokens[at].name()?;
-        Some(name == "Softmax" || arguments_in(&line.tokens[at..], name).iter().any(is_softmax))
-    })
-}
-
-fn regulariser_without_use(script: &Script) -> Vec<Finding> {
-    let takes = ["get_regularization_loss", "get_regularization_losses", "REGULARIZATION_LOSSES", "get_total_loss"];
-    let is_taken = script.lines().iter().any(|line| {
-        takes.iter().any(|word| has(line, word))
-            || calls(line, "fit")
-            || line
-                .tokens
-                .windows(3)
-                .any(|three| three[0].is(".") && three[1].name() == Some("losses") && !three[2].is("."))
-    });
-    // A file of layers has no loss; one that only passes a regulariser on, or none, asks for nothing.
-    let is_asked = |three: &[Token]| {
-        matches!(three[0].name(), Some("kernel_regularizer" | "weights_regularizer"))
-            && three[1].is("=")
-            && three[2].name() != Some("None")
-            && three[2] != three[0]
-    };
-    let asks = |line: &&Line| {
-        calls(line, "l2_regularizer") && line.tokens.first().and_then(Token::name) != Some("return")
-            || line.tokens.windows(3).any(is_asked)
-    };
-    let has_loss = ["loss", "total_loss", "minimize", "apply_gradients"].iter().any(|word| script.any(word));
-    if is_taken || !has_loss {
-        return Vec::new();
-    }
-    // A graph shows the same slip.
-    let kind = SlipKind::UnaddedRegulariser;
-    let hits = script.lines().iter().filter(asks).take(1);
-    hits.map(|line| slip(line.number, kind.what(), kind.why(), kind.mend())).collect()
 }

@@ -2,13 +2,18 @@
 
 use std::ops::Range;
 
-use super::{Finding, Line, Script, Token, called, calls, has, has_text, opens_scope, says_bf16, slip};
+use super::{Finding, Line, Script, Token, called, calls, has, has_name, has_text, opens_scope, says_bf16, slip};
 
 pub(super) fn evaluation_without_scope(script: &Script) -> Vec<Finding> {
     let lines = script.lines();
     let scopes: Vec<usize> = (0..lines.len()).filter(|at| opens_scope(&lines[*at])).collect();
+    let why = "an evaluation then computes in float32, and its network is another one";
+    let chosen = lines.iter().filter(|line| (script.is_tpu || !scopes.is_empty()) && chooses_for_training_alone(line));
+    let mend = "choose the dtype by a flag that training and evaluation share";
+    let mut hits: Vec<Finding> =
+        chosen.map(|line| slip(line.number, "bfloat16 for training alone", why, mend)).collect();
     if scopes.is_empty() {
-        return Vec::new();
+        return hits;
     }
     let evaluations = evaluations(script, &scopes);
     let is_in = |ranges: &[Range<usize>], at: usize| ranges.iter().any(|range| range.contains(&at));
@@ -23,7 +28,6 @@ pub(super) fn evaluation_without_scope(script: &Script) -> Vec<Finding> {
         };
         (0..lines.len()).filter(defines).any(|at| script.block(at).iter().any(opens_scope))
     };
-    let mut hits = Vec::new();
     for range in &evaluations {
         if scopes.iter().any(|at| range.contains(at)) {
             continue;
@@ -72,13 +76,16 @@ fn evaluations(script: &Script, scopes: &[usize]) -> Vec<Range<usize>> {
     let is_evaluation = |at: &usize| {
         let line = &lines[*at];
         match line.tokens.first().and_then(Token::name) {
-            Some("if" | "elif") => names_mode(line, &["EVAL", "PREDICT", "eval", "predict", "infer"], "=="),
+            Some("if" | "elif") => {
+                names_mode(&line.tokens, &["EVAL", "PREDICT", "eval", "predict", "infer"], "==")
+                    || tests_training(condition(line)) == Some(false)
+            }
             Some("else") => {
                 let opened = lines[..*at].iter().rev().find(|before| before.indent <= line.indent);
                 opened.is_some_and(|before| {
                     before.indent == line.indent
                         && before.tokens.first().and_then(Token::name) == Some("if")
-                        && names_mode(before, &["TRAIN", "train"], "==")
+                        && tests_training(condition(before)) == Some(true)
                 })
             }
             Some("def") => {
@@ -94,14 +101,74 @@ fn evaluations(script: &Script, scopes: &[usize]) -> Vec<Range<usize>> {
     (0..lines.len()).filter(is_evaluation).map(lines_of).collect()
 }
 
-/// Whether a branch's condition is that `mode` is one of these.
-fn names_mode(line: &Line, modes: &[&str], comparison: &str) -> bool {
+/// The condition of an `if` or `elif`.
+fn condition(line: &Line) -> &[Token] {
+    let end = line.tokens.iter().rposition(|token| token.is(":")).unwrap_or(line.tokens.len());
+    line.tokens.get(1..end).unwrap_or_default()
+}
+
+/// Whether a condition holds in training alone, or (false) outside of training alone; `None` for another one.
+fn tests_training(condition: &[Token]) -> Option<bool> {
+    if condition.is_empty() || has_name(condition, "or") || has_name(condition, "if") {
+        return None;
+    }
+    let part = |part: &[Token]| {
+        let (is_not, tested) = match part {
+            [Token::Name(word), tested @ ..] if word == "not" => (true, tested),
+            tested => (false, tested),
+        };
+        let is_path = tested.iter().all(|token| token.name().is_some() || token.is("."));
+        let word = tested.last().and_then(Token::name).filter(|_| is_path);
+        let is_flag = matches!(word, Some("training" | "is_training" | "is_train"));
+        let is_training = match () {
+            () if is_flag || names_mode(tested, &["TRAIN", "train"], "==") => Some(true),
+            () if names_mode(tested, &["TRAIN", "train"], "!=") => Some(false),
+            () => None,
+        };
+        is_training.map(|holds| holds != is_not)
+    };
+    let parts: Vec<Option<bool>> = condition.split(|token| token.name() == Some("and")).map(part).collect();
+    match parts[..] {
+        [one] => one,
+        _ => parts.contains(&Some(true)).then_some(true),
+    }
+}
+
+/// Whether a condition is that `mode` is, or is not, one of these.
+fn names_mode(condition: &[Token], modes: &[&str], comparison: &str) -> bool {
     let is_named = modes.iter().any(|mode| match mode.chars().all(char::is_uppercase) {
-        true => has(line, mode),
-        false => line.tokens.iter().any(|token| matches!(token, Token::Text(text) if text == mode)),
+        true => has_name(condition, mode),
+        false => condition.iter().any(|token| matches!(token, Token::Text(text) if text == mode)),
     });
-    let n_comparisons = line.tokens.iter().filter(|token| token.is("==") || token.is("!=")).count();
-    is_named && n_comparisons == 1 && line.tokens.iter().any(|token| token.is(comparison)) && !has(line, "or")
+    let n_comparisons = condition.iter().filter(|token| token.is("==") || token.is("!=")).count();
+    is_named && n_comparisons == 1 && condition.iter().any(|token| token.is(comparison)) && !has_name(condition, "or")
+}
+
+/// Whether a line chooses bf16 for training alone: `bfloat16 if is_training else float32`, `use_bf16 = … and is_training`.
+fn chooses_for_training_alone(line: &Line) -> bool {
+    let at = |word: &str| line.tokens.iter().position(|token| token.name() == Some(word)).filter(|at| *at > 0);
+    if let (Some(choice), Some(other)) = (at("if"), at("else")) {
+        if choice > other {
+            return false;
+        }
+        let (before, behind) = (&line.tokens[..choice], &line.tokens[other + 1..]);
+        return match tests_training(&line.tokens[choice + 1..other]) {
+            Some(true) => says(before, "bfloat16") && says(behind, "float32"),
+            Some(false) => says(before, "float32") && says(behind, "bfloat16"),
+            None => false,
+        };
+    }
+    match &line.tokens[..] {
+        [Token::Name(name), equals, value @ ..] if equals.is("=") => {
+            (name.contains("bf16") || name.contains("bfloat16")) && tests_training(value) == Some(true)
+        }
+        _ => false,
+    }
+}
+
+/// Whether tokens have a name or text.
+fn says(tokens: &[Token], word: &str) -> bool {
+    tokens.iter().any(|token| matches!(token, Token::Name(text) | Token::Text(text) if text == word))
 }
 
 /// Whether line `at` casts a name to bf16 in a branch for training, and nothing in its function casts it elsewhere.
@@ -116,9 +183,12 @@ fn casts_for_training_alone(script: &Script, at: usize) -> bool {
     let (Some(name), Some((first, end))) = (casts(&lines[at]), script.function_around(at)) else { return false };
     let before = lines[first..at].iter().rev().find(|line| line.indent < lines[at].indent);
     let is_for_training = before.is_some_and(|line| {
-        line.tokens.first().and_then(Token::name) == Some("if") && names_mode(line, &["TRAIN", "train"], "==")
+        line.tokens.first().and_then(Token::name) == Some("if") && tests_training(condition(line)) == Some(true)
     });
-    let has_scope = lines[first..end].iter().any(opens_scope);
+    // An input_fn stands apart from the network's scope, which may cast what it gives.
+    let has_scope = lines[first..end].iter().any(opens_scope)
+        || (lines.iter().any(opens_scope)
+            && lines.iter().filter(|line| calls(line, "cast") && says_bf16(line)).count() == 1);
     let others = (first..end).filter(|other| *other != at && casts(&lines[*other]).as_ref() == Some(&name));
     is_for_training
         && has_scope
