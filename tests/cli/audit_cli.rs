@@ -182,6 +182,10 @@ fn what_is_no_number_in_f32_either_is_not_called_right() {
     let (code, said) = audit("-3, -4");
     assert!(code == Some(1) && said.contains("FAILS: every element of the results is a NaN or an infinity"), "{said}");
     assert!(!said.contains("within the budget"), "{said}");
+    // Three of four: there is no reference, and the advice stands once.
+    let (code, said) = audit("-3, 4");
+    assert!(code == Some(1) && said.contains("f32 itself makes 3 NaN and 0 noise"), "{said}");
+    assert_eq!(said.matches("help: ").count(), 1, "{said}");
     let (code, said) = audit("3, 4");
     assert!(code == Some(0) && said.contains("2 of the results' 4 elements are a NaN or an infinity in f32"), "{said}");
     assert!(said.contains("within the budget"), "{said}");

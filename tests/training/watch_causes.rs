@@ -24,6 +24,8 @@ const EVERY: u32 = 4;
 pub struct Plan {
     pub name: &'static str,
     pub dims: &'static [i64],
+    /// Inputs beside `x`, as YAML.
+    pub inputs: &'static str,
     /// The size of the features, and of the first of them.
     pub scale: [f32; 2],
     pub layers: &'static str,
@@ -47,6 +49,7 @@ pub type Change = fn(f32) -> f32;
 pub const PLAN: Plan = Plan {
     name: "",
     dims: &[16],
+    inputs: "",
     scale: [1.0, 1.0],
     layers: "{dense: 32, activation: relu, name: first}, {dense: 2, name: head}",
     loss: "sparse_softmax_cross_entropy",
@@ -346,7 +349,11 @@ fn faults() -> Vec<Plan> {
             loss: "mean_squared_error",
             labels: Some([30000.0, 10000.0]),
             train: "optimizer: sgd, learning_rate: 0.3",
-            fault: Some(("label_scale", "labels", "train on labels divided by their standard deviation")),
+            fault: Some((
+                "label_scale",
+                "labels",
+                "train on labels less their mean, divided by their standard deviation",
+            )),
             ..NUMBERS
         },
     ]
@@ -518,9 +525,9 @@ fn data(plan: &Plan) -> Arrays {
         .unwrap()
 }
 
-fn experiment(layers: &str, dims: &[i64], loss: &str, train: &str) -> Experiment {
+fn experiment(layers: &str, inputs: &str, loss: &str, train: &str) -> Experiment {
     let text = format!(
-        "model:\n  kind: layers\n  inputs: {{x: {dims:?}}}\n  layers: [{layers}]\n  loss: {loss}\ntrain: {{epochs: 3, {train}}}\n"
+        "model:\n  kind: layers\n  inputs: {{{inputs}}}\n  layers: [{layers}]\n  loss: {loss}\ntrain: {{epochs: 3, {train}}}\n"
     );
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), &text).unwrap();
@@ -530,7 +537,8 @@ fn experiment(layers: &str, dims: &[i64], loss: &str, train: &str) -> Experiment
 /// The epochs of a plan, with a record every four steps.
 fn watched(plan: &Plan) -> Vec<WatchRecord> {
     let batch = if plan.train.contains("batch:") { "" } else { "batch: 16, " };
-    let mut experiment = experiment(plan.layers, plan.dims, plan.loss, &format!("{batch}{}", plan.train));
+    let inputs = format!("x: {:?}{}", plan.dims, plan.inputs);
+    let mut experiment = experiment(plan.layers, &inputs, plan.loss, &format!("{batch}{}", plan.train));
     experiment.train.n_train = Some(N as u64);
     let spec =
         experiment.spec(plan.precision, &Tuning::none()).unwrap_or_else(|error| panic!("{}: {error}", plan.name));
@@ -562,7 +570,7 @@ fn watched(plan: &Plan) -> Vec<WatchRecord> {
 }
 
 /// The records of a plan: where several tests ask about one, it is trained once.
-fn records(plan: &Plan) -> Arc<Vec<WatchRecord>> {
+pub fn records(plan: &Plan) -> Arc<Vec<WatchRecord>> {
     type Kept = BTreeMap<[&'static str; 3], Arc<OnceLock<Arc<Vec<WatchRecord>>>>>;
     static KEPT: Mutex<Kept> = Mutex::new(BTreeMap::new());
     let records = Arc::clone(KEPT.lock().unwrap().entry([plan.name, plan.layers, plan.train]).or_default());
@@ -648,7 +656,7 @@ fn what_a_loss_scale_explains_is_left_out() {
 /// Each remedy that names keys of an experiment names valid ones.
 #[test]
 fn remedies_are_what_an_experiment_takes() {
-    let body = |layers: &str, train: &str| experiment(layers, &[8], "mean_squared_error", train);
+    let body = |layers: &str, train: &str| experiment(layers, "x: [8]", "mean_squared_error", train);
     let mut n_read = 0;
     let quoted = RULES.iter().flat_map(|rule| rule.remedy.split('`').skip(1).step_by(2));
     for text in quoted {
@@ -677,7 +685,7 @@ fn remedies_are_what_an_experiment_takes() {
                 &format!("{{dense: 4, name: a}}, {{dense: 4, name: b, inputs: x}}, {text}, {{dense: 1}}"),
                 "",
             )),
-            Some("huber") => drop(experiment("{dense: 1}", &[8], &text, "")),
+            Some("huber") => drop(experiment("{dense: 1}", "x: [8]", &text, "")),
             Some("optimizer" | "learning_rate" | "loss_scale" | "clip" | "warm_up" | "variables" | "batch") => {
                 drop(body("{dense: 1}", &text))
             }

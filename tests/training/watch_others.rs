@@ -1,12 +1,23 @@
 //! Faults and healthy runs of networks, scales and optimizers beyond `watch_causes`: recurrent and separable layers,
 //! norms over one number, other optimizers and losses. `cargo test` has a few; `ci/long` all.
 
-use crate::watch_causes::{CNN, NORMED, NUMBERS, PLAN, Plan, THREE, check, short};
+use crate::watch_causes::{CNN, NORMED, NUMBERS, PLAN, Plan, THREE, check, records, short};
 use bf16scope::graph::Precision;
+use bf16scope::train::watch::{Role, WatchRecord};
 
 const SEQUENCE: Plan = Plan { dims: &[6, 4], layers: "{lstm: 16, name: lstm}, {dense: 2, name: head}", ..PLAN };
 const IMAGE: Plan = Plan { dims: &[6, 6, 1], layers: CNN, ..PLAN };
 const TEN_TANHS: &str = "{dense: 16, activation: tanh, name: t1, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 2, name: head}";
+
+/// A normal distribution whose mean and logarithm of the deviation a network makes, and the negative logarithm of its density
+/// at the labels, which are an input here.
+const DENSITY: Plan = Plan {
+    inputs: ", labels: {shape: [1], dtype: float32}",
+    layers: "{dense: 32, activation: tanh, name: body, inputs: x}, {dense: 1, name: mu, inputs: body}, {dense: 1, name: log_sigma, inputs: body, dtype: float32}, {expression: '0.5 * square((labels - mu) * exp(-log_sigma)) + log_sigma', name: nll, dtype: float32}",
+    loss: "value",
+    labels: Some([0.0, 0.05]),
+    ..PLAN
+};
 
 /// Residual blocks that normalise after the sum, as the first transformers do.
 fn post_normed(n_blocks: usize) -> &'static str {
@@ -237,6 +248,14 @@ fn healthy() -> Vec<Plan> {
                 "{conv: 8, kernel_size: 3}, instance_norm, {activation: elu}, flatten, {dense: 2}",
             )
         },
+        Plan {
+            name: "a density, whose loss falls below 0",
+            train: "optimizer: adam, learning_rate: 0.02",
+            n_epochs: 6,
+            is_short: true,
+            ..DENSITY
+        },
+        Plan { name: "a density of hundreds", labels: Some([300.0, 100.0]), ..DENSITY },
         of_layers(
             "selus",
             "{dense: 32, activation: selu, kernel_initializer: lecun_normal}, {dense: 32, activation: selu, kernel_initializer: lecun_normal}, {dense: 32, activation: selu, kernel_initializer: lecun_normal}, {dense: 2}",
@@ -301,6 +320,21 @@ fn other_faults_are_named_by_cause_and_layer() {
 #[test]
 fn other_healthy_runs_raise_no_alarm() {
     check(&short(healthy()), 0);
+}
+
+/// The loss of a density falls below 0, and what only the loss reads is a label.
+#[test]
+fn a_loss_has_its_sign_and_what_it_alone_reads_is_a_label() {
+    let plan = healthy().into_iter().find(|plan| plan.name == "a density, whose loss falls below 0").unwrap();
+    let records = records(&plan);
+    let [first, last] = [&records[0], &records[records.len() - 1]].map(|record| record.loss().unwrap());
+    assert!(first > 0.0 && last < -0.5, "{first} {last}");
+    let roles = |record: &WatchRecord| record.rows.iter().map(|row| (row.layer.clone(), row.role)).collect::<Vec<_>>();
+    let roles = roles(&records[0]);
+    assert!(roles.contains(&("labels".to_string(), Some(Role::Label))), "{roles:?}");
+    assert!(roles.contains(&("x".to_string(), Some(Role::Input))), "{roles:?}");
+    // The formula is a part of the loss.
+    assert!(!roles.iter().any(|(layer, _)| layer.contains("nll")), "{roles:?}");
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.

@@ -394,6 +394,7 @@ impl Session {
             decay: self.learning_rate() * self.spec.objective.update.plain_decay(),
             n_skipped: self.n_skipped()?,
             epsilon: self.spec.objective.update.optimizer.epsilon(),
+            momentum: self.spec.objective.update.optimizer.momentum(),
             rate_jump: RateJump::steepest(last, self.step + 1, |step| self.learning_rate_of(step - 1)),
             never_moves: (0..=self.step).all(|step| self.learning_rate_of(step) == 0.0),
             slow_statistics: observer.slow_statistics.clone(),

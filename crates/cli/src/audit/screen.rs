@@ -209,8 +209,8 @@ fn unjudged(audit: &Audit, inputs: InputsFrom) -> Vec<String> {
     if n_noise > 0 {
         lines.push(format!(
             "noise: of {n_noise} of the results' {n_elements} elements f32's own error, beside f64, is over 2^-9 of the scale \
-             ({} results are nothing else); they are not judged",
-            count(Judgement::Noise)
+             ({} nothing else); they are not judged",
+            counted_are(count(Judgement::Noise), "result")
         ));
     }
     if n_noise_of(false) > 0 {
@@ -221,9 +221,9 @@ fn unjudged(audit: &Audit, inputs: InputsFrom) -> Vec<String> {
     }
     if count(Judgement::SignLike) > 0 {
         lines.push(format!(
-            "signs: {} results are an optimizer's first update, the gradient over its own size, of which only the sign says \
-             anything; the other results judge them ({} audits a later step)",
-            count(Judgement::SignLike),
+            "signs: {} an optimizer's first update, the gradient over its own size, of which only the sign says anything; the \
+             other results judge it ({} audits a later step)",
+            counted_are(count(Judgement::SignLike), "result"),
             option_of_later_steps(inputs)
         ));
     }
@@ -241,6 +241,16 @@ fn unjudged(audit: &Audit, inputs: InputsFrom) -> Vec<String> {
     lines
 }
 
+/// `1 result`, `2 results`.
+fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// `1 result is`, `2 results are`.
+fn counted_are(n: usize, noun: &str) -> String {
+    format!("{} {}", counted(n, noun), if n == 1 { "is" } else { "are" })
+}
+
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
@@ -250,13 +260,14 @@ fn summary(outcome: &Outcome) -> String {
     let audit = &outcome.audit;
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let mut lines = vec![format!(
-        "{}: {} instructions compared{}{}",
+        "{}: {} compared{}{}",
         outcome.file.display(),
-        audit.rows.len(),
+        counted(audit.rows.len(), "instruction"),
         if audit.n_slices > 1 { format!(" in {} slices", audit.n_slices) } else { String::new() },
         match (n_not_finite == n_elements, audit.differing().is_empty()) {
             (true, true) if n_elements == 0 => "; no result is floating, and all of them are as in f32".to_string(),
             (true, _) => String::new(),
+            (false, _) if !audit.results.iter().any(|row| row.judged.is_some()) => "; no result is judged".to_string(),
             (false, _) => format!("; the results are within {} of f32", number(outcome.error)),
         }
     )];
@@ -270,9 +281,13 @@ fn summary(outcome: &Outcome) -> String {
                 .to_string(),
         ),
         (n, n_elements) => lines.push(format!(
-            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself{}: the figures are of the others\nhelp: {}",
+            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself{}: the figures are of the others{}",
             audit.first_not_finite_in_f32().map_or(String::new(), |first| format!(", the first of them made at %{first}")),
-            about_inputs(outcome.inputs)
+            // Where f32 is no reference, the help follows below.
+            match outcome.f32_fails {
+                Some(_) => String::new(),
+                None => format!("\nhelp: {}", about_inputs(outcome.inputs)),
+            }
         )),
     }
     // If nothing was compared, that is said already.
@@ -517,6 +532,12 @@ mod tests {
         assert_eq!(remarks(&errors), "12.5 % overflowed, < 0.1 % became 0");
         assert_eq!(remarks(&Errors::default()), "");
         assert_eq!((number(0.0), number(f64::INFINITY), number(0.00123)), ("0".into(), "inf".into(), "1.23e-3".into()));
+    }
+
+    #[test]
+    fn one_and_many_are_counted() {
+        assert_eq!([0, 1, 2].map(|n| counted(n, "instruction")), ["0 instructions", "1 instruction", "2 instructions"]);
+        assert_eq!([1, 2].map(|n| counted_are(n, "result")), ["1 result is", "2 results are"]);
     }
 
     /// `--at` and `--steps` exclude each other.

@@ -43,9 +43,9 @@ pub(super) fn compare(
     if seeds.len() < 2 {
         let list = |of: &BTreeMap<u64, &Named>| of.keys().map(u64::to_string).collect::<Vec<_>>().join(", ");
         bail!(
-            "runs are compared seed by seed, and both have {} seeds in common, expected 2 or more: seeds {} against {}\n\
+            "runs are compared seed by seed, and both have {} in common, expected 2 or more: seeds {} against {}\n\
              help: train both with `--seed 0`, `--seed 1`, …",
-            seeds.len(),
+            if seeds.len() == 1 { "1 seed".to_string() } else { format!("{} seeds", seeds.len()) },
             list(&first),
             list(&second)
         );

@@ -65,6 +65,13 @@ macro_rules! optimizers {
                 }
             }
 
+            /// The share of its sum or mean of gradients that it keeps in a step: its momentum or β1, if it has one.
+            pub fn momentum(&self) -> Option<f64> {
+                match self {
+                    $(Optimizer::$Kind(settings) => settings.kept_of_gradients(),)*
+                }
+            }
+
             /// The form of weight decay in its rule.
             pub fn decay_form(&self) -> DecayForm {
                 match self {

@@ -17,6 +17,11 @@ pub(super) trait Rule {
         None
     }
 
+    /// The share of its sum or mean of gradients that it keeps in a step.
+    fn kept_of_gradients(&self) -> Option<f64> {
+        None
+    }
+
     /// The form of weight decay in the rule.
     const DECAY: DecayForm = DecayForm::Gradient;
 

@@ -79,7 +79,7 @@ const BY_UPDATES: &[&str] = &[
 ];
 
 /// All rules, causes before their consequences. Anomalies of one step are reported in program order.
-pub const RULES: [Rule; 25] = [
+pub const RULES: [Rule; 26] = [
     Rule {
         name: "loss_scale",
         why: "activations are finite, and cotangents or gradients are not, under a constant loss scale above 1: the scaled loss \
@@ -121,9 +121,10 @@ pub const RULES: [Rule; 25] = [
               looks, to errors of 1.5 times the labels, and the loss's derivative by the result is a sixteenth of the labels or \
               more, as that of squares is: that of absolute errors is 1, and that of percentages less. Or 32 steps after the first \
               look the loss has not halved, and the head's updates are so small that 2^20 more like them, times what layers after \
-              the head multiply by, do not make a label",
-        remedy: "train on labels divided by their standard deviation (in the data, for `scale` is for features), or use `{huber: , \
-                 delta: 1}` or `mean_absolute_error` and `clip: {kind: global_norm, value: 1}`",
+              the head multiply by, do not make a label, or labels have a mean of 16 deviations or more, and the results are not \
+              halfway to it",
+        remedy: "train on labels less their mean, divided by their standard deviation (in the data, for `scale` is for \
+                 features), or use `{huber: , delta: 1}` or `mean_absolute_error` and `clip: {kind: global_norm, value: 1}`",
         explains: &["exploding", "not_finite"],
         judge: scale::label_scale,
     },
@@ -147,6 +148,15 @@ pub const RULES: [Rule; 25] = [
         remedy: "lower the learning rate: `learning_rate: 0.001`",
         explains: BY_UPDATES,
         judge: updates::large_rate,
+    },
+    Rule {
+        name: "long_momentum",
+        why: "the optimizer keeps 0.999 or more of its sum or mean of gradients in a step, so that a gradient moves variables for a \
+              thousand steps, and 32 or more steps after the first look the loss is three quarters of what it was then, or \
+              more, or not finite: 0.9 and 0.99 are usual",
+        remedy: "lower the optimizer's momentum: 0.9 is usual",
+        explains: BY_UPDATES,
+        judge: updates::long_momentum,
     },
     Rule {
         name: "loss_scale_stuck",
@@ -212,11 +222,11 @@ pub const RULES: [Rule; 25] = [
     Rule {
         name: "exploding",
         why: "a layer's rms is 64 or more, and of a network with labels that are floats as many times theirs, and 64 times the \
-              median layer's or that of what it takes, or 16 times what it was at the look before. Initial values and normalisation \
+              median layer's or that of what it takes, or 16 times what it was at the look before and at the first. Initial values and normalisation \
               aim at an rms of 1; 64 is six doublings",
         remedy: "look at this layer's initial values (`kernel_initializer: glorot_uniform`), lower the learning rate, or clip \
                  gradients (`clip: {kind: global_norm, value: 1}`)",
-        explains: &["saturated_activation"],
+        explains: &["saturated_activation", "saturated_softmax", "dead"],
         judge: scale::exploding,
     },
     Rule {

@@ -255,6 +255,46 @@ impl<'a> Forward<'a> {
     }
 }
 
+/// Whether a feature is a label in fact, as in a likelihood that a formula of the network computes: the loss reads it,
+/// and on the way nothing meets a variable or mixes its numbers by a product, a lookup or a loop.
+pub(super) fn is_target(computation: &Computation, inputs: &[InstrId], input: InstrId, loss: InstrId) -> bool {
+    let forward = &computation.instructions[..=loss.idx()];
+    let mut is_fed = vec![false; forward.len()];
+    for id in inputs.iter().filter(|id| id.idx() < forward.len()) {
+        is_fed[id.idx()] = true;
+    }
+    let (mut is_variable, mut is_of_input) = (vec![false; forward.len()], vec![false; forward.len()]);
+    is_of_input[input.idx()] = true;
+    for (idx, instr) in forward.iter().enumerate() {
+        let any = |flags: &[bool]| instr.operands.iter().any(|operand| flags[operand.idx()]);
+        is_fed[idx] |= any(&is_fed);
+        is_variable[idx] = !is_fed[idx] && (matches!(instr.op, Op::Parameter { .. }) || any(&is_variable));
+        if any(&is_of_input) {
+            is_of_input[idx] = true;
+            let is_plain = matches!(
+                instr.op,
+                Op::Unary(_)
+                    | Op::Binary(_)
+                    | Op::Compare { .. }
+                    | Op::Select
+                    | Op::Clamp
+                    | Op::Convert
+                    | Op::Broadcast { .. }
+                    | Op::Reshape
+                    | Op::Transpose { .. }
+                    | Op::Slice(_)
+                    | Op::Concatenate { .. }
+                    | Op::Reduce { .. }
+                    | Op::AllReduce(_)
+            );
+            if !is_plain || any(&is_variable) {
+                return false;
+            }
+        }
+    }
+    is_of_input[loss.idx()]
+}
+
 /// The scope of an instruction: all but the last level of its name.
 fn scope_of(instr: &Instruction) -> &str {
     instr.metadata.op_name.rsplit_once('/').map_or("", |(scope, _)| scope)

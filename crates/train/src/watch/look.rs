@@ -38,6 +38,12 @@ impl Found {
     }
 }
 
+/// Whether a loss is above another by this share of its magnitude, or, of a negative share, not farther below it. Twice
+/// a positive loss is a share of 1. Negative log-likelihoods of densities and other losses are below 0.
+pub(super) fn exceeds(loss: f32, other: f32, share: f32) -> bool {
+    loss - other >= share * other.abs()
+}
+
 /// A share for people.
 pub(super) fn percent(share: f64) -> String {
     match 100.0 * share {
@@ -65,9 +71,7 @@ impl Look<'_> {
 
     /// The same row in the record before.
     pub(super) fn before(&self, row: &WatchRow) -> Option<&WatchRow> {
-        let is_same =
-            |other: &&WatchRow| (&other.layer, other.quantity, other.role) == (&row.layer, row.quantity, row.role);
-        self.before?.rows.iter().find(is_same)
+        self.before?.same(row)
     }
 
     /// Whether variables changed between the records.

@@ -1,8 +1,8 @@
 //! The observing program: a training step that returns only statistics.
 
-use super::forward::Forward;
+use super::forward::{Forward, is_target};
 use super::row::{Function, Quantity, Role};
-use super::statistics::{N_WORDS, RowOf, emit};
+use super::statistics::{LastWord, N_WORDS, RowOf, emit};
 use crate::objective::Objective;
 use crate::program::{Step, TaskProgram, emit_step, say_replicas};
 use crate::program_error::ProgramError;
@@ -11,7 +11,7 @@ use bf16scope_hlo::{DType, InstrId, Module};
 use bf16scope_model::graph::{Graph, Numbers, Program, Storage, Tensor, VariableInfo};
 use bf16scope_model::optim::LOW;
 use bf16scope_model::task::Task;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 /// An observing program, and the description of its rows.
@@ -43,19 +43,24 @@ pub(crate) fn observing(
     let is_label =
         |name: &str| name == WEIGHT || features.iter().any(|feature| feature.name == name && feature.is_label);
     let choose = |graph: &Graph, loss: &Tensor| {
-        let chosen = graph.emitter().with_module(|module| forward(graph, module, &is_label).chosen());
+        let chosen = graph.emitter().with_module(|module| {
+            let labels = label_names(graph, module, loss.id, &is_label);
+            forward(graph, module, &labels).chosen()
+        });
         chosen.into_iter().chain([loss.id]).collect()
     };
     let Step { graph, gradients, observed, .. } = emit_step(task, numbers, batch, objective, &choose)?;
     let mut rows = Rows { graph: &graph, variables: graph.variables(), rows: Vec::new(), words: Vec::new() };
     // The row of each value.
-    let mut places = rows.push_inputs(&is_label);
+    let loss = observed.last().map_or(InstrId(0), |&(loss, _)| loss);
+    let labels = graph.emitter().with_module(|module| label_names(&graph, module, loss, &is_label));
+    let mut places = rows.push_inputs(&labels);
     let n_inputs = rows.rows.len();
     places.extend(observed.iter().enumerate().map(|(at, &(id, _))| (id, n_inputs + at)));
     // The forward pass again, with names and roles: the same values were chosen above.
     let Described { values, is_gated, statistics } = graph
         .emitter()
-        .with_module(|module| describe(&forward(&graph, module, &is_label), &rows.variables, &observed, &places));
+        .with_module(|module| describe(&forward(&graph, module, &labels), &rows.variables, &observed, &places));
     rows.push_values(&values);
     rows.push_gradients(&gradients, &is_gated);
     rows.push_updates(&gradients, numbers.precision.compute());
@@ -72,10 +77,21 @@ pub(crate) fn observing(
 /// The input with the weights of examples.
 const WEIGHT: &str = "weight";
 
-/// The forward pass of a graph.
-fn forward<'a>(graph: &Graph, module: &'a Module, is_label: &dyn Fn(&str) -> bool) -> Forward<'a> {
+/// The names of the inputs that are labels: those that the task says, and those that only the loss reads.
+fn label_names(graph: &Graph, module: &Module, loss: InstrId, is_label: &dyn Fn(&str) -> bool) -> BTreeSet<String> {
+    let computation = module.comp(graph.emitter().comp());
     let inputs = graph.inputs();
-    let inputs: Vec<(InstrId, bool)> = inputs.iter().map(|input| (input.instr, is_label(&input.name))).collect();
+    let all: Vec<InstrId> = inputs.iter().map(|input| input.instr).collect();
+    let labels = inputs.into_iter().filter(|input| {
+        is_label(&input.name) || input.dtype.is_float() && is_target(computation, &all, input.instr, loss)
+    });
+    labels.map(|input| input.name.clone()).collect()
+}
+
+/// The forward pass of a graph.
+fn forward<'a>(graph: &Graph, module: &'a Module, labels: &BTreeSet<String>) -> Forward<'a> {
+    let inputs = graph.inputs();
+    let inputs: Vec<(InstrId, bool)> = inputs.iter().map(|input| (input.instr, labels.contains(&input.name))).collect();
     Forward::new(module.comp(graph.emitter().comp()), &inputs)
 }
 
@@ -140,13 +156,13 @@ struct Beside {
 
 impl Rows<'_> {
     /// Adds a row for each floating-point input; returns the rows.
-    fn push_inputs(&mut self, is_label: &dyn Fn(&str) -> bool) -> BTreeMap<InstrId, usize> {
+    fn push_inputs(&mut self, labels: &BTreeSet<String>) -> BTreeMap<InstrId, usize> {
         let mut places = BTreeMap::new();
         for input in self.graph.inputs() {
             // The weights of examples are not a feature of the model.
             if input.dtype.is_float() && input.name != WEIGHT {
                 places.insert(input.instr, self.rows.len());
-                let role = if is_label(&input.name) { Role::Label } else { Role::Input };
+                let role = if labels.contains(&input.name) { Role::Label } else { Role::Input };
                 self.push(&input.name, Quantity::Activation, Some(role), input.instr);
             }
         }
@@ -208,8 +224,14 @@ impl Rows<'_> {
         let n = e.dims(values).iter().product::<i64>().max(0) as u64;
         let layer = layer.to_string();
         let (takes, function, is_gated) = (Vec::new(), None, false);
-        self.words.push(emit(e, values, beside.counted, beside.variable));
-        self.rows.push(RowOf { layer, quantity, role, dtype, reported_dtype: dtype, n, takes, function, is_gated });
+        let row = RowOf { layer, quantity, role, dtype, reported_dtype: dtype, n, takes, function, is_gated };
+        let last = match beside.variable {
+            Some(variable) => LastWord::Largest(variable),
+            None if row.has_mean() => LastWord::Mean,
+            None => LastWord::None,
+        };
+        self.words.push(emit(e, values, beside.counted, last));
+        self.rows.push(row);
         self.rows.last_mut().expect("a row was added")
     }
 }

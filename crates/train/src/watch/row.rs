@@ -145,6 +145,9 @@ pub struct WatchRow {
     /// For an update: the largest magnitude of the variable before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<f32>,
+    /// For a feature, a label or the loss: the mean of the finite numbers, with its sign; others count as 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f32>,
     /// For an activation: the indices of the rows that it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub takes: Vec<u32>,
@@ -210,6 +213,9 @@ pub struct WatchRecord {
     /// The optimizer's ε, which it adds to the size of a gradient before dividing by it, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epsilon: Option<f64>,
+    /// The share of its sum or mean of gradients that the optimizer keeps in a step: its momentum or β1, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
     /// The steepest rise of the learning rate from one step to the next since the last record but one, if it is at
     /// least twofold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,10 +256,17 @@ fn is_no_share(share: &f64) -> bool {
 }
 
 impl WatchRecord {
-    /// The loss before the update, if it is finite.
+    /// The loss before the update, if it is finite. Records of older versions have only its magnitude.
     pub fn loss(&self) -> Option<f32> {
         let row = self.rows.iter().find(|row| row.role == Some(Role::Loss))?;
-        (row.not_finite == 0.0).then_some(row.max)
+        (row.not_finite == 0.0).then_some(row.mean.unwrap_or(row.max))
+    }
+
+    /// The row of the same layer, quantity and role as a row of another record.
+    pub(super) fn same(&self, row: &WatchRow) -> Option<&WatchRow> {
+        let is_same =
+            |other: &&WatchRow| (&other.layer, other.quantity, other.role) == (&row.layer, row.quantity, row.role);
+        self.rows.iter().find(is_same)
     }
 
     /// The first row with infinite or NaN numbers, in the order in which a step computes them: the forward pass, the

@@ -68,16 +68,27 @@ fn read_as(dtype: DType) -> DType {
     }
 }
 
-/// Words of a row: the largest magnitude, the mean square relative to it, a count for each bound, three for updates.
+/// Words of a row: the largest magnitude, the mean square relative to it, a count for each bound, two for updates, and
+/// the [`LastWord`].
 pub(super) const N_WORDS: usize = 5 + N_BOUNDS;
 const N_BOUNDS: usize = Bins::N - 1 + 4;
 
-/// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays to count; `beside` is an array
-/// whose largest magnitude is added, as f32.
+/// The last word of a row.
+#[derive(Clone, Copy, Default)]
+pub(super) enum LastWord {
+    #[default]
+    None,
+    /// The largest magnitude of another array, as f32.
+    Largest(InstrId),
+    /// The mean relative to the largest magnitude, as f32: it has the sign that a magnitude lacks.
+    Mean,
+}
+
+/// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays to count.
 ///
 /// Everything is counted in one pass, by one reduction with as many operands as there are words, which a fusion
 /// computes elementwise; squares need a second pass, because they are relative to the largest.
-pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], beside: Option<InstrId>) -> InstrId {
+pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], last: LastWord) -> InstrId {
     // A scalar cannot be reduced.
     let shaped = |x: InstrId| if e.dims(x).is_empty() { e.reshape(x, &[1]) } else { x };
     let x = shaped(e.convert(x, read_as(e.dtype(x))));
@@ -108,10 +119,16 @@ pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], besid
     let scale = e.select(is_normal, as_float(greatest), e.scalar(DType::F32, 1.0));
     let finite = e.select(is_finite, e.convert(x, DType::F32), e.full(DType::F32, &dims, 0.0));
     let ratio = e.div(finite, e.broadcast(scale, &[], &dims));
-    let mean = e.mul_scalar(e.reduce_sum(e.mul(ratio, ratio), &axes), 1.0 / n.max(1) as f64);
-    let mean = e.emit(Op::BitcastConvert, &[mean], Some(&Shape::scalar(DType::S32)));
-    let beside = beside.map_or_else(|| e.constant(Literal::scalar(0i32)), |beside| largest_bits(e, shaped(beside)));
-    let words = [&[greatest, mean], counts, &[lost, unseen, beside]].concat();
+    let mean = |x: InstrId| {
+        let mean = e.mul_scalar(e.reduce_sum(x, &axes), 1.0 / n.max(1) as f64);
+        e.emit(Op::BitcastConvert, &[mean], Some(&Shape::scalar(DType::S32)))
+    };
+    let last = match last {
+        LastWord::None => e.constant(Literal::scalar(0i32)),
+        LastWord::Largest(beside) => largest_bits(e, shaped(beside)),
+        LastWord::Mean => mean(ratio),
+    };
+    let words = [&[greatest, mean(e.mul(ratio, ratio))], counts, &[lost, unseen, last]].concat();
     let words: Vec<InstrId> = words.into_iter().map(|word| e.reshape(word, &[1])).collect();
     e.reshape(e.concatenate(&words, 0), &[1, N_WORDS as i64])
 }
@@ -169,6 +186,13 @@ pub(crate) struct RowOf {
     pub is_gated: bool,
 }
 
+impl RowOf {
+    /// Whether the row has the mean of its numbers: those of features, labels and the loss have.
+    pub(crate) fn has_mean(&self) -> bool {
+        self.quantity == Quantity::Activation && matches!(self.role, Some(Role::Input | Role::Label | Role::Loss))
+    }
+}
+
 /// Decodes a row on the host.
 pub(crate) fn read_row(row: &RowOf, words: &[i32]) -> WatchRow {
     let layout = Layout::for_dtype(read_as(row.dtype));
@@ -177,6 +201,7 @@ pub(crate) fn read_row(row: &RowOf, words: &[i32]) -> WatchRow {
     let max = layout.value(words[0]);
     let scale = if words[0] >= layout.power(-126) { f64::from(max) } else { 1.0 };
     let mean = f64::from(f32::from_bits(words[1] as u32));
+    let last = f32::from_bits(words[N_WORDS - 1] as u32);
     let [above_zero, normal] = [counts[0], counts[1]];
     let (largest, infinite) = (counts[N_BOUNDS - 2], counts[N_BOUNDS - 1]);
     // From positive through the bounds of the bins to infinity: a bin is the difference of two neighbouring counts.
@@ -198,7 +223,8 @@ pub(crate) fn read_row(row: &RowOf, words: &[i32]) -> WatchRow {
         bins,
         lost: of_update(words[N_WORDS - 3]),
         unseen: of_update(words[N_WORDS - 2]),
-        stored: (row.quantity == Quantity::Update).then(|| f32::from_bits(words[N_WORDS - 1] as u32)),
+        stored: (row.quantity == Quantity::Update).then_some(last),
+        mean: row.has_mean().then(|| (scale * f64::from(last)) as f32),
         takes: row.takes.clone(),
         columns: Vec::new(),
         function: row.function,

@@ -53,6 +53,10 @@ impl Default for Adam {
 }
 
 impl Rule for Adam {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.beta1)
+    }
+
     fn added_to_size(&self) -> Option<f64> {
         Some(self.epsilon)
     }

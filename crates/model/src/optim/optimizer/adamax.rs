@@ -45,6 +45,10 @@ impl Default for Adamax {
 }
 
 impl Rule for Adamax {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.beta1)
+    }
+
     fn added_to_size(&self) -> Option<f64> {
         Some(self.epsilon)
     }

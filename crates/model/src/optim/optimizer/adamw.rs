@@ -60,6 +60,10 @@ impl Default for AdamW {
 }
 
 impl Rule for AdamW {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.beta1)
+    }
+
     fn added_to_size(&self) -> Option<f64> {
         Some(self.epsilon)
     }

@@ -43,6 +43,10 @@ impl Default for Lamb {
 }
 
 impl Rule for Lamb {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.beta1)
+    }
+
     fn added_to_size(&self) -> Option<f64> {
         Some(self.epsilon)
     }

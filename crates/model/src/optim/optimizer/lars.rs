@@ -42,6 +42,10 @@ impl Default for Lars {
 }
 
 impl Rule for Lars {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.momentum)
+    }
+
     const DECAY: DecayForm = DecayForm::InSlots;
 
     fn first_moments(&mut self) -> FirstMoments<'_> {

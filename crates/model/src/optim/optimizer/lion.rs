@@ -40,6 +40,10 @@ impl Default for Lion {
 }
 
 impl Rule for Lion {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.beta1)
+    }
+
     const DECAY: DecayForm = DecayForm::Beside;
 
     fn first_moments(&mut self) -> FirstMoments<'_> {

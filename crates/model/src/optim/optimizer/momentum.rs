@@ -35,6 +35,10 @@ impl Default for Momentum {
 }
 
 impl Rule for Momentum {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.momentum)
+    }
+
     fn first_moments(&mut self) -> FirstMoments<'_> {
         FirstMoments::StoredAs(&mut self.momentum_dtype)
     }

@@ -48,6 +48,10 @@ impl Default for Nadam {
 const DECAY: f64 = 0.96;
 
 impl Rule for Nadam {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.beta1)
+    }
+
     fn added_to_size(&self) -> Option<f64> {
         Some(self.epsilon)
     }

@@ -55,6 +55,10 @@ impl Default for RmsProp {
 }
 
 impl Rule for RmsProp {
+    fn kept_of_gradients(&self) -> Option<f64> {
+        Some(self.momentum)
+    }
+
     fn added_to_size(&self) -> Option<f64> {
         Some(self.epsilon.sqrt())
     }

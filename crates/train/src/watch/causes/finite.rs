@@ -111,7 +111,7 @@ pub(in crate::watch) fn saturated(look: &Look<'_>) -> Vec<Found> {
 
 pub(in crate::watch) fn flushed(look: &Look<'_>) -> Vec<Found> {
     let rows: Vec<(usize, &WatchRow)> = look.rows(Quantity::Cotangent).collect();
-    let has_loss = look.now.loss().is_some_and(|loss| loss > 1e-3);
+    let has_loss = look.now.loss().is_some_and(|loss| loss.abs() > 1e-3);
     let smallest_normal = |row: &WatchRow| if row.dtype == "f16" { 2f32.powi(-14) } else { f32::MIN_POSITIVE };
     for (at, (number, row)) in rows.iter().enumerate() {
         let nonzero = 1.0 - row.zero - row.not_finite;

@@ -196,8 +196,10 @@ const SHUT_AT_FIRST: &str = "give it other initial values (`bias_initializer: ze
                              for all examples learns nothing";
 const OFFSET: &str = "look at what the layer before multiplies by and adds: `{rescaling: 1.0, offset: 0}`; a ReLU below 0 for all \
                       examples learns nothing any more";
-const UNUSED: &str = "the loss does not depend on it: use it, or leave it out, or freeze it (`trainable`)";
-const UNUSED_ALL: &str = "the loss depends on none of them: use them, or leave them out, or freeze them (`trainable`)";
+const UNUSED: &str = "the loss does not depend on it, or only behind a `stop_gradient` or a function without a slope (`floor`, \
+                      `sign`, a comparison): use it, or leave it out, or freeze it (`trainable`)";
+const UNUSED_ALL: &str = "the loss depends on none of them, or only behind a `stop_gradient` or a function without a slope \
+                          (`floor`, `sign`, a comparison): use them, or leave them out, or freeze them (`trainable`)";
 
 /// Whether no example of this step counts for a result that the loss reads: the weights of all examples are 0.
 fn has_idle_result(look: &Look<'_>) -> bool {

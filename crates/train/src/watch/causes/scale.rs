@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::watch::look::{Found, Look, norm, percent};
+use crate::watch::look::{Found, Look, exceeds, norm, percent};
 use crate::watch::row::{Function, Quantity, Role, WatchRow};
 use bf16scope_data::ColumnSize;
 
@@ -116,9 +116,33 @@ fn scaling_of_columns(feature: &WatchRow) -> Option<String> {
     }
 }
 
+/// The remedy of a feature that is nearly constant, if it is: a factor would leave it so.
+fn centring(feature: &WatchRow) -> Option<String> {
+    /// A mean of this many deviations: bytes of pictures have one of 2 or less.
+    const DEVIATIONS: f32 = 4.0;
+    const ENOUGH: u64 = 16;
+    let mean = feature.mean.filter(|_| feature.n >= ENOUGH)?;
+    let deviation = (feature.rms * feature.rms - mean * mean).max(0.0).sqrt();
+    let n_bits = match &*feature.dtype {
+        "bf16" => Some(7),
+        "f16" => Some(10),
+        _ => None,
+    };
+    let spacing = |n_bits: i32| 2f32.powi(mean.abs().log2().floor() as i32 - n_bits);
+    let apart = n_bits.map_or(String::new(), |n_bits| {
+        format!(", and in {} numbers of that size are {} apart", feature.dtype, spacing(n_bits))
+    });
+    (mean.abs() >= DEVIATIONS * deviation).then(|| {
+        format!(
+            "subtract its mean, {mean:.3e}, and divide by its standard deviation in the data, as `normalize: true` of a table's \
+             column does: a factor leaves it nearly constant{apart}"
+        )
+    })
+}
+
 /// The remedy of a feature's scale, with the factor for an rms of 1.
 fn scaling(look: &Look<'_>, feature: &WatchRow) -> String {
-    if let Some(remedy) = scaling_of_columns(feature) {
+    if let Some(remedy) = scaling_of_columns(feature).or_else(|| centring(feature)) {
         return remedy;
     }
     // A factor is a normal number of f32.
@@ -152,8 +176,8 @@ pub(in crate::watch) fn label_scale(look: &Look<'_>) -> Vec<Found> {
         let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
         return vec![Found::new(number, format!("the rms of this label is {:.3e}, and the loss is {loss}", row.rms))];
     }
-    let out_of_reach = out_of_reach(look, row).map(|what| Found::new(number, what).with_remedy(OUT_OF_REACH));
-    out_of_reach.into_iter().collect()
+    let out_of_reach = out_of_reach(look, row).or_else(|| offset(look, row));
+    out_of_reach.map(|what| Found::new(number, what).with_remedy(OUT_OF_REACH)).into_iter().collect()
 }
 
 /// Whether the loss's derivative by the network's result grows with these labels: that of squares does, that of
@@ -195,7 +219,7 @@ fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
     let first = look.first?;
     let (now, then) = (look.now.loss()?, first.loss()?);
     let n_steps = look.now.step.checked_sub(first.step).filter(|n_steps| *n_steps >= ENOUGH_STEPS)?;
-    if !look.has_moved() || look.now.learning_rate <= 0.0 || now < 0.5 * then {
+    if !look.has_moved() || look.now.learning_rate <= 0.0 || !exceeds(now, then, -0.5) {
         return None;
     }
     let (head, of_head) = look.layers().filter(|(_, row)| look.has_kernel(&row.layer)).last()?;
@@ -212,6 +236,24 @@ fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
             "the rms of this label is {:.3e}, an update of {} moves the result by {moved:.1e} at most, and the loss was \
              {then:.3e} {n_steps} steps ago and is {now:.3e}",
             label.rms, of_head.layer
+        )
+    })
+}
+
+/// A sentence about labels that are nearly all offset, where the results are not halfway to it many steps later: until
+/// they are there, nothing else is learnt.
+fn offset(look: &Look<'_>, label: &WatchRow) -> Option<String> {
+    const DEVIATIONS: f32 = 16.0;
+    let mean = label.mean.filter(|_| label.n >= 16)?;
+    let deviation = (label.rms * label.rms - mean * mean).max(0.0).sqrt();
+    let n_steps = look.now.step.checked_sub(look.first?.step).filter(|n_steps| *n_steps >= ENOUGH_STEPS)?;
+    let loss = look.rows(Quantity::Activation).map(|(_, row)| row).find(|row| row.role == Some(Role::Loss))?;
+    let results = loss.takes.iter().filter_map(|taken| look.now.rows.get(*taken as usize));
+    let result = results.filter(|row| row.role != Some(Role::Label)).map(|row| row.rms).reduce(f32::max)?;
+    (mean.abs() >= DEVIATIONS * deviation && result < 0.5 * mean.abs()).then(|| {
+        format!(
+            "the mean of this label is {mean:.3e}, {DEVIATIONS} of its standard deviations or more, and {n_steps} steps after the \
+             first look the results have an rms of {result:.3e}"
         )
     })
 }
@@ -256,6 +298,29 @@ pub(in crate::watch) fn rescaled(look: &Look<'_>) -> Vec<Found> {
     rescaled.into_iter().collect()
 }
 
+const FIRST_LOGITS: &str = "give the layer of the logits smaller initial values (`kernel_initializer: glorot_uniform`), or normalise \
+                            what it takes (`layer_norm`): no update came before";
+
+/// The remedy for logits of a loss at the first step, which no learning rate makes, or behind a dropout that keeps
+/// little: it divides by the share that it keeps, and so multiplies the rms by its root.
+fn of_logits(look: &Look<'_>, softmax: usize) -> Option<String> {
+    /// Of one that keeps an eighth.
+    const GAIN: f32 = 2.8;
+    let dropped = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Dropped));
+    let gains = dropped.filter(|(number, _)| *number < softmax).filter_map(|(number, row)| {
+        let taken = look.taken(number, row).iter().map(|(_, taken)| taken.rms).fold(0.0, f32::max);
+        (taken > 0.0 && row.rms >= GAIN * taken).then(|| (row.layer.as_str(), row.rms / taken))
+    });
+    let (layer, gain) = gains.max_by(|a, b| a.1.total_cmp(&b.1)).unzip();
+    match (layer, gain) {
+        (Some(layer), Some(gain)) => Some(format!(
+            "lower the rate of {layer}: what it keeps it divides by the share that it keeps, and its rms is {gain:.1} times that of \
+             what it takes"
+        )),
+        _ => (look.now.step == 1).then(|| FIRST_LOGITS.to_string()),
+    }
+}
+
 pub(in crate::watch) fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
     let with_variables: BTreeSet<&str> = look.rows(Quantity::Gradient).map(|(_, row)| row.scope()).collect();
     let last_layer = look.rows(Quantity::Activation).filter(|(_, row)| with_variables.contains(row.layer.as_str()));
@@ -268,7 +333,10 @@ pub(in crate::watch) fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
         let others = 1.0 - row.zero - masked;
         let far = (row.bins[12] + row.bins[13]) / others;
         let is_bad = others > 1e-9 && far >= 0.5 && (number < last_layer || is_costly);
-        is_bad.then(|| Found::new(number, format!("{} of the logits are 16 or more below the largest", percent(far))))
+        let message = || format!("{} of the logits are 16 or more below the largest", percent(far));
+        // Scores of an attention are divided by the root of their features.
+        let remedy = || of_logits(look, number).filter(|_| number > last_layer);
+        is_bad.then(|| Found { remedy: remedy(), ..Found::new(number, message()) })
     };
     rows.filter_map(judge).collect()
 }
@@ -300,7 +368,7 @@ pub(super) const LARGE: f32 = 64.0;
 pub(super) fn weighted_loss(look: &Look<'_>) -> Option<String> {
     const LARGE_LOSS: f32 = 1024.0;
     let first = Look::alone(look.first.unwrap_or(look.now));
-    let loss = first.now.loss()?;
+    let loss = first.now.loss()?.abs();
     let row = first.rows(Quantity::Activation).map(|(_, row)| row).find(|row| row.role == Some(Role::Loss))?;
     let taken = row.takes.iter().filter_map(|taken| first.now.rows.get(*taken as usize));
     let results: Vec<(&WatchRow, &WatchRow)> =
@@ -327,6 +395,20 @@ fn is_of_features(look: &Look<'_>, number: usize, row: &WatchRow) -> bool {
 const GROWN: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`): it was small at the look \
                      before. If that does not help, look at this layer's initial values (`kernel_initializer: glorot_uniform`)";
 
+const FROM_FIRST: &str =
+    "look at this layer's initial values (`kernel_initializer: glorot_uniform`): no update came before";
+const OF_A_STATE: &str = "look at the initial values by which its state is multiplied at every step (`recurrent_initializer: \
+                          orthogonal`), and at its activation (`tanh` is bounded): no update came before";
+
+/// The remedy for a layer that is large: before the first update no learning rate makes it so.
+fn of_layer(look: &Look<'_>, row: &WatchRow, has_grown: bool) -> Option<&'static str> {
+    let is_state = || look.variables(&row.layer).iter().any(|(name, _)| *name == "recurrent_kernel");
+    match row.quantity {
+        Quantity::Activation if look.now.step == 1 => Some(if is_state() { OF_A_STATE } else { FROM_FIRST }),
+        _ => has_grown.then_some(GROWN),
+    }
+}
+
 pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
     let is_layer = |row: &WatchRow| matches!(row.role, None | Some(Role::Residual));
     let mut all: Vec<f32> = look.layers().filter(|(_, row)| is_layer(row)).map(|(_, row)| row.rms).collect();
@@ -349,11 +431,11 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
             return None;
         }
         let before = look.before(row).map(|before| before.rms);
-        let remedied = |what: String| match before.is_some_and(|before| before < large) {
-            true => Found::new(number, what).with_remedy(GROWN),
-            false => Found::new(number, what),
-        };
-        if let Some(before) = before.filter(|before| *before > 0.0 && row.rms >= 16.0 * before) {
+        let remedy = of_layer(look, row, before.is_some_and(|before| before < large));
+        let remedied = |what: String| Found { remedy: remedy.map(str::to_string), ..Found::new(number, what) };
+        // The gradient of a single number passes through 0, and what is no larger than at first has not grown.
+        let first = look.first.and_then(|first| first.same(row)).map_or(0.0, |first| first.rms);
+        if let Some(before) = before.filter(|before| *before > 0.0 && row.rms >= 16.0 * before.max(first)) {
             let what = format!("the rms is {:.3e}, and was {before:.3e} at the look before", row.rms);
             return Some(remedied(what));
         }

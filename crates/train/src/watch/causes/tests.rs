@@ -4,7 +4,7 @@ mod ordinary;
 
 use crate::watch::row::Quantity::{Activation, Cotangent, Gradient, Update};
 use crate::watch::row::{Bins, Function, Quantity, Role, WatchRecord, WatchRow};
-use crate::watch::{Anomaly, anomalies, anomalies_of_last, note_columns};
+use crate::watch::{Anomaly, RateJump, anomalies, anomalies_of_last, note_columns};
 use bf16scope_data::ColumnSize;
 use std::collections::BTreeSet;
 
@@ -26,6 +26,7 @@ fn row(layer: &str, quantity: Quantity, role: Option<Role>, rms: f32, takes: &[u
         lost: None,
         unseen: None,
         stored: None,
+        mean: None,
         takes: takes.to_vec(),
         columns: Vec::new(),
         function: None,
@@ -49,6 +50,7 @@ fn record(step: u64, rows: Vec<WatchRow>) -> WatchRecord {
         decay: 0.0,
         n_skipped: None,
         epsilon: None,
+        momentum: None,
         rate_jump: None,
         never_moves: false,
         slow_statistics: Vec::new(),
@@ -90,6 +92,24 @@ fn the_scale_of_a_feature_follows_from_its_rms() {
     // The factor of one of two features.
     let remedy = remedy("unscaled_input", &[of_feature(1e4, Some("y"))]);
     assert!(remedy.contains("`data: {scale: {x: 1e-4}}`"), "{remedy}");
+}
+
+/// Kelvins, years: a factor leaves such a feature nearly constant.
+#[test]
+fn a_feature_far_from_0_is_told_its_mean() {
+    let remedied = |mean: f32, dtype: &str| {
+        let mut look = of_feature(1000.0, None);
+        (look.rows[0].mean, look.rows[0].dtype) = (Some(mean), dtype.to_string());
+        remedy("unscaled_input", &[look])
+    };
+    let expected = "subtract its mean, 9.990e2, and divide by its standard deviation in the data, as `normalize: true` of a \
+                    table's column does: a factor leaves it nearly constant";
+    assert_eq!(remedied(999.0, "f32"), expected);
+    assert_eq!(remedied(999.0, "bf16"), format!("{expected}, and in bf16 numbers of that size are 4 apart"));
+    assert_eq!(remedied(999.0, "f16"), format!("{expected}, and in f16 numbers of that size are 0.5 apart"));
+    assert!(remedied(-999.0, "f32").starts_with("subtract its mean, -9.990e2, "));
+    // Bytes of pictures: a mean of two deviations.
+    assert!(remedied(894.0, "bf16").starts_with("scale the feature to an rms of about 1"));
 }
 
 #[test]
@@ -240,6 +260,83 @@ fn a_layer_that_was_small_at_the_look_before_is_a_matter_of_the_learning_rate() 
     }
 }
 
+/// No learning rate makes a layer large before the first update; a state is multiplied by its own kernel at every step.
+#[test]
+fn a_layer_that_is_large_at_first_is_told_its_initial_values() {
+    let first = of_hidden(1, 1e5);
+    let expected = "look at this layer's initial values (`kernel_initializer: glorot_uniform`): no update came before";
+    assert_eq!(remedy("exploding", std::slice::from_ref(&first)), expected);
+    let mut recurrent = first.clone();
+    recurrent.rows.extend(variable("h1/recurrent_kernel", 1.4));
+    assert!(remedy("exploding", &[recurrent]).contains("`recurrent_initializer: orthogonal`"));
+    assert!(remedy("exploding", &[of_hidden(51, 1e5)]).contains("lower the learning rate, or clip gradients"));
+}
+
+/// Logits far apart, behind a dropout whose rms is this many times that of what it takes.
+fn of_dropout(step: u64, gain: f32) -> WatchRecord {
+    let mut softmax = row("loss", Activation, Some(Role::Softmax), 17.0, &[3]);
+    softmax.bins[12] = 0.6;
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        row("h1", Activation, None, 1.0, &[0]),
+        row("drop", Activation, Some(Role::Dropped), gain, &[1]),
+        row("out", Activation, None, 10.0, &[2]),
+        softmax,
+        row("loss", Activation, Some(Role::Loss), 5.8, &[3]),
+    ];
+    rows.extend(["h1/kernel", "out/kernel"].into_iter().flat_map(|name| variable(name, 0.5)));
+    record(step, rows)
+}
+
+#[test]
+fn logits_are_told_what_makes_them_large() {
+    let remedied = |step: u64, gain: f32| remedy("saturated_softmax", &[of_dropout(step, gain)]);
+    for step in [1, 51] {
+        let expected =
+            "lower the rate of drop: what it keeps it divides by the share that it keeps, and its rms is 4.4 times";
+        assert!(remedied(step, 4.4).starts_with(expected), "{}", remedied(step, 4.4));
+    }
+    assert!(remedied(1, 1.4).starts_with("give the layer of the logits smaller initial values"));
+    assert!(
+        remedied(51, 1.4).starts_with("divide the logits by the root of their features, or lower the learning rate")
+    );
+}
+
+/// Labels of 20,000 and a few: until the head's bias is there, nothing else is learnt.
+#[test]
+fn labels_that_are_nearly_all_offset_are_told_to_subtract_it() {
+    let look = |step: u64, mean: f32, result: f32| {
+        let mut record = of_prices(step, 4e8, 1.0);
+        record.rows[1] = WatchRow { mean: Some(mean), ..row("labels", Activation, Some(Role::Label), 2e4, &[]) };
+        (record.rows[2].rms, record.rows[2].max) = (result, result);
+        record
+    };
+    let run = |step: u64, mean: f32, result: f32| anomalies(&[look(1, mean, 1.0), look(step, mean, result)]);
+    let all = run(41, 19_999.9, 30.0);
+    assert_eq!((rules(&all), &*all[0].layer), (vec!["label_scale"], "labels"), "{all:?}");
+    assert!(all[0].found.ends_with("40 steps after the first look the results have an rms of 3.000e1"), "{all:?}");
+    assert!(all[0].remedy.starts_with("train on labels less their mean, divided by their standard deviation"));
+    // Too early; other labels; results that are there.
+    for (step, mean, result) in [(21, 19_999.9, 30.0), (41, 17_000.0, 30.0), (41, 19_999.9, 19_000.0)] {
+        let all = run(step, mean, result);
+        assert!(!rules(&all).contains(&"label_scale"), "{step} {mean} {result}: {all:?}");
+    }
+}
+
+/// The gradient of a single number passes through 0: what is no larger than at first has not exploded.
+#[test]
+fn a_gradient_that_passes_through_0_has_not_exploded() {
+    let look = |step: u64, rms: f32| {
+        let mut record = of_hidden(step, 1.0);
+        let [gradient, update] = variable("out/bias", 0.5);
+        record.rows.extend([WatchRow { n: 1, rms, max: rms, ..gradient }, update]);
+        record
+    };
+    assert_eq!(anomalies(&[look(1, 3700.0), look(141, 0.4), look(151, 92.5)]), []);
+    let grown = anomalies(&[look(1, 1.0), look(141, 0.4), look(151, 92.5)]);
+    assert_eq!((rules(&grown), &*grown[0].layer, grown[0].step), (vec!["exploding"], "out/bias", 151));
+}
+
 /// A network whose kernels, of this largest number, an update moves by `moved`, at a rate of as much.
 fn of_moved(step: u64, loss: f32, stored: f32, moved: f32) -> WatchRecord {
     let mut rows = vec![
@@ -317,6 +414,65 @@ fn a_rate_that_is_large_after_a_warm_up_is_compared_with_the_look_before() {
     let little =
         [(1, 1.4, 0.0), (21, 0.1, 0.05), (41, 0.3, 0.3)].map(|(step, loss, rate)| of_moved(step, loss, 0.5, rate));
     assert_eq!(anomalies(&little), []);
+}
+
+/// A momentum of 0.9999 keeps gradients for ten thousand steps.
+#[test]
+fn a_momentum_that_forgets_nothing_is_named() {
+    let look = |step: u64, loss: f32, momentum: f64| WatchRecord {
+        optimizer: "momentum".to_string(),
+        momentum: Some(momentum),
+        ..of_moved(step, loss, 0.5, 1e-2)
+    };
+    let run = |loss: f32, momentum: f64| [look(1, 1.25, momentum), look(41, loss, momentum)];
+    let all = anomalies(&run(1.3, 0.9999));
+    assert_eq!((rules(&all), all[0].quantity), (vec!["long_momentum"], Update));
+    assert!(all[0].found.contains("each moves it for 10000 steps; the loss was 1.250e0 at step 1, and is 1.300e0"));
+    assert_eq!(all[0].remedy, "lower it: `optimizer: {kind: momentum, momentum: 0.9}`");
+    for (loss, momentum) in [(0.5, 0.9999), (1.3, 0.99)] {
+        assert_eq!(anomalies(&run(loss, momentum)), [], "{loss} {momentum}");
+    }
+    let adam = run(1.3, 0.9999).map(|record| WatchRecord { optimizer: "adam".to_string(), ..record });
+    assert_eq!(anomalies(&adam)[0].remedy, "lower it: `optimizer: {kind: adam, beta1: 0.9}`");
+}
+
+/// Negative log-likelihoods of densities fall below 0, where their magnitude rises.
+#[test]
+fn a_loss_that_falls_below_0_is_no_worse() {
+    let with_loss = |record: WatchRecord, loss: f32| {
+        let change = |row: WatchRow| match row.role {
+            Some(Role::Loss) => WatchRow { mean: Some(loss), max: loss.abs(), rms: loss.abs(), ..row },
+            _ => row,
+        };
+        WatchRecord { rows: record.rows.into_iter().map(change).collect(), ..record }
+    };
+    let run = |losses: [f32; 2]| {
+        let [first, now] = losses;
+        [with_loss(of_moved(1, 1.0, 0.5, 0.3), first), with_loss(of_moved(21, 1.0, 0.8, 0.3), now)]
+    };
+    for losses in [[1.4, -3.0], [0.4, -0.4], [-1.0, -1.5], [-1.0, -30.0]] {
+        assert_eq!(anomalies(&run(losses)), [], "{losses:?}");
+    }
+    for losses in [[-1.0, -1.1], [-1.0, -0.5], [-1.0, 4.0], [0.4, 3.0]] {
+        assert_eq!(rules(&anomalies(&run(losses))), ["large_rate"], "{losses:?}");
+    }
+    let all = anomalies(&run([-1.0, 0.5]));
+    assert!(all[0].found.ends_with("the loss was -1.000e0 at step 1, and is 5.000e-1"), "{all:?}");
+    // The rate rises, and the loss goes on falling, or rises.
+    let jumped = |losses: [f32; 2]| {
+        let [first, now] = losses.map(|loss| with_loss(of_moved(1, 1.0, 0.5, 1e-3), loss));
+        let rate_jump = Some(RateJump { step: 8, before: 1e-3, now: 1e-2 });
+        [first, WatchRecord { step: 21, rate_jump, ..now }]
+    };
+    assert_eq!(anomalies(&jumped([-1.0, -3.0])), []);
+    assert_eq!(rules(&anomalies(&jumped([-3.0, 1.0]))), ["rate_jump"]);
+    // A rate that changes nothing, where the loss is below 0 and stays.
+    let small = |losses: [f32; 3]| -> Vec<WatchRecord> {
+        let records = of_small_rate([1.0; 3], 0.0, 1e-7);
+        records.into_iter().zip(losses).map(|(record, loss)| with_loss(record, loss)).collect()
+    };
+    assert_eq!(rules(&anomalies(&small([-1.0, -1.0, -0.99]))), ["small_rate"]);
+    assert_eq!(anomalies(&small([-1.0, -2.0, -3.0])), []);
 }
 
 /// A network that begins with this bias, at a constant rate of `moved`.

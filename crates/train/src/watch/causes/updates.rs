@@ -1,6 +1,6 @@
 //! Rules for updates: learning rates, ε, decay, and what a variable's dtype loses.
 
-use crate::watch::look::{Found, Look, percent};
+use crate::watch::look::{Found, Look, exceeds, percent};
 use crate::watch::row::{Quantity, Role, WatchRecord, WatchRow};
 
 /// An optimizer with a quotient does not make updates of more learning rates than this.
@@ -169,15 +169,15 @@ fn usual_rate(rate: f64, share: f64) -> String {
 /// The record and the loss that a loss is compared with, if it is no better: those of the first look, or of the look
 /// before, where the learning rate has risen since the first.
 fn no_better<'a>(look: &Look<'a>, first: &'a WatchRecord) -> Option<(&'a WatchRecord, f32)> {
-    let then = first.loss().filter(|loss| *loss > 0.0)?;
+    let then = first.loss().filter(|loss| *loss != 0.0)?;
     let Some(now) = look.now.loss() else { return Some((first, then)) };
     let n_steps = look.now.step.saturating_sub(first.step);
-    if now >= 2.0 * then || now >= 0.75 * then && n_steps >= ENOUGH_STEPS {
+    if exceeds(now, then, 1.0) || exceeds(now, then, -0.25) && n_steps >= ENOUGH_STEPS {
         return Some((first, then));
     }
     let has_risen = look.now.learning_rate >= 2.0 * first.learning_rate;
-    let before = look.before.filter(|_| has_risen && now >= 0.25 * then)?;
-    let last = before.loss().filter(|last| now >= 2.0 * *last)?;
+    let before = look.before.filter(|_| has_risen && exceeds(now, then, -0.75))?;
+    let last = before.loss().filter(|last| exceeds(now, *last, 1.0))?;
     Some((before, last))
 }
 
@@ -205,12 +205,39 @@ pub(in crate::watch) fn large_rate(look: &Look<'_>) -> Vec<Found> {
     large.into_iter().collect()
 }
 
+/// A momentum that keeps gradients for a thousand steps.
+const LONG: f64 = 0.999;
+
+pub(in crate::watch) fn long_momentum(look: &Look<'_>) -> Vec<Found> {
+    let momentum = look.now.momentum.filter(|momentum| *momentum >= LONG);
+    let (Some(momentum), Some(first)) = (momentum, look.first) else { return Vec::new() };
+    let Some(then) = first.loss().filter(|loss| *loss != 0.0) else { return Vec::new() };
+    let is_no_better = look.now.loss().is_none_or(|loss| exceeds(loss, then, -0.25));
+    if !is_no_better || look.now.step < first.step + 2 * ENOUGH_STEPS || look.now.learning_rate <= 0.0 {
+        return Vec::new();
+    }
+    // The same row at every look: it is one fault.
+    let long = look.rows(Quantity::Update).next().map(|(number, _)| {
+        let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
+        let message = format!(
+            "a step keeps {momentum} of the gradients of the steps before, so that each moves it for {:.0} steps; the loss was \
+             {then:.3e} at step {}, and is {loss}",
+            1.0 / (1.0 - momentum),
+            first.step
+        );
+        let key = if ["momentum", "lars", "rmsprop"].contains(&look.now.optimizer.as_str()) { "momentum" } else { "beta1" };
+        let remedy = format!("lower it: `optimizer: {{kind: {}, {key}: 0.9}}`", look.now.optimizer);
+        Found::new(number, message).with_remedy(remedy)
+    });
+    long.into_iter().collect()
+}
+
 /// The share by which an update moves variables at a rate that is a thirtieth of a usual one.
 const LEAST_MOVED: f64 = 3e-5;
 /// Steps after which a loss that has not fallen from its first value is significant.
 const MANY_STEPS: u64 = 200;
-/// The share of a loss that is left where it has not fallen.
-const STAYED: f32 = 0.98;
+/// A loss has not fallen where it is no farther below another.
+const STAYED: f32 = -0.02;
 
 /// Whether variables have their initial values: there are biases, and all are 0. Weights from elsewhere are past that,
 /// and small rates are for them.
@@ -233,8 +260,9 @@ pub(in crate::watch) fn small_rate(look: &Look<'_>) -> Vec<Found> {
     if !is_constant || !is_judged || !is_late || now.decay >= MOST_DECAY || first.step != 1 || !is_initial(first) {
         return Vec::new();
     }
-    let losses = first.loss().filter(|loss| *loss > 0.0).zip(before.loss()).zip(now.loss());
-    let Some(((then, last), loss)) = losses.filter(|((then, last), loss)| (*last).min(*loss) >= STAYED * *then) else {
+    let losses = first.loss().filter(|loss| *loss != 0.0).zip(before.loss()).zip(now.loss());
+    let has_stayed = |((then, last), loss): &((f32, f32), f32)| exceeds(last.min(*loss), *then, STAYED);
+    let Some(((then, last), loss)) = losses.filter(has_stayed) else {
         return Vec::new();
     };
     // Smaller updates are those of an ε or of gradients that are 0, larger ones no rate's.
@@ -303,7 +331,7 @@ pub(in crate::watch) fn rate_jump(look: &Look<'_>) -> Vec<Found> {
     let Some((number, _)) = loss else { return Vec::new() };
     let (now, then) = (look.now.loss(), before.loss());
     let is_worse = match (now, then) {
-        (Some(now), Some(then)) => now >= 2.0 * then,
+        (Some(now), Some(then)) => exceeds(now, then, 1.0),
         (None, _) => true,
         (Some(_), None) => false,
     };

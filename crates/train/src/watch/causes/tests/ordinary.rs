@@ -205,10 +205,12 @@ fn all_variables_that_stopped_are_counted_and_the_first_are_named() {
     };
     let (message, remedy) = dead(&["a"]);
     assert_eq!(message, "all 32 gradients are 0, as at the look before");
-    assert_eq!(remedy, "the loss does not depend on it: use it, or leave it out, or freeze it (`trainable`)");
+    let expected = "the loss does not depend on it, or only behind a `stop_gradient` or a function without a slope (`floor`, \
+                    `sign`, a comparison): use it, or leave it out, or freeze it (`trainable`)";
+    assert_eq!(remedy, expected);
     let (message, remedy) = dead(&["a", "b"]);
     assert_eq!(message, "all gradients of 2 variables are 0, as at the look before: a/kernel, b/kernel");
-    assert!(remedy.starts_with("the loss depends on none of them: "), "{remedy}");
+    assert!(remedy.starts_with("the loss depends on none of them, or only behind a `stop_gradient` "), "{remedy}");
     let (message, _) = dead(&["a", "b", "c", "d", "e", "f", "g", "h"]);
     assert!(message.starts_with("all gradients of 8 variables are 0, "), "{message}");
     assert!(message.ends_with(": a/kernel, b/kernel, c/kernel, d/kernel, e/kernel, f/kernel and 2 more"), "{message}");
