@@ -61,6 +61,35 @@ ENTRY main {
     assert_eq!(low, lengths.map(|n| n as f32));
 }
 
+/// A loss of CTC looks log-likelihoods up by a product with ones where a label is: rounded, one of −100 is 0.2 off, and so
+/// is each sum that the loss makes of them.
+#[test]
+fn likelihoods_by_a_product_are_those_of_a_lookup() {
+    let source = "HloModule likelihoods
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+ENTRY main {
+  scores = f32[16,32] parameter(0)
+  e = f32[16,32] exponential(scores)
+  zero = f32[] constant(0)
+  sum = f32[16] reduce(e, zero), dimensions={1}, to_apply=add
+  log = f32[16] log(sum)
+  logs = f32[16,32] broadcast(log), dimensions={0}
+  likelihoods = f32[16,32] subtract(scores, logs)
+  labels = s32[5] constant({3, 31, 8, 8, 0})
+  rows = s32[5,32] broadcast(labels), dimensions={0}
+  places = s32[5,32] iota(), iota_dimension=1
+  is_label = pred[5,32] compare(rows, places), direction=EQ
+  one_hot = f32[5,32] convert(is_label)
+  ROOT y = f32[16,5] dot(likelihoods, one_hot), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+}";
+    let [f32, low] = both(source, &[bytes((0..16 * 32).map(|i| 20.0 * (i as f32).sin()))]);
+    assert_eq!(low, f32);
+}
+
 /// f32's least number as a mask of scores, and a row of padding only: bf16 rounds that number to −∞, and a softmax of
 /// only −∞ is NaN.
 #[test]

@@ -1,7 +1,8 @@
 //! Programs that an ordinary rounding would spoil, as JAX 0.10.2 lowers them (`facts_programs/*.hlo`, metadata left out): angles,
 //! running sums, decays, distances, decompositions, in several spellings each. In one, a step of two layers under
-//! `jax.checkpoint`, weights stand behind barriers. Four are written by hand: `differences_of_neighbours`,
-//! `exponent_of_given_steps`, `products_of_solutions`, `singular_at_one`.
+//! `jax.checkpoint`, weights stand behind barriers. Six are written by hand: `differences_of_neighbours`,
+//! `exponent_of_given_steps`, `products_of_solutions`, `singular_at_one`, `softplus_behind_a_bias`,
+//! `solves_of_stacked_factors`.
 //!
 //! Each runs on the CPU in f32 and lowered by the default policy, excess precision off. Arguments are small random numbers.
 
@@ -24,7 +25,7 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 37] = [
+const PROGRAMS: [(&str, Bound); 39] = [
     ("average_by_halves", Products),
     ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
@@ -60,6 +61,8 @@ const PROGRAMS: [(&str, Bound); 37] = [
     ("sine_of_moved_places", Roundings(6)),
     ("sine_within_a_scan", Products),
     ("singular_at_one", Products),
+    ("softplus_behind_a_bias", Products),
+    ("solves_of_stacked_factors", F32),
     ("triplet", Products),
     ("variance_by_groups", Products),
     ("variance_by_weights", Products),

@@ -22,7 +22,7 @@ use super::data_movement::{is_sum_over_windows, merges_padded_windows, moved, mo
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::{Decision, Facts, Rule, decide};
-use super::elementwise::elementwise;
+use super::elementwise::{elementwise, shifted_exponents};
 use super::ends::Ends;
 use super::loops::{Loop, Use, filled};
 use super::materialised::materialised;
@@ -271,6 +271,7 @@ impl Assigner<'_> {
     fn find_storage(&mut self) {
         self.assign_all(fused(self));
         self.assign_all(elementwise(self.graph, &self.out, &self.needs.is_input));
+        self.assign_all(shifted_exponents(self.graph, &self.out));
         self.assign_all(materialised(self.graph, &self.out, self.kind, &self.ends.leads_to_loss_by_product));
     }
 

@@ -23,6 +23,8 @@ use std::ops::Range;
 pub(super) const CALL_ROOM: usize = 1_000_000;
 /// The most ops behind each other by which constant integers are computed.
 const MAX_INTEGER_OPS: u32 = 6;
+/// The most ops between a logarithm and a product that adds it up.
+const MAX_LOGARITHM_OPS: u32 = 12;
 /// The room that an empty callee takes.
 const EMPTY_CALLEE: usize = 16;
 
@@ -602,6 +604,9 @@ impl<'m> Dataflow<'m> {
                 "it multiplies positions, counts, constants or masks alone, or by integers past 256: not all are bf16";
             return denied(why, false);
         }
+        if class == Class::Allow && because == Because::Op && self.sums_logarithms(instr, operands) {
+            return denied("it looks up or adds up logarithms by a mask, as a loss of likelihoods does", false);
+        }
         let is_lowerable =
             |comp: &CompId| self.module.comp(*comp).instructions.iter().all(|instr| is_retypable(&instr.op));
         if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !instr.op.called().iter().all(is_lowerable) {
@@ -632,6 +637,29 @@ impl<'m> Dataflow<'m> {
             Op::Call { .. } => NodeKind::Fixed("the module has too many call sites to follow each"),
             _ => NodeKind::Fixed(self.why_fixed(instr, operands, results)?),
         })
+    }
+
+    /// Whether a dot multiplies logarithms, or sums of these, by zeros and ones or other exact data.
+    fn sums_logarithms(&self, instr: &Instruction, operands: &[ValueId]) -> bool {
+        let is_mask = |&value: &ValueId| self.value(value).is_data && self.value(value).is_exact;
+        let terms = |record: &Node, op: &Op| match op {
+            Op::Binary(BinaryOp::Add | BinaryOp::Subtract) | Op::Unary(UnaryOp::Negate) => record.operands.clone(),
+            _ if record.is_clear() => record.operands.iter().take(1).copied().collect(),
+            _ => Vec::new(),
+        };
+        let is_logarithm = |&value: &ValueId| {
+            let mut open = vec![value];
+            for _ in 0..MAX_LOGARITHM_OPS {
+                let Some(value) = open.pop() else { break };
+                let record = self.node(self.producer(value));
+                match &self.instr(record).op {
+                    Op::Unary(UnaryOp::Log) if self.value(value).is_f32() => return true,
+                    op => open.extend(terms(record, op)),
+                }
+            }
+            false
+        };
+        matches!(instr.op, Op::Dot { .. }) && operands.iter().any(is_mask) && operands.iter().any(is_logarithm)
     }
 
     /// Whether the narrow dtype would round some of a value's integers, if these are constants and all that it holds.

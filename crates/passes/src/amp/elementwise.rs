@@ -10,9 +10,11 @@
 use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decision::{Decision, Rule};
+use super::need::Need;
+use super::terms::adds;
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::decisions::is_map;
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{amplification, is_map};
+use bf16scope_hlo::ops::precision::{Amplification, Class};
 
 /// Finds the nodes of elementwise functions of one array: they compute in f32. `is_input` says which values are data
 /// that the program was given, or are computed from those alone: an end of such a function is not rounded for all that
@@ -55,6 +57,46 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_inpu
         (node, if is_stored { Decision::rounded(Rule::RoundedOnce, None) } else { Decision::f32(Rule::Fused, None) })
     };
     graph.node_ids().filter(is_open).map(unstored).collect()
+}
+
+/// Finds sums of a product and a smaller array, such as a bias of −5 before a softplus, that are lowered, and that only
+/// ops in f32 read, one of them an exponential, or a sigmoid that a recurrence needs. The sum is as large as the bias,
+/// and its rounding is an error of the exponential; a back end adds the bias in each fusion that reads the product.
+pub(super) fn shifted_exponents(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<(NodeId, Decision)> {
+    let is_wide = |node: NodeId| {
+        let is_decided = match graph.node(node).class() {
+            Some(Class::Infer | Class::Deny { .. }) => true,
+            Some(Class::Clear) => assignment.rule[node as usize] == Rule::Fused,
+            _ => false,
+        };
+        is_decided && !assignment.low[node as usize] && is_map(graph.op(node))
+    };
+    let is_exponential = |node: NodeId| {
+        let squashes = assignment.rule[node as usize] == Rule::Needed(Need::Recurrence);
+        // The exponential of a sigmoid is of class infer.
+        let is_denied = matches!(graph.node(node).class(), Some(Class::Deny { .. }));
+        is_wide(node) && (squashes || is_denied && amplification(graph.op(node)) == Amplification::Exponent)
+    };
+    let leads = graph.read_by(is_exponential, is_wide);
+    let is_smaller = |node: NodeId| {
+        let n_elements = |node: NodeId| graph.value(graph.node(node).first_result).n_elements;
+        matches!(graph.op(node), Op::Broadcast { .. })
+            && graph.makers(node).all(|maker| n_elements(maker) < n_elements(node))
+    };
+    let is_shifted = |&node: &NodeId| {
+        let (record, idx) = (graph.node(node), node as usize);
+        let [a, b] = record.operands[..] else { return false };
+        let [a, b] = [a, b].map(|value| graph.producer(value));
+        let shifts = |product: NodeId, bias: NodeId| graph.node(product).is_product() && is_smaller(bias);
+        let is_read = |reader: NodeId| is_wide(reader) || matches!(graph.op(reader), Op::Compare { .. });
+        leads[idx]
+            && assignment.low[idx]
+            && record.class() == Some(Class::Infer)
+            && adds(graph.op(node))
+            && (shifts(a, b) || shifts(b, a))
+            && graph.readers(node).all(is_read)
+    };
+    graph.node_ids().filter(is_shifted).map(|node| (node, Decision::f32(Rule::Fused, None))).collect()
 }
 
 /// For each value the array that it is computed from elementwise, with constants and single numbers; `None` if it is

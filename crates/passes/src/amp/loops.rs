@@ -18,7 +18,7 @@
 
 use super::data_movement::MAX_TERMS;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
-use super::recurrences::factors;
+use super::recurrences::{factors, solved_again};
 use super::surroundings::RegionContext;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
@@ -91,9 +91,18 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, around: Opt
     };
     let carried = leaves.iter().copied().enumerate().filter(is_carried).map(|(_, leaf)| leaf);
     let steps = Steps::new(body, carried.collect());
+    // What a decomposition gives, or a product makes of it for the next one, is stored as it is computed: the backward
+    // pass solves by it.
+    let solved: BTreeSet<NodeId> = solved_again(body).into_iter().collect();
+    let is_solved = |update: ValueId| {
+        let moved = body.behind([update], |value| body.node(body.producer(value)).is_clear());
+        let gives = |maker: NodeId| solved.contains(&maker) || amplification(body.op(maker)) == Amplification::Matrix;
+        moved.into_iter().any(|value| gives(body.producer(value)))
+    };
     let used = |(leaf, &(before, after)): (usize, &(ValueId, ValueId))| match arrays[leaf] {
         _ if is_factor[leaf] || scores.get(leaf) == Some(&true) => Use::AS_IT_IS,
         None => Use::Carried { is_between: steps.between.contains(&(before, after)) },
+        Some(Kept::Filled(update)) if is_solved(update) => Use::AS_IT_IS,
         Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
         Some(Kept::Filled(update)) => {
             Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
