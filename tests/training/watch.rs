@@ -414,7 +414,7 @@ fn residuals_that_are_not_scaled_are_named() {
 #[test]
 fn a_softmax_that_saturates_is_named() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 1e-6);
-    let session = with_variable(spec, "mlp/logits/kernel", |value| 60.0 * value);
+    let session = with_variable(spec, "mlp/logits/kernel", |value| 30.0 * value);
     let (_, records, _) = watched_from(session, &dataset(4.0), EVERY);
     let anomaly = anomalies(&records).into_iter().find(|anomaly| anomaly.rule == "saturated_softmax");
     let anomaly = anomaly.unwrap_or_else(|| panic!("{:?}", anomalies(&records)));

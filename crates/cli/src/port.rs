@@ -176,7 +176,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         };
         report.checkpoint.push_str(rest);
     }
-    // The screen is shown in any case.
+    // The screen is shown in any case. A program reads one object: the report, or the error.
     let written = match &args.output {
         Some(folder) => write(args, folder, &mut report, lowered.as_ref().ok(), context),
         None => Ok(()),
@@ -187,7 +187,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         files::replace(path, page.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     match args.json {
-        true => context.print_json(&report)?,
+        true if written.is_ok() => context.print_json(&report)?,
+        true => (),
         false => context.print(&text)?,
     }
     written?;

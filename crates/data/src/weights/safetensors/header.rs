@@ -187,9 +187,12 @@ impl Header {
     }
 }
 
+/// A header as the library reads it, and the arrays whose dtype it does not know.
+type Newer = (Metadata, HashMap<String, DType>);
+
 /// A header in which arrays have dtypes that the library does not know, and these arrays; `None` if that is not what is
 /// wrong with it.
-fn with_newer<E>(json: &[u8]) -> Option<Result<(Metadata, HashMap<String, DType>), HeaderError<E>>> {
+fn with_newer<E>(json: &[u8]) -> Option<Result<Newer, HeaderError<E>>> {
     let mut whole: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).ok()?;
     let mut newer = HashMap::new();
     for (name, array) in whole.iter_mut().filter(|(name, _)| *name != "__metadata__") {

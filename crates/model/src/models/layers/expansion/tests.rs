@@ -281,7 +281,7 @@ fn wrong_blocks_say_where() {
     wrong(
         &with("{part: [{dense: 3}]}", "[{part: , name: p}, {share: part}]"),
         expect![[r#"
-        m.yaml:4:33: there is no layer and no block `part` above
+        m.yaml:4:37: there is no layer and no block `part` above
           4 | layers: [{part: , name: p}, {share: part}]
             |                                     ^^^^
           help: `part` is a block: name one of its uses with `name: …`, and share that name"#]],
