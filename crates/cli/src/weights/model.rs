@@ -227,6 +227,7 @@ fn as_json(file: &Path, output: Option<&Path>, imported: &Imported, checked: &[C
     });
     json!({
         "file": file, "output": output, "rules": mapping.family, "step": checkpoint.position.step, "has_slots": has_slots,
-        "variables": variables.collect::<Vec<_>>(), "left_over": mapping.left_over, "about_slots": mapping.about_slots, "about_images": mapping.about_images, "checked": checked,
+        "variables": variables.collect::<Vec<_>>(), "left_over": mapping.left_over, "about_slots": mapping.about_slots, "about_images": mapping.about_images,
+        "about_order": mapping.about_order, "checked": checked,
     })
 }

@@ -169,6 +169,30 @@ mod tests {
         assert_eq!((family.as_str(), names.len()), ("keras_numbered", 11));
     }
 
+    /// Two dense layers of one shape, by Keras' numbers and by names of the same layers.
+    #[test]
+    fn kernels_that_only_their_order_tells_apart_are_counted() {
+        let wanted = [wanted("left/kernel", &[4, 4]), wanted("right/kernel", &[4, 4]), wanted("head/kernel", &[4, 2])];
+        let mapping = |names: [&str; 3]| {
+            let array = |(name, wanted): (&str, &Wanted)| Given {
+                name: name.to_string(),
+                aliases: Vec::new(),
+                dtype: Some(DType::F32),
+                dims: wanted.shape.dims.to_vec(),
+                place: None,
+            };
+            let arrays: Vec<Given> = names.into_iter().zip(&wanted).map(array).collect();
+            Mapping::from_best_family(&wanted, &arrays, &|_| false)
+        };
+        let by_order = mapping(["layers/dense/vars/0", "layers/dense_1/vars/0", "layers/dense_2/vars/0"]);
+        assert_eq!(by_order.family, "keras_numbered");
+        let text = "nothing but the order of layers tells 2 kernels of one class and shape apart, as left/kernel and right/kernel: \
+                    where branches may be in another order, compare results with `--check`";
+        assert_eq!(by_order.about_order.as_deref(), Some(text));
+        assert!(by_order.summary().to_string().ends_with(text), "{}", by_order.summary());
+        assert_eq!(mapping(["left/kernel", "right/kernel", "head/kernel"]).about_order, None);
+    }
+
     #[test]
     fn a_further_name_that_takes_what_is_not_captured_has_its_line() {
         let text =

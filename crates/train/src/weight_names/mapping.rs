@@ -34,6 +34,8 @@ pub struct Mapping {
     pub about_slots: Option<String>,
     /// A dense kernel that seems to read flattened images, whose channel order may differ.
     pub about_images: Option<String>,
+    /// Kernels that nothing but their order tells apart.
+    pub about_order: Option<String>,
 }
 
 /// A variable and the source of its values.
@@ -234,6 +236,7 @@ impl Mapping {
         let about_slots = index.told_of_slots(&numbering, &mut variables, &mut draft.taken);
         not_twice(&mut variables, &draft.taken, &draft.is_shared);
         let about_images = flattened(&variables);
+        let about_order = rules.by_order.then(|| alike(&variables)).flatten();
         let step = rules.step.iter().find_map(|name| index.by_name.get(name.as_str())).map(|array| array.name.clone());
         let (left_over, state_left) = draft.untaken(rules, arrays, step.as_deref());
         let mut mapping = Mapping {
@@ -245,6 +248,7 @@ impl Mapping {
             state_left,
             about_slots,
             about_images,
+            about_order,
         };
         mapping.tell_near_misses(arrays);
         mapping
@@ -331,6 +335,25 @@ fn flattened(variables: &[Mapped]) -> Option<String> {
         }
     }
     None
+}
+
+/// Kernels that have the shape of another of the same class: the path in the file is the same but for numbers.
+fn alike(variables: &[Mapped]) -> Option<String> {
+    let mut classes: BTreeMap<(String, &[i64]), Vec<&str>> = BTreeMap::new();
+    for Mapped { wanted, found } in variables {
+        if let (Role::Weight, [_, _, ..], Some(theirs)) = (&wanted.role, &wanted.shape.dims[..], found.theirs()) {
+            let class = theirs.chars().filter(|c| !c.is_ascii_digit() && *c != '_').collect();
+            classes.entry((class, &wanted.shape.dims)).or_default().push(&wanted.name);
+        }
+    }
+    let alike: Vec<&Vec<&str>> = classes.values().filter(|names| names.len() > 1).collect();
+    let first = alike.first()?;
+    let n: usize = alike.iter().map(|names| names.len()).sum();
+    Some(format!(
+        "nothing but the order of layers tells {n} kernels of one class and shape apart, as {} and {}: where branches may be in another \
+         order, compare results with `--check`",
+        first[0], first[1]
+    ))
 }
 
 /// The similarity of a near name: four letters of five.

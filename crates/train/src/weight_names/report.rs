@@ -19,6 +19,7 @@ pub struct MappingSummary {
     left_over: Vec<String>,
     about_slots: Option<String>,
     about_images: Option<String>,
+    about_order: Option<String>,
 }
 
 impl Mapping {
@@ -48,6 +49,7 @@ impl Mapping {
             left_over: self.left_over.clone(),
             about_slots: self.about_slots.clone(),
             about_images: self.about_images.clone(),
+            about_order: self.about_order.clone(),
         }
     }
 }
@@ -83,7 +85,7 @@ impl fmt::Display for MappingSummary {
         if !self.left_over.is_empty() {
             write!(f, "; left over: {}", list(&self.left_over))?;
         }
-        let about = [&self.about_slots, &self.about_images];
+        let about = [&self.about_slots, &self.about_images, &self.about_order];
         about.into_iter().flatten().try_for_each(|about| write!(f, "; {about}"))
     }
 }

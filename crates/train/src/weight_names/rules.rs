@@ -31,6 +31,9 @@ pub struct Rules {
     /// Each variable uses the first rule whose pattern matches.
     #[serde(deserialize_with = "rules")]
     pub rules: Vec<Rule>,
+    /// Whether layers of a class are told apart by their order alone.
+    #[serde(default)]
+    pub by_order: bool,
     /// Further names of arrays, under which rules find them too.
     #[serde(default)]
     pub also: Vec<FurtherName>,
