@@ -596,9 +596,9 @@ mod tests {
             (format!("x{DIMS}"), Value::Ints(vec![3, 2])),
         ]);
         let x = [Feature::compute("x", [2, 3])];
-        let made = Pipeline::new(Arc::new(Few(vec![values])), &x, &BTreeMap::new(), Options::default());
+        let pipeline = Pipeline::new(Arc::new(Few(vec![values])), &x, &BTreeMap::new(), Options::default());
         assert_eq!(
-            made.err().unwrap().to_string(),
+            pipeline.err().unwrap().to_string(),
             "a, record 0: feature `x` is lists of lists, [3, 2]; expected lists as [2, 3], or one list"
         );
     }

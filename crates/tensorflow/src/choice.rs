@@ -197,7 +197,7 @@ fn after(graph: &Graph, train: &[usize]) -> Vec<usize> {
             pending.extend(&readers[idx]);
         }
     }
-    // Whatever a group has beside a training op is of its step.
+    // A group with a training op runs in one step: all its members belong to that step.
     let mut groups: Vec<usize> = (0..nodes.len()).filter(|idx| waits[*idx] && nodes[*idx].op == "NoOp").collect();
     let mut is_grouped = vec![false; nodes.len()];
     while let Some(idx) = groups.pop() {

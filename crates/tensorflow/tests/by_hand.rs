@@ -4,7 +4,7 @@ mod graphs;
 
 use graphs::{classes, gradients, ints, node, number, plain, read};
 
-/// A mask of one number for each element, channel or example is a layer; one for each position is none.
+/// Dropout masks over elements, channels or examples have a layer; a mask over positions has no layer.
 #[test]
 fn a_dropout_is_named_by_what_its_mask_drops() {
     for (mask, word) in [
@@ -53,7 +53,7 @@ fn a_step_of_a_tape_trains() {
     assert!(ported.differs.iter().all(|note| !note.text.contains("only predicts")), "{:?}", ported.differs);
 }
 
-/// A layer norm by hand is a layer, whichever way its variance and its root are written; of another array's mean it is none.
+/// A layer norm by hand is read as the layer in each spelling of variance and root; with another array's mean it is not.
 #[test]
 fn a_norm_by_hand_is_a_layer() {
     let float = [("dtype", "DT_FLOAT")];

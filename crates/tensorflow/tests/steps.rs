@@ -29,7 +29,7 @@ fn noted<'n>(notes: &'n [Note], text: &str) -> &'n Note {
     notes.iter().find(|note| note.text.contains(text)).unwrap_or_else(|| panic!("{text}: {notes:?}"))
 }
 
-/// Of bf16's 0.8984375 the script's 0.9 is meant, and both are said. The values of a one-hot smooth too.
+/// The graph stores 0.9 as bf16's 0.8984375; port writes 0.9 and reports both. Values of a one-hot count as smoothing.
 #[test]
 fn labels_smoothed_in_bf16_have_the_number_that_was_written() {
     let smooth = ported("smooth");

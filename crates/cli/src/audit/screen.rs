@@ -221,7 +221,7 @@ fn unjudged(audit: &Audit, inputs: InputsFrom) -> Vec<String> {
     }
     if count(Judgement::SignLike) > 0 {
         lines.push(format!(
-            "signs: {} an optimizer's first update, the gradient over its own size, of which only the sign says anything; the \
+            "signs: {} an optimizer's first update, the gradient divided by its own size: only its sign means anything; the \
              other results judge it ({} audits a later step)",
             counted_are(count(Judgement::SignLike), "result"),
             option_of_later_steps(inputs)

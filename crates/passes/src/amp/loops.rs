@@ -91,8 +91,8 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, around: Opt
     };
     let carried = leaves.iter().copied().enumerate().filter(is_carried).map(|(_, leaf)| leaf);
     let steps = Steps::new(body, carried.collect());
-    // What a decomposition gives, or a product makes of it for the next one, is stored as it is computed: the backward
-    // pass solves by it.
+    // The stacked results of decompositions and solves, and of products between two of them, keep f32: the backward pass
+    // solves by them.
     let solved: BTreeSet<NodeId> = solved_again(body).into_iter().collect();
     let is_solved = |update: ValueId| {
         let moved = body.behind([update], |value| body.node(body.producer(value)).is_clear());

@@ -122,7 +122,7 @@ fn columns_of_one_name_are_not_guessed() {
     assert_eq!(grid[&format!("grid{DIMS}")], Value::Ints(vec![2, 3]));
 }
 
-/// A file of whole numbers in these columns, each of these values, of which each is a row.
+/// A Parquet file of integer columns with these names; each holds these values, one in a row.
 fn of_columns(names: &[String], values: &[i32]) -> Vec<u8> {
     use parquet::basic::Type::INT32;
     use parquet::data_type::Int32Type;

@@ -304,7 +304,7 @@ const FIRST_LOGITS: &str = "give the layer of the logits smaller initial values 
 /// The remedy for logits of a loss at the first step, which no learning rate makes, or behind a dropout that keeps
 /// little: it divides by the share that it keeps, and so multiplies the rms by its root.
 fn of_logits(look: &Look<'_>, softmax: usize) -> Option<String> {
-    /// Of one that keeps an eighth.
+    /// The gain of a dropout that keeps one unit in eight: √8.
     const GAIN: f32 = 2.8;
     let dropped = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Dropped));
     let gains = dropped.filter(|(number, _)| *number < softmax).filter_map(|(number, row)| {
