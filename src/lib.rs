@@ -225,7 +225,7 @@
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
-//! | `cli` | yes | the program `bf16scope`: the crate `bf16scope-cli`, with clap, indicatif, comfy-table, tracing-subscriber, anyhow |
+//! | `cli` | yes | the program `bf16scope`: the crates `bf16scope-cli` and `bf16scope-report`, with clap, indicatif, comfy-table, tracing-subscriber, anyhow |
 //! | `records` | with `cli` | Parquet files as data |
 //! | `text` | with `cli` | tokenizers: `tokenizer.json` and `vocab.txt` |
 //! | `ndarray` | no | [`hlo::Array`] from views of the crate `ndarray`, and back |

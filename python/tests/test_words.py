@@ -16,6 +16,7 @@ ROOMS = [
     *(f"study/src/{file}.rs" for file in ("error", "error/sentences", "lower", "module_file")),
 ]
 COMMANDS = ["arrays.rs", "child.rs", "subjects.rs", "audit.rs", "compile.rs", "explain.rs", "fit.rs"]
+SCREENS = ["audit.rs", "compile.rs", "explain.rs", "fit.rs", "outcome.rs"]
 #: Arguments of other programs, and sentences that Python cannot meet: what they are about is not asked here.
 ELSEWHERE = {
     "--xla",  # variables and dumps of XLA
@@ -41,6 +42,7 @@ def literals(path):
 def test_no_message_names_a_flag():
     files = [file for room in ROOMS for file in ([SOURCES / room] if room.endswith(".rs") else (SOURCES / room).rglob("*.rs"))]
     files += [SOURCES / "cli/src" / command for command in COMMANDS]
+    files += [SOURCES / "report/src" / screen for screen in SCREENS]
     assert len(files) > 200
     left = []
     for file in files:

@@ -2,8 +2,8 @@
 //! limits.
 //!
 //! `UPDATE_EXPECT=1 cargo test --locked screens` rewrites the files; read them. Commands that need the TPU compiler
-//! (`compile`, `fit`) or depend on the machine (`doctor`, `plugins`) are rendered by unit tests of `crates/cli/src`
-//! from recorded figures. Digits that depend on the processor or its speed are shown as 9.
+//! (`compile`, `fit`) or depend on the machine (`doctor`, `plugins`) are rendered by unit tests of `crates/cli/src` and
+//! `crates/report/src` from recorded figures. Digits that depend on the processor or its speed are shown as 9.
 
 use std::path::Path;
 use std::process::Command;

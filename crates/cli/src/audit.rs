@@ -5,14 +5,11 @@ mod cycles;
 mod first;
 mod made;
 mod names;
-mod page;
-mod screen;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use serde::Serialize;
 
 use super::arrays::{Inputs, seed};
 use super::as_tpu::{self, AsArg};
@@ -22,23 +19,21 @@ use super::run::devices::placement;
 use super::sizes::SizeArgs;
 use super::whole::whole;
 use super::{Context, Status, again, emit, failure, module_file, progress};
+use crate::report::audit::{self, AtStep, AuditOutcome, F32As, InputsFrom};
 use crate::report::seconds;
 use bf16scope_audit::{
-    Audit, AuditError, AuditRow, Auditor, Config, F32Failure, FirstBeyond, Progress, ResultChoice, ResultRow, Search,
-    SearchEnd, SearchLimits, Searched, ShardedAuditor, after_steps,
+    Audit, AuditError, Auditor, Config, FirstBeyond, Progress, ResultChoice, Search, SearchEnd, SearchLimits, Searched,
+    ShardedAuditor, after_steps,
 };
 use bf16scope_hlo::devices::Placement;
 use bf16scope_hlo::module_shards::without_shardings;
-use bf16scope_hlo::numerics::compare::Errors;
 use bf16scope_hlo::{Literal, Module};
 use bf16scope_model::document;
 use bf16scope_passes::amp::Policy;
-use bf16scope_passes::as_tpu::TpuArithmetic;
 use bf16scope_pjrt::{Client, Platform};
 use bf16scope_tpu::Target;
-use cycles::Cycles;
+use cycles::cycles_of;
 pub(crate) use made::{Asked, Maker};
-use screen::{number, render};
 
 /// How often an audit without a terminal reports progress.
 const SAYS_EVERY: Duration = Duration::from_secs(10);
@@ -154,74 +149,6 @@ fn budget(text: &str) -> Result<f64, String> {
     }
 }
 
-/// All results of the command; also the output of `--json`.
-#[derive(Debug, Serialize)]
-struct Outcome {
-    file: PathBuf,
-    /// The audited step of a run, if one was selected.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<made::AtStep>,
-    /// The measurement of a search for that step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_beyond: Option<FirstBeyond>,
-    flush_subnormals: bool,
-    policy: Policy,
-    /// Largest scaled error of a result; `null` if one is not finite.
-    error: f64,
-    budget: Option<f64>,
-    /// Whether the results are within the budget (or equal, if they are only integers and predicates), and no
-    /// instruction introduces a NaN or infinity. `null` if that cannot be judged: results differ and there is no
-    /// budget, f32's own results are not a reliable reference, or no result is to be judged.
-    is_right: Option<bool>,
-    /// Why f32's own results are not a reliable reference, if so: nothing is recommended then.
-    f32_fails: Option<F32Failure>,
-    /// The source of the inputs.
-    #[serde(skip)]
-    inputs: InputsFrom,
-    /// The file with the policy that was found.
-    saved_policy: Option<PathBuf>,
-    search: Option<Search>,
-    /// The cost of the search's list on a TPU, if a target was given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cycles: Option<Cycles>,
-    /// The f32 module in a TPU's arithmetic, if requested.
-    f32_as: Option<F32As>,
-    #[serde(flatten)]
-    audit: Audit,
-}
-
-/// The source of an audit's inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InputsFrom {
-    /// A step of a run.
-    Run,
-    /// A file, for all inputs.
-    File,
-    /// Random, for some inputs.
-    Drawn,
-}
-
-/// The f32 module in a TPU's arithmetic.
-#[derive(Debug, Serialize)]
-struct F32As {
-    arithmetic: TpuArithmetic,
-    /// Largest scaled error of a result.
-    error: f64,
-    audit: Audit,
-}
-
-impl F32As {
-    /// The error of an instruction.
-    fn instruction(&self, instruction: &str) -> Option<&AuditRow> {
-        self.audit.rows.iter().find(|row| row.instruction == instruction)
-    }
-
-    /// The errors of the same result.
-    fn result(&self, row: &ResultRow) -> Option<Errors> {
-        self.audit.results.iter().find(|other| other.index == row.index).and_then(|row| row.errors)
-    }
-}
-
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.as_tpu.check(&args.device)?;
@@ -261,7 +188,7 @@ struct Subject<'a> {
     module: &'a Module,
     inputs: Vec<Literal>,
     names: Vec<String>,
-    at: Option<made::AtStep>,
+    at: Option<AtStep>,
     first_beyond: Option<FirstBeyond>,
 }
 
@@ -300,7 +227,7 @@ fn judge(
     let asked = args.target.as_ref().zip(search.as_mut().filter(|search| search.is_reached));
     let cycles = match asked {
         Some((target, search)) => {
-            let cycles = Cycles::ask(args, target, (module, policy, &search.policy), context)?;
+            let cycles = cycles_of(args, target, (module, policy, &search.policy), context)?;
             search.end = cycles.end(search.is_reached, search.end);
             Some(cycles)
         }
@@ -318,7 +245,7 @@ fn judge(
     };
     let saved_policy = search.as_ref().map(|search| save(args, search, subject.at.as_ref())).transpose()?.flatten();
     let is_found = subject.first_beyond.is_some();
-    let outcome = Outcome {
+    let outcome = AuditOutcome {
         file: args.module.clone(),
         at: subject.at,
         first_beyond: subject.first_beyond,
@@ -336,13 +263,15 @@ fn judge(
         audit,
     };
     if let Some(path) = &args.html {
-        emit::replace(path, page::page(&outcome).render().as_bytes())?;
+        emit::replace(path, audit::page(&outcome).render().as_bytes())?;
     }
     match args.json {
         true => context.print_json(&outcome)?,
-        false => {
-            context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
-        }
+        false => context.print(&audit::render(
+            &outcome,
+            if args.all { usize::MAX } else { args.top as usize },
+            context.screen,
+        ))?,
     }
     Ok(if is_failing || is_found { Status::Failing } else { Status::Ok })
 }
@@ -477,7 +406,7 @@ fn search(
         let line = format!(
             "searching: run {n_runs} of {max_runs} at most ({} more at most): {n_kept} kept, {} off",
             seconds(left.as_secs_f64()),
-            number(error)
+            audit::number(error)
         );
         if spinner.is_hidden() && !context.quiet && (n_runs == 1 || said.elapsed() >= SAYS_EVERY) {
             said = Instant::now();
@@ -490,7 +419,7 @@ fn search(
 }
 
 /// Writes the policy of a search that succeeded.
-fn save(args: &Args, search: &Search, at: Option<&made::AtStep>) -> anyhow::Result<Option<PathBuf>> {
+fn save(args: &Args, search: &Search, at: Option<&AtStep>) -> anyhow::Result<Option<PathBuf>> {
     if !search.is_reached || matches!(search.end, SearchEnd::NothingLeft | SearchEnd::TooMany) {
         return Ok(None);
     }

@@ -8,7 +8,7 @@ use super::progress::{self, say};
 use super::signals;
 use crate::report;
 use bf16scope_study::{Compiling, Event};
-use bf16scope_tpu::{CompileOutcome, Need};
+use bf16scope_tpu::CompileOutcome;
 
 /// The progress of a question.
 pub(super) struct CompileProgress {
@@ -130,7 +130,7 @@ impl CompileProgress {
                 let left = self.left(compiling.n_more).map_or(String::new(), |left| format!("; {left}"));
                 format!("{n} of {most}: {} in {took}{left}", of_a_core(compiling))
             }
-            None => format!("{}: {}: {}", compiling.target, at_batch(compiling), one_line(outcome)),
+            None => format!("{}: {}: {}", compiling.target, at_batch(compiling), report::one_line(outcome)),
         });
     }
 
@@ -157,26 +157,6 @@ fn minutes(seconds: f64) -> String {
     match seconds {
         s if s < 90.0 => format!("{s:.0} s"),
         s => format!("{:.0} min", s / 60.0),
-    }
-}
-
-/// The outcome of one compile, for a line.
-pub(super) fn one_line(outcome: &CompileOutcome) -> String {
-    match outcome {
-        CompileOutcome::Fits(report) => {
-            format!("fits, {} in {}", report::mib(report.hbm.total), report::seconds(report.compile_seconds))
-        }
-        CompileOutcome::OutOfMemory(need) => no_room(need),
-        CompileOutcome::Failed(text) => text.lines().next().unwrap_or_default().to_string(),
-    }
-}
-
-/// The message for a program that does not fit.
-pub(super) fn no_room(Need { needed, available, .. }: &Need) -> String {
-    let gib = |n_bytes: &u64| format!("{:.2} GiB", *n_bytes as f64 / f64::from(1u32 << 30));
-    match (needed, available) {
-        (Some(needed), Some(available)) => format!("does not fit: needs {} of {}", gib(needed), gib(available)),
-        _ => "does not fit".to_string(),
     }
 }
 

@@ -1,18 +1,15 @@
 //! `bf16scope data`: the contents of data sets on disk, pages of examples, and the speed of reading them.
 
 mod bench;
-mod sheet;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use self::sheet::Extent;
 use super::whole::whole;
 use super::{Context, Status, emit};
-use crate::report::{Column, Screen, Table, grouped, percent};
-use bf16scope_data::records::{self, Held, Records, Survey};
+use crate::report::data::{Extent, census_text, page_of_experiment, page_of_records, survey_text};
+use bf16scope_data::records::{self, Records, Survey};
 use bf16scope_data::{Census, Loader, Source};
 use bf16scope_hlo::DType;
 use bf16scope_pjrt::Purpose;
@@ -38,9 +35,6 @@ Examples:
           and how many a board of TPU v2 consumes
 
 Exit status 1: some records are broken.";
-
-/// The number of classes to list.
-const MAX_CLASSES: usize = 12;
 
 /// Arguments of `data`.
 #[derive(Debug, clap::Args)]
@@ -99,92 +93,15 @@ fn show(records: &dyn Records, args: &Args, context: &Context) -> anyhow::Result
     let survey = Survey::compute(records, args.limit);
     let status = if survey.n_broken == 0 { Status::Ok } else { Status::Failing };
     if let Some(html) = &args.html {
-        let page = sheet::of_records(&args.files.join(" "), records, args.extent());
+        let page = page_of_records(&args.files.join(" "), records, args.extent());
         emit::replace(html, page.render().as_bytes())?;
     }
     if args.json {
         context.print_json(&to_json(&survey, records.classes()))?;
         return Ok(status);
     }
-    let read = looked_at(survey.n_read, survey.n_records);
-    context.print(&format!("{} records, {read}\n", grouped(survey.n_records as i64)))?;
-    let mut table = Table::new([
-        Column::name("feature"),
-        Column::number("kind"),
-        Column::number("records"),
-        Column::number("values").extra(1),
-        Column::text("what"),
-    ]);
-    for (name, held) in &survey.features {
-        let kinds: Vec<&str> = held.kinds.keys().copied().collect();
-        let n: u64 = held.kinds.values().sum();
-        let n_values = held.n_values.map(range).unwrap_or_default();
-        table.row([name.clone(), kinds.join(", "), grouped(n as i64), n_values, words(held)]);
-    }
-    context.print(&table.render(context.screen))?;
-    for (name, held) in survey.features.iter().filter(|(_, held)| held.counts.len() > 1) {
-        context.print(&classes(name, &held.counts, records.classes(), "records"))?;
-    }
-    if survey.n_broken > 0 {
-        context.print(&broken(survey.n_broken, &survey.broken))?;
-    }
+    context.print(&survey_text(&survey, records.classes(), context.screen))?;
     Ok(status)
-}
-
-fn looked_at(n_read: u64, n: u64) -> String {
-    format!("{} of them looked at", if n_read == n { "all".to_string() } else { grouped(n_read as i64) })
-}
-
-fn broken(n: u64, messages: &[String]) -> String {
-    let mut text = format!("{} broken:\n", grouped(n as i64));
-    for message in messages {
-        text += &format!("  {}\n", message.replace('\n', "\n  "));
-    }
-    match usize::try_from(n).unwrap_or(usize::MAX).saturating_sub(messages.len()) {
-        0 => text,
-        more => text + &format!("  and {} more\n", grouped(more as i64)),
-    }
-}
-
-fn range<T: PartialEq + ToString>([least, greatest]: [T; 2]) -> String {
-    match least == greatest {
-        true => least.to_string(),
-        false => format!("{} to {}", least.to_string(), greatest.to_string()),
-    }
-}
-
-/// A description of values.
-fn words(held: &Held) -> String {
-    let mut parts: Vec<String> = held.images.iter().map(|(format, n)| format!("{n} {format}")).collect();
-    if held.n_no_image > 0 {
-        parts.push(format!("{} neither", held.n_no_image));
-    }
-    if let (Some(heights), Some(widths)) = (held.heights, held.widths) {
-        parts.push(format!("{} × {} pixels", range(heights), range(widths)));
-    }
-    parts.extend(held.tensors.iter().map(|(tensor, n)| format!("{n} tensors {tensor}")));
-    if let Some(n_bytes) = held.n_bytes {
-        parts.push(format!("{} bytes", range(n_bytes)));
-    }
-    parts.extend(held.range.map(range));
-    parts.join(", ")
-}
-
-/// The frequency of each class: the first of them, and how balanced they are.
-fn classes(name: &str, counts: &BTreeMap<i64, u64>, names: &[String], what: &str) -> String {
-    let total: u64 = counts.values().sum();
-    let class = |label: &i64| match usize::try_from(*label).ok().and_then(|label| names.get(label)) {
-        Some(name) => format!("{label} ({name})"),
-        None => label.to_string(),
-    };
-    let shown = counts.iter().take(MAX_CLASSES);
-    let shown: Vec<String> =
-        shown.map(|(label, n)| format!("{}: {}", class(label), percent(*n as i64, total as i64))).collect();
-    let more = counts.len().saturating_sub(MAX_CLASSES);
-    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    let (least, greatest) = (counts.values().min(), counts.values().max());
-    let each = least.zip(greatest).map(|(least, greatest)| range([*least, *greatest])).unwrap_or_default();
-    format!("{name}: {} values, {each} {what} each: {}{more}\n", counts.len(), shown.join(", "))
 }
 
 fn to_json(survey: &Survey, names: &[String]) -> Json {
@@ -231,7 +148,7 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
     if let Some(html) = &args.html {
         let loader = Loader::new(&*examples.training, &features, DType::BF16, 1, experiment.train.seed)?;
         let loader = loader.shifted(experiment.train.shift)?;
-        let page = sheet::of_experiment(path, &*examples.training, &features, &loader, args.extent());
+        let page = page_of_experiment(path, &*examples.training, &features, &loader, args.extent());
         emit::replace(html, page.render().as_bytes())?;
     }
     if args.bench.bench {
@@ -245,45 +162,6 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
         context.print_json(&object)?;
     }
     Ok(status)
-}
-
-/// A part of an experiment's examples: each feature, class balance, and broken examples.
-fn census_text(part: &str, census: &Census, is_stop: bool, screen: Screen) -> String {
-    let read = looked_at(census.n_read, census.n_examples);
-    let mut text = format!("{part}: {} examples, {read}\n", grouped(census.n_examples as i64));
-    let mut table = Table::new([
-        Column::name("feature"),
-        Column::name("in the batch"),
-        Column::number("min"),
-        Column::number("max"),
-        Column::number("mean").extra(1),
-        Column::number("deviation").extra(2),
-    ]);
-    for figures in &census.features {
-        let [least, greatest] = figures.range.map_or([String::new(), String::new()], |range| range.map(short));
-        let (mean, deviation) = match figures.range {
-            Some(_) if figures.counts.is_empty() => (short(figures.mean), short(figures.deviation)),
-            _ => (String::new(), String::new()),
-        };
-        let cast = format!("{} {:?}", figures.dtype, figures.dims);
-        table.row([figures.name.clone(), cast, least, greatest, mean, deviation]);
-    }
-    text += &table.render(screen);
-    for figures in census.features.iter().filter(|figures| figures.counts.len() > 1) {
-        text += &classes(&figures.name, &figures.counts, &[], "examples");
-    }
-    if census.n_broken > 0 {
-        text += &broken(census.n_broken, &census.broken);
-        if is_stop {
-            text += "help: `on_error: {skip: N}` under `data` leaves such examples out; without it the first ends the run\n";
-        }
-    }
-    text
-}
-
-/// A number with few digits.
-fn short(value: f64) -> String {
-    if value == value.trunc() && value.abs() < 1e9 { format!("{value}") } else { format!("{value:.4}") }
 }
 
 fn census_json(census: &Census, source: &dyn Source) -> Json {

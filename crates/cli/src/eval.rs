@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use super::progress::Phase;
 use super::trained::{RunArgs, TrainedExperiment, by_averages, seen_from_elsewhere};
 use super::{Context, Status, values};
+use crate::report::confusion::Confusion;
 use crate::report::{Screen, grouped};
 use bf16scope_data::Source;
 use bf16scope_model::optim::Update;
 use bf16scope_pjrt::Setup;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::{Evaluator, Predictor, with_total};
-use confusion::Confusion;
+use confusion::confusions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -112,7 +113,7 @@ fn evaluate(args: &Args, context: &Context) -> anyhow::Result<Evaluated> {
     let confusion = match args.confusion {
         true => {
             let predictor = Predictor::new(&client, &*task, *precision, batch, &tuning)?;
-            Some(Confusion::compute(&*task, &predictor, (path, &checkpoint), &*test, batch as usize)?)
+            Some(confusions(&*task, &predictor, (path, &checkpoint), &*test, batch as usize)?)
         }
         false => None,
     };

@@ -39,11 +39,6 @@ pub(super) fn to_run(asked: Option<Switch>, device: &Platform, is_reported: bool
     asked.map_or(*device == Platform::tpu() && is_reported, |switch| switch == Switch::On)
 }
 
-/// A note beside figures if the compiled program may have dropped roundings.
-pub(super) fn note(excess_precision: bool) -> &'static str {
-    if excess_precision { ", with excess precision" } else { "" }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

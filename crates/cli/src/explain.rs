@@ -6,20 +6,18 @@ use anyhow::ensure;
 
 use super::child::LimitArgs;
 use super::compile::{Spinner, programs};
-use super::excess::{self, ExcessArgs};
+use super::excess::ExcessArgs;
 use super::program::{Choice, Which};
 use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
 use super::whole::whole;
-use super::{Context, Status, emit, module_file, several};
+use super::{Context, Status, emit, module_file};
+use crate::report;
 use bf16scope_hlo::devices::Devices;
 use bf16scope_study::{
     ExplainQuestion, ExplainSource, Explained, Explanations, Stretches, StudyError, StudyErrorKind, explain,
 };
 use bf16scope_tpu::{Target, TpuError};
-
-mod page;
-mod terminal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,15 +86,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let labels: Vec<&str> = all.programs.iter().map(|one| one.label.as_str()).collect();
     all.verdict = all.verdict.map(|verdict| with_accuracy(verdict, &labels, &args.choice, runs_alone));
     let sentences = all.verdict.as_ref().map_or(&[][..], |verdict| &verdict.sentences);
-    let excess = excess::note(all.excess_precision == Some(true));
+    let excess = report::excess_note(all.excess_precision == Some(true));
     let lead = lead(args, all.batch, &all.programs) + excess;
     if let Some(path) = &args.html {
-        emit::replace(path, page::page(&lead, &all.programs, sentences).render().as_bytes())?;
+        emit::replace(path, report::explain::page(&lead, &all.programs, sentences).render().as_bytes())?;
     }
     if args.json {
         context.print_json(&serde_json::to_value(&all)?)?;
     } else {
-        context.print(&terminal::render(&lead, &all.programs, sentences, usize::from(args.top), context.screen))?;
+        context.print(&report::explain::render(
+            &lead,
+            &all.programs,
+            sentences,
+            usize::from(args.top),
+            context.screen,
+        ))?;
     }
     Ok(Status::Ok)
 }
@@ -132,5 +136,5 @@ fn lead(args: &Args, batch: Option<u32>, explained: &[Explained]) -> String {
         (Some(batch), Which::Infer) => format!("inference, batch {batch}, "),
         (None, _) => String::new(),
     };
-    format!("{}: {program}{}", args.choice.model.display(), several::cores(devices, &args.target))
+    format!("{}: {program}{}", args.choice.model.display(), report::several::cores(devices, &args.target))
 }

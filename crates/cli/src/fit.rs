@@ -2,10 +2,6 @@
 //! compile, and every compile is cached.
 
 mod levers;
-mod page;
-#[cfg(test)]
-mod screens;
-mod words;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -17,7 +13,7 @@ use anyhow::{bail, ensure};
 use super::child::LimitArgs;
 use super::compiling::CompileProgress;
 use super::emit::{check_names, replace};
-use super::excess::{self, ExcessArgs};
+use super::excess::ExcessArgs;
 use super::mesh::MeshArgs;
 use super::program::Which;
 use super::sizes::SizeArgs;
@@ -25,15 +21,15 @@ use super::subjects::CompareArgs;
 use super::tune::{TuneArg, targets_help};
 use super::whole::whole;
 use super::{Context, Status, again, module_file};
+use crate::report;
 use crate::report::plot::curves;
-use crate::report::{self, Column, Screen, Table};
 use bf16scope_foreign::Size;
 use bf16scope_model::graph::Precision;
 use bf16scope_study::{
-    BatchDim, FitAnswer, FitQuestion, FitRow, FitSource, ModelSubject, check_no_model_axis, check_slice, fit,
+    BatchDim, FitAnswer, FitQuestion, FitSource, ModelSubject, check_no_model_axis, check_slice, fit,
 };
 use bf16scope_tpu::fit::MULTIPLE;
-use bf16scope_tpu::{CompileOutcome, Target, TpuError};
+use bf16scope_tpu::{Target, TpuError};
 use bf16scope_train::Mesh;
 
 const EXAMPLES: &str = "\
@@ -180,13 +176,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.json {
         context.print_json(&json(&answer)?)?;
     } else {
-        context.print(&render(&answer, context.screen))?;
+        context.print(&report::fit::render(&answer, context.screen))?;
     }
     if let Some(path) = &args.svg {
-        replace(path, curves::standalone(&page::plots(&answer)).as_bytes())?;
+        replace(path, curves::standalone(&report::fit::plots(&answer)).as_bytes())?;
     }
     if let Some(path) = &args.html {
-        replace(path, page::page(&answer).render().as_bytes())?;
+        replace(path, report::fit::page(&answer).render().as_bytes())?;
     }
     let fits = answer.series.iter().all(|series| series.found.largest.is_some());
     Ok(if fits { Status::Ok } else { Status::Failing })
@@ -266,76 +262,6 @@ fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource<'static>> 
 
 fn json(fit: &FitAnswer) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(fit)?;
-    value["answers"] = words::answers(fit).into();
+    value["answers"] = report::fit::answers(fit).into();
     Ok(value)
-}
-
-/// The unit of a batch.
-fn of_core(n_devices: u32) -> String {
-    match n_devices {
-        1 => "one core".to_string(),
-        n => format!("one core's part of a batch over {n} cores, whose gradients are summed in f32"),
-    }
-}
-
-/// The program of a model, with a separator.
-fn program(fit: &FitAnswer) -> String {
-    fit.program.map_or(String::new(), |program| format!("{program}, "))
-}
-
-/// A table, failures, and conclusions in words.
-fn render(fit: &FitAnswer, screen: Screen) -> String {
-    let unit = fit.unit;
-    let one = unit.trim_end_matches('s');
-    // A target that all rows share is not repeated.
-    let is_one = fit.series.windows(2).all(|two| two[0].target == two[1].target);
-    let mut table = Table::new([
-        Column::text("target").extra(if is_one { 1 } else { 0 }),
-        Column::text("precision"),
-        Column::number("batch"),
-        Column::number("HBM"),
-        Column::number("share"),
-        Column::number("temporaries").extra(3),
-        Column::number(format!("flops/{one}")).extra(4),
-        Column::number(format!("{unit}/Mcycle")),
-        Column::number(format!("{unit}/s")).extra(2),
-        Column::number("compile").extra(5),
-        Column::text(""),
-    ]);
-    let mut failures = String::new();
-    for series in &fit.series {
-        for FitRow { row, summary } in &series.rows {
-            let mut cells = vec![series.target.clone(), series.precision.clone(), row.batch.to_string()];
-            match (row.report(), summary) {
-                (Some(report), Some(summary)) => cells.extend([
-                    report::mib(report.hbm.total),
-                    report::percent(report.hbm.total, report.hbm.limit),
-                    report::mib(report.hbm.temporaries),
-                    report::scientific(report.flops / f64::from(row.batch)),
-                    words::figure(summary.examples_per_mcycle),
-                    words::estimate(report.examples_per_second),
-                    if row.cached { "cached".to_string() } else { report::seconds(report.compile_seconds) },
-                ]),
-                _ => cells.extend((0..7).map(|_| "-".to_string())),
-            }
-            cells.push(words::remark(series, row, summary.as_ref(), one));
-            table.row(cells);
-            if let CompileOutcome::Failed(text) = &row.outcome {
-                let line = text.lines().next().unwrap_or_default();
-                failures += &format!("{}, {}, batch {}: {line}\n", series.target, series.precision, row.batch);
-            }
-        }
-    }
-    let mut text = format!(
-        "{}: {}{}{}\n{}{failures}",
-        fit.model,
-        program(fit),
-        of_core(fit.devices),
-        excess::note(fit.excess_precision),
-        table.render(screen)
-    );
-    for answer in words::answers(fit) {
-        text += &format!("{answer}\n");
-    }
-    text
 }

@@ -59,10 +59,8 @@ mod predict;
 mod probe;
 mod program;
 mod progress;
-pub mod report;
 mod run;
 mod schedule;
-mod several;
 mod signals;
 mod sizes;
 mod subjects;
@@ -89,6 +87,7 @@ use self::signals::Stopped;
 use crate::report::Screen;
 use bf16scope_foreign::Sizes;
 use bf16scope_pjrt::{Purpose, Setup, prepare_environment};
+pub use bf16scope_report as report;
 use bf16scope_study::{Converter, module_file};
 
 const EXAMPLES: &str = "\

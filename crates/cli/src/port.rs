@@ -2,7 +2,6 @@
 
 mod checkpoint;
 mod lint;
-mod render;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,9 +9,9 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde::Serialize;
 
 use super::{Context, Status};
+use crate::report::port::{self, Becomes, NoteRow, PortedGraph, SlipRow, StepRow};
 use bf16scope_data::weights;
 use bf16scope_files as files;
 use bf16scope_hlo::proto::encode;
@@ -66,88 +65,6 @@ pub struct Args {
     json: bool,
 }
 
-/// The report of `port`.
-#[derive(Debug, Serialize)]
-struct PortReport {
-    graph: String,
-    tensorflow: String,
-    n_nodes: usize,
-    becomes: Vec<Becomes>,
-    /// The steps of the input pipeline, which `becomes` has in one row.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pipeline: Vec<StepRow>,
-    differs: Vec<NoteRow>,
-    missing: Vec<NoteRow>,
-    slips: Vec<SlipRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    experiment: Option<String>,
-    /// A summary of the step as HLO, or why it does not become HLO.
-    step: String,
-    /// How much of the graph the checkpoint has; empty without one.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    checkpoint: String,
-    written: Vec<String>,
-    /// The experiment's names of variables, by the graph's names.
-    #[serde(skip)]
-    names: BTreeMap<String, String>,
-    /// How variables lie in the graph's where dims differ, by the graph's names.
-    #[serde(skip)]
-    layouts: BTreeMap<String, String>,
-    /// The dims of the variables that layers have, by the graph's names.
-    #[serde(skip)]
-    variables: BTreeMap<String, Vec<i64>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Becomes {
-    section: &'static str,
-    text: String,
-    node: String,
-    place: String,
-    /// The lines that led to `place`, innermost first, as in the other rows.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    callers: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct StepRow {
-    text: String,
-    node: String,
-    place: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    callers: Vec<String>,
-}
-
-impl Becomes {
-    /// The script's line, or the node if the graph records no lines.
-    fn shown_place(&self) -> &str {
-        if self.place.is_empty() { &self.node } else { &self.place }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct NoteRow {
-    node: String,
-    place: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    callers: Vec<String>,
-    text: String,
-    help: String,
-}
-
-#[derive(Debug, Serialize)]
-struct SlipRow {
-    node: String,
-    place: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    callers: Vec<String>,
-    n_nodes: usize,
-    what: &'static str,
-    why: &'static str,
-    mend: &'static str,
-    certainty: &'static str,
-}
-
 /// Runs `port`.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.graph.extension().is_some_and(|ending| ending == "py") {
@@ -181,9 +98,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Some(folder) => write(args, folder, &mut report, lowered.as_ref().ok(), context),
         None => Ok(()),
     };
-    let text = render::screen(&report, context.screen);
+    let text = port::screen(&report, context.screen);
     if let Some(path) = &args.html {
-        let page = render::page(&report).render();
+        let page = port::page(&report).render();
         files::replace(path, page.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     match args.json {
@@ -296,7 +213,7 @@ fn becomes(
         .collect()
 }
 
-fn report(graph: &Graph, ported: Ported, step: String, runs: Option<&str>) -> PortReport {
+fn report(graph: &Graph, ported: Ported, step: String, runs: Option<&str>) -> PortedGraph {
     let Ported { network, training, pipeline, differs, missing, slips, experiment, variables, .. } = ported;
     let becomes = becomes(&pipeline, &network, &training, &variables);
     let step_row =
@@ -312,7 +229,7 @@ fn report(graph: &Graph, ported: Ported, step: String, runs: Option<&str>) -> Po
         mend: slip.mend,
         certainty: "shown by the graph",
     });
-    PortReport {
+    PortedGraph {
         graph: graph.file.clone(),
         tensorflow: graph.version.clone(),
         n_nodes: graph.body.nodes.len(),
@@ -335,7 +252,7 @@ fn report(graph: &Graph, ported: Ported, step: String, runs: Option<&str>) -> Po
 fn write(
     args: &Args,
     folder: &Path,
-    report: &mut PortReport,
+    report: &mut PortedGraph,
     lowered: Option<&Lowered>,
     context: &Context,
 ) -> anyhow::Result<()> {

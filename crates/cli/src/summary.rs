@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::{Context, Status};
-use crate::report::{Column, Table, grouped};
+use crate::report::summary::{BF16, F32, SummaryLines};
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
+use bf16scope_train::NetworkSummary;
 use bf16scope_train::experiment::Experiment;
-use bf16scope_train::{LayerSummary, NetworkSummary};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,10 +29,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-
-/// Bytes of a number in f32 and in bf16.
-const F32: u64 = 4;
-const BF16: u64 = 2;
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
@@ -56,42 +52,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print_json(&object)?;
         return Ok(Status::Ok);
     }
-    let count = |n: u64| grouped(i64::try_from(n).unwrap_or(i64::MAX));
-    let columns = [
-        Column::name("layer"),
-        Column::text("op").extra(3),
-        Column::number("output"),
-        Column::number("parameters"),
-        Column::number("f32 bytes").extra(2),
-        Column::number("bf16 bytes").extra(1),
-    ];
-    let mut table = Table::new(columns);
-    for LayerSummary { name, op, output, n_parameters, n_fixed } in &summary.layers {
-        let n = n_parameters + n_fixed;
-        let shown = |n: u64| if n == 0 { "·".to_string() } else { count(n) };
-        table.row([name.clone(), op.clone(), dims(output), shown(n), shown(F32 * n), shown(BF16 * n)]);
-    }
-    let inputs: Vec<String> = summary.inputs.iter().map(|(name, of_one)| format!("{name} {}", dims(of_one))).collect();
-    let mut text = format!("{}: {} of {}\n", args.experiment.display(), experiment.model.kind(), inputs.join(", "));
-    text += &table.render(context.screen);
-    let fixed = match summary.n_fixed {
-        0 => String::new(),
-        n => format!(" and {} numbers that do not train", count(n)),
+    let about = SummaryLines {
+        experiment: &args.experiment,
+        kind: experiment.model.kind(),
+        optimizer: experiment.train.optimizer.name(),
     };
-    text += &format!(
-        "{} parameters{fixed}: {} bytes in f32, {} in bf16\ntraining keeps {} bytes between steps, with {}\n",
-        count(summary.n_parameters),
-        count(F32 * n_numbers),
-        count(BF16 * n_numbers),
-        count(summary.n_state_bytes),
-        experiment.train.optimizer.name(),
-    );
-    context.print(&text)?;
+    context.print(&about.render(&summary, context.screen))?;
     Ok(Status::Ok)
-}
-
-/// `[28, 28, 1]`; a scalar is `[]`.
-fn dims(of_one: &[i64]) -> String {
-    let dims: Vec<String> = of_one.iter().map(i64::to_string).collect();
-    format!("[{}]", dims.join(", "))
 }

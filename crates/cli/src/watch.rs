@@ -1,22 +1,19 @@
 //! `bf16scope watch`: the looks at a watched run, its anomalies, and where to look closer.
 
-mod page;
-
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use serde::Serialize;
 
 use super::audit::{Asked, Maker};
 use super::tune::TuneArg;
 use super::whole::whole;
 use super::{Context, Status, again, emit};
-use crate::report::{Column, Screen, Table, grouped};
+use crate::report::watch::{self, WatchedRun};
 use bf16scope_files as files;
 use bf16scope_model::document;
 use bf16scope_pjrt::Platform;
 use bf16scope_train::run_folder::{EXPERIMENT, read_watched};
-use bf16scope_train::watch::{Anomaly, RULES, WatchRecord, anomalies};
+use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies};
 use bf16scope_train::{Narrowed, interval_of};
 
 const EXAMPLES: &str = "\
@@ -68,25 +65,6 @@ pub struct Args {
     json: bool,
 }
 
-/// All that is known about a watched run; also the output of `--json`.
-#[derive(Debug, Serialize)]
-struct Outcome<'a> {
-    run: &'a Path,
-    n_looks: usize,
-    /// The steps of the first and the last look.
-    steps: [u64; 2],
-    /// The anomalies, each where it first occurs, in order of steps.
-    anomalies: Vec<Anomaly>,
-    /// The steps between two looks, if requested.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    narrowed: Option<&'a Narrowed>,
-    /// The command that audits the step of the first anomaly.
-    audit: Option<String>,
-    /// The look to show.
-    look: &'a WatchRecord,
-    remarks: &'a [String],
-}
-
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (records, remarks) = read_watched::<WatchRecord>(&args.run)?;
@@ -121,7 +99,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         format!("bf16scope audit {} --at {}{}", again::word(&args.run), anomaly.step, tune(&args.run))
     };
     let first_wrong = narrowed.as_ref().and_then(|narrowed| narrowed.anomalies.first()).or(anomalies.first());
-    let outcome = Outcome {
+    let outcome = WatchedRun {
         run: &args.run,
         n_looks: records.len(),
         steps: [first.step, last.step],
@@ -132,13 +110,15 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         remarks: &remarks,
     };
     if let Some(path) = &args.html {
-        emit::replace(path, page::page(&outcome, &records).render().as_bytes())?;
+        emit::replace(path, watch::page(&outcome, &records).render().as_bytes())?;
     }
     match args.json {
         true => context.print_json(&outcome)?,
-        false => {
-            context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
-        }
+        false => context.print(&watch::render(
+            &outcome,
+            if args.all { usize::MAX } else { args.top as usize },
+            context.screen,
+        ))?,
     }
     Ok(if outcome.anomalies.is_empty() { Status::Ok } else { Status::Failing })
 }
@@ -183,122 +163,9 @@ fn tune(run: &Path) -> String {
     tuned(run).map_or(String::new(), |choice| format!(" --tune {choice}"))
 }
 
-/// The verdict, in lines.
-fn verdict(outcome: &Outcome<'_>) -> Vec<String> {
-    let Outcome { run, n_looks, steps: [first, last], anomalies, audit, .. } = outcome;
-    let looks = match n_looks {
-        1 => format!("1 look, at step {}", grouped(*first as i64)),
-        n => format!("{n} looks, at steps {} to {}", grouped(*first as i64), grouped(*last as i64)),
-    };
-    let Some(Anomaly { step, rule, layer, quantity, direction, found, remedy, .. }) = anomalies.first() else {
-        return vec![format!("{}: {looks}: nothing is wrong by any of {} rules", run.display(), RULES.len())];
-    };
-    let n = match anomalies.len() {
-        1 => "1 thing is wrong".to_string(),
-        n => format!("{n} things are wrong"),
-    };
-    let mut lines = vec![
-        format!("{}: {looks}: {n}", run.display()),
-        format!("first: step {}: {rule}: {quantity} of {layer} ({direction}): {found}", grouped(*step as i64)),
-        format!("  help: {remedy}"),
-    ];
-    lines.extend(outcome.narrowed.into_iter().flat_map(narrowed_lines));
-    lines.extend(audit.iter().map(|audit| format!("  look closer: `{audit}`")));
-    lines
-}
-
-/// The steps between two looks.
-fn narrowed_lines(narrowed: &Narrowed) -> Vec<String> {
-    let Narrowed { steps: [first, last], anomalies, settings, .. } = narrowed;
-    let mut lines: Vec<String> = anomalies
-        .iter()
-        .take(3)
-        .map(|anomaly| {
-            let Anomaly { step, rule, layer, quantity, direction, found, .. } = anomaly;
-            format!("narrowed: step {}: {rule}: {quantity} of {layer} ({direction}): {found}", grouped(*step as i64))
-        })
-        .collect();
-    let looked = format!("each step from {} to {} was looked at", grouped(*first as i64), grouped(*last as i64));
-    match (anomalies.len(), settings.first()) {
-        (0, _) => lines.push(format!("narrowed: {looked}: nothing is wrong that the looks before did not see")),
-        (n, _) if n > 3 => lines.push(format!("  and {} more of that step", n - 3)),
-        _ => {}
-    }
-    lines.extend(settings.iter().take(3).map(|change| format!("  setting: {change}")));
-    if settings.is_empty() {
-        lines.push(format!("  setting: none changed; {looked}"));
-    }
-    lines
-}
-
-fn render(outcome: &Outcome<'_>, n_rows: usize, screen: Screen) -> String {
-    let mut text: String = verdict(outcome).into_iter().map(|line| line + "\n").collect();
-    if outcome.anomalies.len() > 1 {
-        let columns =
-            [Column::number("step"), Column::text("rule"), Column::name("of"), Column::text("what was found")];
-        let mut table = Table::new(columns);
-        for anomaly in &outcome.anomalies {
-            let subject = format!("{} of {}", anomaly.quantity, anomaly.layer);
-            table.row([grouped(anomaly.step as i64), anomaly.rule.to_string(), subject, anomaly.found.clone()]);
-        }
-        text += &table.render(screen);
-    }
-    let WatchRecord { step, rows, .. } = outcome.look;
-    text += &format!("\nthe look before step {}:\n", grouped(*step as i64));
-    let mut table = Table::new([
-        Column::name("layer"),
-        Column::text("of"),
-        Column::number("dtype").extra(3),
-        Column::number("rms"),
-        Column::number("largest"),
-        Column::number("zero"),
-        Column::number("subnormal").extra(2),
-        Column::number("not finite").extra(1),
-        Column::number("lost"),
-    ]);
-    for row in rows.iter().take(n_rows) {
-        table.row([
-            row.name(),
-            row.quantity.to_string(),
-            row.dtype.clone(),
-            magnitude(row.rms),
-            magnitude(row.max),
-            share(row.zero),
-            share(row.subnormal),
-            share(row.not_finite),
-            row.lost.map_or("-".to_string(), share),
-        ]);
-    }
-    text += &table.render(screen);
-    match rows.len().saturating_sub(n_rows) {
-        0 => {}
-        1 => text += "1 more row (--all shows it)\n",
-        n => text += &format!("{n} more rows (--all shows them)\n"),
-    }
-    text
-}
-
-fn magnitude(value: f32) -> String {
-    if value == 0.0 { "0".to_string() } else { format!("{value:.2e}") }
-}
-
-fn share(value: f64) -> String {
-    match 100.0 * value {
-        0.0 => "-".to_string(),
-        percent if percent < 0.1 => "< 0.1 %".to_string(),
-        percent => format!("{percent:.1} %"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_and_magnitudes_are_short() {
-        assert_eq!((share(0.0), share(1e-5), share(0.25)), ("-".into(), "< 0.1 %".into(), "25.0 %".into()));
-        assert_eq!((magnitude(0.0), magnitude(0.001_25)), ("0".into(), "1.25e-3".into()));
-    }
 
     #[test]
     fn the_flag_that_tuned_a_run_is_in_its_first_line() {

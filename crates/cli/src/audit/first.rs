@@ -3,9 +3,9 @@
 use anyhow::ensure;
 
 use super::made::Maker;
-use super::screen::{first_beyond_line, number};
 use super::{Args, choice_of, config};
 use crate::progress::{self, say};
+use crate::report::audit::{first_beyond_line, number};
 use crate::{Context, Status};
 use bf16scope_audit::{Auditor, FirstBeyond, first_step_beyond, largest_error, most_audits};
 use bf16scope_passes::amp::Policy;

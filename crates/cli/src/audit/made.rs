@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
-use serde::Serialize;
 
 use super::SAYS_EVERY;
 use crate::Context;
@@ -13,6 +12,7 @@ use crate::as_tpu::AsArg;
 use crate::checkpoints;
 use crate::child::{LimitArgs, client_of_all};
 use crate::progress::{bar, say};
+use crate::report::audit::{AtStep, is_same};
 use crate::train::record::plugin;
 use crate::trained::seen_from_elsewhere;
 use crate::tune::{TuneArg, target_of};
@@ -27,55 +27,6 @@ use bf16scope_train::watch::WatchRecord;
 use bf16scope_train::{
     Narrowed, Session, StepInF32, StepsPerCall, interval_of, narrow, step_in_f32, step_with_gradients_in_f32,
 };
-
-/// The audited step, and how it was repeated.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct AtStep {
-    /// Counted from 1.
-    pub step: u64,
-    pub epoch: u64,
-    /// The run's compute precision.
-    pub precision: Precision,
-    /// The folder of the run, if it was recorded.
-    pub run: Option<PathBuf>,
-    /// The checkpoint from which it was repeated; `null` is the beginning.
-    pub from: Option<PathBuf>,
-    /// The step of that checkpoint.
-    pub from_step: u64,
-    /// The loss of the repeated step.
-    pub loss: Option<f64>,
-    /// The loss that the run recorded, if any: equal to the bit, unless `is_exact` is false.
-    pub recorded_loss: Option<f64>,
-    /// Whether the state equals the run's to the bit: not in the middle of a call that is a loop.
-    pub is_exact: bool,
-}
-
-impl AtStep {
-    /// The repetition, in a line.
-    pub(super) fn line(&self) -> String {
-        let from = match &self.from {
-            Some(path) => format!("from {} after step {}", path.display(), self.from_step),
-            None => "from the beginning".to_string(),
-        };
-        let loss = match (self.loss, self.recorded_loss) {
-            (Some(loss), Some(recorded)) if is_same(loss, recorded) => format!(": loss {loss}, as recorded"),
-            (Some(loss), Some(recorded)) => format!(
-                ": loss {loss}, recorded as {recorded} by a loop of several steps, which may order sums otherwise than one step"
-            ),
-            (Some(loss), None) => format!(": loss {loss}; the run recorded none to compare"),
-            (None, _) => String::new(),
-        };
-        let inexact = match self.is_exact {
-            true => "",
-            false => "; the loop's state before it never left the device: the one taken is that of single steps",
-        };
-        let run = self.run.as_ref().map_or(String::new(), |run| format!(" of {}", run.display()));
-        format!(
-            "step {} (epoch {}, {}){run} was made again {from}{loss}{inexact}",
-            self.step, self.epoch, self.precision
-        )
-    }
-}
 
 /// A run, from its folder or from its experiment.
 struct Recorded {
@@ -367,11 +318,6 @@ fn check_tuning(recorded: &Recorded, session: &Session) -> anyhow::Result<()> {
         settings["tune"]
     );
     Ok(())
-}
-
-/// Whether two numbers have the same value; NaNs are equal.
-fn is_same(one: f64, other: f64) -> bool {
-    one.to_bits() == other.to_bits() || one.is_nan() && other.is_nan()
 }
 
 /// Checks that a step gives the recorded values, to the bit.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use serde::Serialize;
 
-use super::{Named, curve, figure, last_step, scalars};
+use crate::report::curves::{NamedRun, curve, figure, last_step, scalars};
 use crate::report::{Column, Screen, Table};
 use bf16scope_hlo::numerics::paired::{LEVEL, Paired};
 use bf16scope_passes::name_pattern;
@@ -32,8 +32,8 @@ pub(super) struct Compared {
 
 /// Compares the scalars and seeds that both ways recorded.
 pub(super) fn compare(
-    runs: &[Named],
-    against: &[Named],
+    runs: &[NamedRun],
+    against: &[NamedRun],
     difference: Option<f64>,
     patterns: &[String],
 ) -> anyhow::Result<Vec<Compared>> {
@@ -41,7 +41,7 @@ pub(super) fn compare(
     let seeds: Vec<u64> = first.keys().filter(|seed| second.contains_key(seed)).copied().collect();
     let alone = first.len() + second.len() - 2 * seeds.len();
     if seeds.len() < 2 {
-        let list = |of: &BTreeMap<u64, &Named>| of.keys().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let list = |of: &BTreeMap<u64, &NamedRun>| of.keys().map(u64::to_string).collect::<Vec<_>>().join(", ");
         bail!(
             "runs are compared seed by seed, and both have {} in common, expected 2 or more: seeds {} against {}\n\
              help: train both with `--seed 0`, `--seed 1`, …",
@@ -62,11 +62,11 @@ pub(super) fn compare(
     {
         bail!("--scalar {idle} is no scalar of the runs, expected one of {}", scalars(runs).join(", "));
     }
-    let has = |named: &Named, scalar: &str| curve(&named.run, scalar).is_some();
+    let has = |named: &NamedRun, scalar: &str| curve(&named.run, scalar).is_some();
     let in_all = |scalar: &&&str| seeds.iter().all(|seed| has(first[seed], scalar) && has(second[seed], scalar));
     let n_scalars = chosen.iter().filter(|scalar| is_measured(scalar)).filter(in_all).count().max(1);
     for scalar in chosen {
-        let last = |named: &Named| Some(curve(&named.run, scalar)?.points.last()?.value);
+        let last = |named: &NamedRun| Some(curve(&named.run, scalar)?.points.last()?.value);
         let pairs = seeds.iter().map(|seed| last(first[seed]).zip(last(second[seed])));
         let Some(pairs) = pairs.collect::<Option<Vec<(f64, f64)>>>() else { continue };
         let Some(paired) = Paired::from_pairs(&pairs) else {
@@ -101,8 +101,8 @@ pub(super) fn compare(
 }
 
 /// Runs by their seeds.
-fn by_seed(runs: &[Named]) -> anyhow::Result<BTreeMap<u64, &Named>> {
-    let mut by_seed: BTreeMap<u64, &Named> = BTreeMap::new();
+fn by_seed(runs: &[NamedRun]) -> anyhow::Result<BTreeMap<u64, &NamedRun>> {
+    let mut by_seed: BTreeMap<u64, &NamedRun> = BTreeMap::new();
     for named in runs {
         let Some(about) = &named.run.about else {
             bail!("{} does not say its seed: it is not a run of `bf16scope train`", named.run.path.display());
