@@ -25,7 +25,7 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 39] = [
+const PROGRAMS: [(&str, Bound); 42] = [
     ("average_by_halves", Products),
     ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
@@ -34,6 +34,7 @@ const PROGRAMS: [(&str, Bound); 39] = [
     ("covariance_of_a_filter", F32),
     ("decay_of_a_delta_rule", Products),
     ("determinants", Products),
+    ("differences_in_a_loop", Products),
     ("differences_of_neighbours", Products),
     ("differences_of_pairs", Products),
     ("distances", F32),
@@ -51,8 +52,11 @@ const PROGRAMS: [(&str, Bound); 39] = [
     // Gradients of products of stored arrays: two roundings for each product, and one for each array.
     ("fourier_features_trained", Roundings(6)),
     ("gram_beside_its_diagonal", F32),
+    ("innovations_of_a_filter", Products),
     ("mmd", Products),
     ("moved_data", Products),
+    // Rounded places look up other features. A product of features and a weight, and its gradient, as above.
+    ("pixels_of_moved_points", Roundings(6)),
     ("places_of_a_kernel", Products),
     ("products_of_solutions", F32),
     ("sine_of_a_scan", Products),

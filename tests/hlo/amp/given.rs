@@ -155,10 +155,10 @@ body {{
   ROOT state.2 = (s32[], f32[4,4], f32[4,4,4]) tuple(i.2, next, rows)
 }}
 ENTRY main {{
-  x = f32[4,4] parameter(0)
-  w = f32[4,4] parameter(1)
+  x = f32[4,32] parameter(0)
+  w = f32[32,4] parameter(1)
   v = f32[4,4] parameter(2)
-  xs = f32[4,4,4] parameter(3)
+  xs = f32[4,4,32] parameter(3)
   zero = f32[] constant(0)
   steps = f32[4,4] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
   {angles}

@@ -217,18 +217,18 @@ fn what_branches_take_and_give_between_products_is_narrow() {
 fn router(of_choice: &str) -> String {
     format!(
         "ENTRY main {{
-  x = f32[32,8] parameter(0)
-  w = f32[8,8] parameter(1)
-  v = f32[8,8] parameter(2)
-  y = f32[32,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
-  scores = f32[32,8] dot(y, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
-  sharp = f32[32,8] add(scores, scores)
+  x = f32[32,64] parameter(0)
+  w = f32[64,64] parameter(1)
+  v = f32[64,64] parameter(2)
+  y = f32[32,64] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  scores = f32[32,64] dot(y, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  sharp = f32[32,64] add(scores, scores)
   best = (f32[32,2], s32[32,2]) topk(sharp), k=2, largest=true
   which = s32[32,2] get-tuple-element(best), index=1
   first = s32[32,1] slice(which), slice={{[0:32], [0:1]}}
-  used = f32[32,8] gather(y, first), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,8}}
+  used = f32[32,64] gather(y, first), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,64}}
   {of_choice}
-  ROOT z = f32[32,8] dot(given, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT z = f32[32,64] dot(given, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
 }}
 "
     )
@@ -237,12 +237,12 @@ fn router(of_choice: &str) -> String {
 #[test]
 fn products_that_decide_what_is_computed_next_stay_f32() {
     let names = ["y", "scores", "sharp", "z"];
-    let choosing = router("given = f32[32,8] negate(used)");
+    let choosing = router("given = f32[32,64] negate(used)");
     let lower = Policy { choices: Boundary::Lower, ..Policy::default() };
     assert_eq!(dtypes(&choosing, &Policy::default(), names), ["bf16", "f32", "f32", "f32"]);
     assert_eq!(dtypes(&choosing, &lower, ["scores"]), ["bf16"]);
     // No product is computed from the choice.
-    let reported = router("given = f32[32,8] negate(scores)");
+    let reported = router("given = f32[32,64] negate(scores)");
     assert_eq!(dtypes(&reported, &Policy::default(), ["scores"]), ["bf16"]);
 }
 
@@ -251,18 +251,18 @@ fn products_that_decide_what_is_computed_next_stay_f32() {
 #[test]
 fn an_exponential_that_a_sum_reads_is_rounded_once_unless_a_choice_depends_on_it() {
     let softmax = "  zero = f32[] constant(0)
-  powers = f32[32,8] exponential(scores)
+  powers = f32[32,64] exponential(scores)
   sum = f32[32] reduce(powers, zero), dimensions={1}, to_apply=add
-  sums = f32[32,8] broadcast(sum), dimensions={0}
-  sharp = f32[32,8] divide(powers, sums)
+  sums = f32[32,64] broadcast(sum), dimensions={0}
+  sharp = f32[32,64] divide(powers, sums)
 ";
-    let choosing = router("given = f32[32,8] multiply(used, sharp)");
-    let sum = "  sharp = f32[32,8] add(scores, scores)\n";
+    let choosing = router("given = f32[32,64] multiply(used, sharp)");
+    let sum = "  sharp = f32[32,64] add(scores, scores)\n";
     assert!(choosing.contains(sum));
     let choosing = choosing.replace(sum, softmax);
     let is_rounded = |source: &str, policy: &Policy| {
         let (lowered, _) = amp::run(&parsed(&format!("{HEAD}{source}")), policy).unwrap();
-        text::print(&lowered, &Default::default()).contains("powers.bf16 = bf16[32,8]{1,0} convert(powers)")
+        text::print(&lowered, &Default::default()).contains("powers.bf16 = bf16[32,64]{1,0} convert(powers)")
     };
     assert!(!is_rounded(&choosing, &Policy::default()));
     assert!(!is_rounded(&choosing.replace("topk(sharp)", "topk(powers)"), &Policy::default()));
@@ -612,12 +612,12 @@ fn sines_between_products_are_narrow_and_those_of_positions_are_not() {
     let network = |angle: &str| {
         format!(
             "ENTRY main {{
-  x = f32[64,8] parameter(0)
-  w = f32[8,8] parameter(1)
-  first = f32[64,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
-  product = f32[64,8] dot(first, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
-  wave = f32[64,8] sine({angle})
-  ROOT y = f32[64,8] dot(wave, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  x = f32[64,32] parameter(0)
+  w = f32[32,32] parameter(1)
+  first = f32[64,32] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  product = f32[64,32] dot(first, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  wave = f32[64,32] sine({angle})
+  ROOT y = f32[64,32] dot(wave, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
 }}
 "
         )

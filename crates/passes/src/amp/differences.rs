@@ -68,7 +68,8 @@ pub(super) fn of_moved(graph: &Dataflow<'_>) -> Vec<bool> {
 
 /// For each node how many different numbers it holds at most, if it is the difference of two arrays that are broadcast
 /// against each other, as the points of one set and those of another are, and that hold at most half as many each: what
-/// they are computed from is small beside it. For any other node it is zero.
+/// they are computed from is small beside it. Points that each step of a loop compares with the same others are such
+/// arrays, too. For any other node it is zero.
 pub(super) fn of_pairs(graph: &Dataflow<'_>, extents: &[Extent]) -> Vec<i64> {
     let is_negative = graph.derived([], |node, is_negative: &[bool]| {
         let record = graph.node(node);
@@ -92,8 +93,8 @@ pub(super) fn of_pairs(graph: &Dataflow<'_>, extents: &[Extent]) -> Vec<i64> {
             _ => false,
         };
         let [a, b] = [a, b].map(|value| extents[value as usize]);
-        let n = a.of_both(b, dims).n;
-        let is_small = a.n.max(b.n) <= n / 2;
+        let n = a.of_both(b, dims).n_numbers();
+        let is_small = a.n_numbers().max(b.n_numbers()) <= n / 2;
         if is_difference && is_small { n } else { 0 }
     };
     graph.node_ids().map(of_pair).collect()
@@ -123,7 +124,7 @@ mod tests {
     use super::super::policy::Classes;
     use super::*;
     use crate::amp::Policy;
-    use bf16scope_hlo::text;
+    use bf16scope_hlo::{CompId, text};
 
     /// The names of the differences of pairs among these instructions, each with the most numbers that it holds.
     fn pairs(instructions: &str) -> Vec<(String, i64)> {
@@ -151,6 +152,34 @@ mod tests {
         let tiled = "  t = f32[24,2] reshape(to)\n  f = f32[24,2] reshape(from)\n  e = f32[24,2] subtract(t, f)\n  \
                      d = f32[6,4,2] reshape(e)\n";
         assert_eq!(pairs(tiled), vec![("e".to_string(), 48)]);
+    }
+
+    #[test]
+    fn what_each_step_of_a_loop_compares_with_the_same_array_is_a_pair() {
+        let pairs = |row: &str, after: &str| {
+            let source = format!(
+                "HloModule m\n\nbody {{\n  s = (s32[], f32[6,2], f32[4,2], f32[4,2]) parameter(0)\n  \
+                 i = s32[] get-tuple-element(s), index=0\n  x = f32[6,2] get-tuple-element(s), index=1\n  \
+                 y = f32[4,2] get-tuple-element(s), index=2\n  last = f32[4,2] get-tuple-element(s), index=3\n  \
+                 zero = s32[] constant(0)\n  slice = f32[1,2] dynamic-slice(x, {row}, zero), dynamic_slice_sizes={{1,2}}\n  \
+                 point = f32[2] reshape(slice)\n  to = f32[4,2] broadcast(point), dimensions={{1}}\n  \
+                 d = f32[4,2] subtract(to, y)\n  one = s32[] constant(1)\n  j = s32[] add(i, one)\n  \
+                 ROOT r = (s32[], f32[6,2], f32[4,2], f32[4,2]) tuple(j, x, {after}, d)\n}}\n\n\
+                 goes_on {{\n  t = (s32[], f32[6,2], f32[4,2], f32[4,2]) parameter(0)\n  \
+                 k = s32[] get-tuple-element(t), index=0\n  six = s32[] constant(6)\n  \
+                 ROOT less = pred[] compare(k, six), direction=LT\n}}\n\n\
+                 ENTRY main {{\n  u = (s32[], f32[6,2], f32[4,2], f32[4,2]) parameter(0)\n  \
+                 ROOT w = (s32[], f32[6,2], f32[4,2], f32[4,2]) while(u), condition=goes_on, body=body\n}}\n"
+            );
+            let module = text::parse(&source, "m").unwrap();
+            let policy = Policy::default();
+            let body = module.computations.iter().position(|comp| comp.name == "body").unwrap();
+            let graph = Dataflow::build(&Classes::new(&policy, &module), CompId(body as u32), CALL_ROOM);
+            of_pairs(&graph, &extents(&graph)).into_iter().max()
+        };
+        assert_eq!(pairs("i", "y"), Some(16));
+        assert_eq!(pairs("zero", "y"), Some(0));
+        assert_eq!(pairs("i", "last"), Some(0));
     }
 
     #[test]

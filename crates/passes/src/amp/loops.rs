@@ -18,8 +18,10 @@
 
 use super::data_movement::MAX_TERMS;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
+use super::need::Need;
 use super::recurrences::{factors, solved_again};
 use super::surroundings::RegionContext;
+use super::terms::is_linear;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{amplification, movement};
@@ -64,8 +66,8 @@ pub(super) struct Loop {
     pub is_of_logarithms: bool,
     /// For each array of the state whether a recurrence multiplies by it (`recurrences`).
     pub is_factor: Vec<bool>,
-    /// For each array of the state whether a sine or cosine reads it.
-    pub is_angle: Vec<bool>,
+    /// For each array of the state the needs of its consumers in a step, with no product between (`needs`).
+    pub needs: Vec<Vec<Need>>,
 }
 
 /// Describes the loop with this body and condition, in these surroundings. Scores are carried in their own dtype.
@@ -91,13 +93,13 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, around: Opt
     };
     let carried = leaves.iter().copied().enumerate().filter(is_carried).map(|(_, leaf)| leaf);
     let steps = Steps::new(body, carried.collect());
-    // The stacked results of decompositions and solves, and of products between two of them, keep f32: the backward pass
-    // solves by them.
+    // The stacked results of decompositions and solves, and of products between two of them, keep f32, also moved, scaled
+    // or added up: the backward pass solves by them, or adds up the gradients that it solved for.
     let solved: BTreeSet<NodeId> = solved_again(body).into_iter().collect();
     let is_solved = |update: ValueId| {
-        let moved = body.behind([update], |value| body.node(body.producer(value)).is_clear());
+        let terms = body.behind([update], |value| is_linear(body, body.producer(value)));
         let gives = |maker: NodeId| solved.contains(&maker) || amplification(body.op(maker)) == Amplification::Matrix;
-        moved.into_iter().any(|value| gives(body.producer(value)))
+        terms.into_iter().any(|value| gives(body.producer(value)))
     };
     let used = |(leaf, &(before, after)): (usize, &(ValueId, ValueId))| match arrays[leaf] {
         _ if is_factor[leaf] || scores.get(leaf) == Some(&true) => Use::AS_IT_IS,
@@ -115,7 +117,7 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, around: Opt
         uses: leaves.iter().enumerate().map(used).collect(),
         has_product,
         is_of_logarithms: !has_product && ops.any(is_logarithm),
-        is_angle: angles(body, &state),
+        needs: angles(body, &state),
         is_factor,
     }
 }
@@ -162,8 +164,8 @@ impl<'b> Steps<'b> {
     }
 }
 
-/// For each array of a loop's state whether a sine or cosine of the body reads it, with no product between.
-fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
+/// For each array of a loop's state whether a sine or cosine of the body reads it, with no product between: as a need.
+fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<Vec<Need>> {
     let mut is_angle = vec![false; body.values.len()];
     for record in body.nodes.iter().rev() {
         let turns = amplification(&body.instr(record).op) == Amplification::Angle;
@@ -171,7 +173,7 @@ fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
             record.operands.iter().for_each(|&value| is_angle[value as usize] = true);
         }
     }
-    state.iter().map(|&value| is_angle[value as usize]).collect()
+    state.iter().map(|&value| if is_angle[value as usize] { vec![Need::Angle] } else { Vec::new() }).collect()
 }
 
 /// The values of a region's only parameter.

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | a discrete choice | the products that its scores are computed from, and all ops between (`discrete_choices`) |
 //! | a recurrence | its factors, back to the squashing function that bounds them, and its steps (`recurrences`) |
-//! | a sine or cosine | the angle, back through what was f32: sums, loops, products of data or of coordinates |
+//! | a sine, a cosine, a choice | an angle or place, back through f32: sums, loops, products of data or of coordinates |
 //! | a product of what a solve gives | the product, as a matrix |
 //! | a decomposition | the matrix, and the products that it is computed from elementwise, back to another's result |
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
@@ -38,6 +38,8 @@ pub(super) struct Needs {
     pub given: Vec<bool>,
     /// For each product, loop, branch or running sum whose f32 result is needed the need, and the consumer that has it.
     pub of_result: Vec<Option<(Need, NodeId)>>,
+    /// For each parameter of the region the needs of its consumers, with no product between.
+    pub of_parameters: Vec<Vec<Need>>,
     /// For each value whether it is data that the program was given, in f32, or computed from such data alone: from no
     /// product and from no weight that the program updates. What reads it in f32 reads what was given, moved or not.
     pub is_input: Vec<bool>,
@@ -50,6 +52,7 @@ impl Needs {
             of_node: choices.iter().map(|at| at.map(|at| (Need::Choice, at))).collect(),
             given: vec![false; graph.values.len()],
             of_result: vec![None; graph.nodes.len()],
+            of_parameters: graph.parameters().map(|_| Vec::new()).collect(),
             is_input: vec![false; graph.values.len()],
         }
     }
@@ -85,14 +88,23 @@ pub(super) fn needs(
         finder.add(node, Need::Power, exponentiation);
     }
     finder.cancellations();
-    for step in [Finder::angles, Finder::matrices, Finder::exponents, Finder::coordinates] {
-        finder.search(step);
-    }
+    let turns = |node: NodeId| amplification(graph.op(node)) == Amplification::Angle;
+    let chooses = |node: NodeId| graph.makers(node).any(|maker| choices[maker as usize] == Some(node));
+    finder.search(Need::Angle, |finder, node, wanted| finder.digits(Need::Angle, turns, node, wanted));
+    finder.search(Need::Choice, |finder, node, wanted| finder.digits(Need::Choice, chooses, node, wanted));
+    finder.search(Need::Decomposition, Finder::matrices);
+    finder.search(Need::Exponent, Finder::exponents);
+    finder.search(Need::Position, Finder::coordinates);
     finder.differences(&below_one(graph), |record| squashes(graph, record), |_, _| true);
     finder.differences(&of_moved(graph), |_| false, |_, _| true);
     let extents = extents(graph);
     let pairs = of_pairs(graph, &extents);
-    let is_small = |at: NodeId, value: ValueId| extents[value as usize].n <= pairs[at as usize] / 2;
+    // A loop has compared what its steps need, and they take slices of what it reads.
+    let is_small = |at: NodeId, value: ValueId| {
+        loops.contains_key(&at)
+            || graph.is_parameter(value)
+            || extents[value as usize].n_numbers() <= pairs[at as usize] / 2
+    };
     finder.differences(&pairs.iter().map(|&n| n > 0).collect::<Vec<_>>(), |_| false, is_small);
     // An operand of a loop or a branch may be a weight.
     if graph.frames[0].comp == graph.module.entry {
@@ -158,14 +170,38 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// Searches back from consumers. `step` notes what they need of a node, and says where the search goes on.
-    fn search(&mut self, step: impl Fn(&mut Self, NodeId, &Wanted) -> Reads) {
-        let mut wanted = vec![None; self.graph.values.len()];
-        for node in self.graph.node_ids().rev() {
+    /// Searches back from consumers that have a need. `step` notes what they need of a node, and says where the search
+    /// goes on. A loop takes in f32 what its steps need.
+    fn search(&mut self, need: Need, step: impl Fn(&mut Self, NodeId, &Wanted) -> Reads) {
+        let graph = self.graph;
+        let mut wanted = vec![None; graph.values.len()];
+        for node in graph.node_ids().rev() {
             if let Some((at, values)) = step(self, node, &wanted) {
                 values.into_iter().for_each(|value| wanted[value as usize] = Some(at));
             }
+            let Some(its_loop) = self.loops.get(&node) else { continue };
+            let operands = graph.node(node).operands.iter().zip(&its_loop.needs);
+            for (&value, _) in operands.filter(|(_, needs)| needs.contains(&need)) {
+                if self.regards(need, value) {
+                    self.needs.given[value as usize] = true;
+                    wanted[value as usize] = Some(node);
+                }
+            }
         }
+        for (value, needs) in graph.parameters().zip(&mut self.needs.of_parameters) {
+            needs.extend(wanted[value as usize].map(|_| need));
+        }
+    }
+
+    /// Whether a need of a loop's steps concerns an operand of the loop.
+    fn regards(&self, need: Need, value: ValueId) -> bool {
+        let provenance = self.provenance[value as usize];
+        let is_regarded = match need {
+            Need::Angle => provenance.origin.is_some(),
+            Need::Exponent => provenance.is_of_running_sum,
+            _ => provenance.is_of_product,
+        };
+        is_regarded && self.graph.value(value).is_f32()
     }
 
     /// Small differences, and what they are computed from, as far as a difference `reads` it, back to the f32 sums of
@@ -177,7 +213,7 @@ impl Finder<'_, '_> {
         reads: impl Fn(NodeId, ValueId) -> bool,
     ) {
         let graph = self.graph;
-        self.search(|finder, node, wanted| {
+        self.search(Need::Cancellation, |finder, node, wanted| {
             let record = graph.node(node);
             let is_difference = is_difference[node as usize];
             let at = wanted_by(record, wanted).or(is_difference.then_some(node))?;
@@ -202,31 +238,26 @@ impl Finder<'_, '_> {
         self.provenance[value as usize].origin.filter(|_| self.graph.value(value).is_f32())
     }
 
-    /// A step back from sines and cosines.
-    fn angles(&mut self, node: NodeId, wanted: &Wanted) -> Reads {
-        let (graph, record) = (self.graph, self.graph.node(node));
+    /// A step back from nodes that need all digits of what was computed in f32: sines and cosines of an angle, and choices
+    /// of a place, such as a pixel's.
+    fn digits(&mut self, need: Need, begins: impl Fn(NodeId) -> bool, node: NodeId, wanted: &Wanted) -> Reads {
+        let record = self.graph.node(node);
         let at = wanted_by(record, wanted);
-        self.needs_sum(node, Need::Angle, wanted);
-        if let Some(its_loop) = self.loops.get(&node) {
-            let angles = record.operands.iter().zip(&its_loop.is_angle).filter(|(_, is_angle)| **is_angle);
-            let angles: Vec<ValueId> =
-                angles.map(|(&value, _)| value).filter(|&value| self.origin(value).is_some()).collect();
-            angles.iter().for_each(|&value| self.needs.given[value as usize] = true);
-            return Some((node, angles));
-        }
-        let turns = amplification(graph.op(node)) == Amplification::Angle && self.origin(record.operands[0]).is_some();
+        self.needs_sum(node, need, wanted);
+        let begins = begins(node) && record.operands.iter().any(|&value| self.origin(value).is_some());
         let (at, reads_moved) = match record.results().find_map(|value| self.origin(value)) {
-            _ if turns => (node, false),
+            _ if begins => (node, false),
             Some(F32Origin::Computed) => (at?, false),
             Some(F32Origin::Multiplied) => (at?, true),
             Some(F32Origin::Summed | F32Origin::ByLoop) | None => return None,
         };
-        if turns {
-            self.needs.of_node[node as usize].get_or_insert((Need::Angle, at));
+        if begins {
+            self.needs.of_node[node as usize].get_or_insert((need, at));
         }
-        self.add_with_products(node, Need::Angle, at);
+        self.add_with_products(node, need, at);
         let is_read = |&value: &ValueId| {
-            if reads_moved { self.provenance[value as usize].is_moved } else { self.origin(value).is_some() }
+            let provenance = self.provenance[value as usize];
+            if reads_moved { provenance.is_moved || provenance.is_in_frame } else { self.origin(value).is_some() }
         };
         Some((at, record.operands.iter().copied().filter(is_read).collect()))
     }

@@ -4,7 +4,7 @@ use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::loops::Loop;
 use super::loss;
 use super::surroundings::Known;
-use super::terms::{adds, scales};
+use super::terms::{adds, is_linear, scales};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::WindowDim;
 use bf16scope_hlo::ops::decisions::{amplification, calls_regions};
@@ -43,6 +43,9 @@ pub(super) struct Provenance {
     /// Whether it holds coordinates that the network moves: the sum of positions, or of a given array, and of an array
     /// that comes from a product; or is computed from such a sum.
     pub is_moved: bool,
+    /// Whether it is a product of few coordinates, none of them computed from any other product: in another frame, as that
+    /// of a camera. Or it was computed from such by moves, sums and scaling.
+    pub is_in_frame: bool,
     /// How it was computed, if it has f32's precision.
     pub origin: Option<F32Origin>,
     /// Whether it is a running sum, by a product, a loop, windows or halves, or computed from one by ops of class infer
@@ -76,12 +79,17 @@ pub(super) fn provenance(
         let repeats = matches!(op, Op::Broadcast { .. }) && operands().all(|(value, _)| value.n_elements < n_elements);
         let is_moved = record.is_soft() && (is_displaced || any_f32(|it| it.is_moved));
         let is_exact = || operands().all(|(_, it)| !it.is_weighted);
-        let is_of_coordinates = || operands().all(|(_, it)| !it.is_of_product || it.is_moved);
-        let multiplies_few = || n_columns(graph, node).is_some_and(|n| n <= MAX_COORDINATES);
+        let is_coordinate = |it: Provenance| !it.is_of_product || it.is_moved || it.is_in_frame;
+        let is_of_coordinates = operands().all(|(_, it)| is_coordinate(it));
+        let multiplies_few = n_columns(graph, node).is_some_and(|n| n <= MAX_COORDINATES);
+        let is_in_frame = match record.is_product() {
+            true => is_of_coordinates && multiplies_few,
+            false => is_linear(graph, node) && is_of_coordinates && any(|it| it.is_in_frame),
+        };
         let turns = amplification(op) == Amplification::Angle;
         let origin = match record.class() {
             Some(Class::Allow) if is_exact() => Some(F32Origin::Multiplied),
-            Some(Class::Allow) if is_of_coordinates() && multiplies_few() => Some(F32Origin::Multiplied),
+            Some(Class::Allow) if is_in_frame => Some(F32Origin::Multiplied),
             Some(Class::Allow) if has_data => Some(F32Origin::Summed),
             _ if calls_regions(op) => {
                 let is_light = loops.get(&node).is_some_and(|its_loop| !its_loop.has_product);
@@ -99,6 +107,7 @@ pub(super) fn provenance(
             is_position: matches!(op, Op::Iota { .. }) || is_place,
             is_given: record.is_soft() && !is_of_product && !repeats && any_f32(|it| it.is_given),
             is_moved,
+            is_in_frame,
             origin,
             is_of_running_sum: matches!(origin, Some(F32Origin::Summed | F32Origin::ByLoop))
                 || origin == Some(F32Origin::Multiplied) && has_data

@@ -4,10 +4,10 @@
 use super::dataflow::{Dataflow, Node, NodeId, ValueId, reached};
 use super::flow::closure;
 use super::surroundings::Known;
-use super::terms::{adds, is_scaling, scales};
+use super::terms::{adds, is_linear, scales};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::{amplification, calls_regions, movement};
-use bf16scope_hlo::ops::precision::{Amplification, Class, Movement};
+use bf16scope_hlo::ops::precision::{Amplification, Movement};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,14 +90,7 @@ pub(super) fn solved_again(graph: &Dataflow<'_>) -> Vec<NodeId> {
     if solutions.is_empty() {
         return Vec::new();
     }
-    let is_linear = |node: NodeId| {
-        let record = graph.node(node);
-        match graph.instr(record).op {
-            Op::Binary(BinaryOp::Add | BinaryOp::Subtract) | Op::Unary(UnaryOp::Negate) => true,
-            Op::Binary(BinaryOp::Maximum | BinaryOp::Minimum) | Op::Clamp => false,
-            _ => matches!(record.class(), Some(Class::Allow | Class::Clear)) || is_scaling(graph, record),
-        }
-    };
+    let is_linear = |node: NodeId| is_linear(graph, node) || graph.node(node).is_product();
     let state = multiplied_by_itself(graph, |node| is_linear(node) || solves(node));
     let of_solution = closure(solutions, |value| {
         let readers = graph.users[value as usize].iter().filter(|&&reader| is_linear(reader));

@@ -123,8 +123,15 @@ impl<'m> Rewriter<'m> {
         let mut loops = BTreeMap::new();
         for node in graph.node_ids() {
             let &Op::While { body, condition } = graph.op(node) else { continue };
-            let (body, condition) = (self.graph(body), self.graph(condition));
-            loops.insert(node, loops::of_body(&body, &condition, choices.last_around(node)));
+            let (body, condition, around) = (self.graph(body), self.graph(condition), choices.last_around(node));
+            let mut its_loop = loops::of_body(&body, &condition, around);
+            if let Some(around) = around.filter(|_| self.policy.regards_needs()) {
+                let choices = self.originals.choices(&body, RegionKind::Body, around);
+                let loops = self.loops_of(&body, &choices);
+                let of_body = needs(&body, &vec![None; body.nodes.len()], &loops, around);
+                its_loop.needs.iter_mut().zip(of_body.of_parameters).for_each(|(all, needs)| all.extend(needs));
+            }
+            loops.insert(node, its_loop);
         }
         loops
     }

@@ -64,6 +64,16 @@ pub(super) fn is_scaling(graph: &Dataflow<'_>, record: &Node) -> bool {
     scales(&graph.instr(record).op) && record.operands.iter().any(|&value| graph.value(value).is_data)
 }
 
+/// Whether a node moves, negates, scales or adds up arrays, so that its result is linear in them.
+pub(super) fn is_linear(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    let record = graph.node(node);
+    match graph.op(node) {
+        Op::Binary(BinaryOp::Add | BinaryOp::Subtract) | Op::Unary(UnaryOp::Negate) => true,
+        Op::Binary(BinaryOp::Maximum | BinaryOp::Minimum) | Op::Clamp => false,
+        _ => record.is_clear() || is_scaling(graph, record) || graph.is_called(node, "reduce:add"),
+    }
+}
+
 /// Whether a node sums along an axis. A single number for all rows does not cancel the product of one row.
 pub(super) fn is_sum(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let sums = graph.is_called(node, "reduce:add") || graph.dot_form(node) == DotForm::Sum;
