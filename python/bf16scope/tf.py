@@ -33,6 +33,10 @@ from bf16scope._tensorflow_1 import Params, TraceError, load, read_script, stand
 # The attribute of a node with the lines that made it, and how many of them are kept.
 SOURCE = "_bf16scope_source"
 MAX_FRAMES = 16
+# The attribute with the number that all elements of a variable have as the graph is traced.
+VALUE = "_bf16scope_value"
+# TensorFlow's number of the dtype.
+BFLOAT16 = 14
 MODES = {"train": "train", "eval": "eval", "predict": "infer"}
 
 
@@ -386,12 +390,15 @@ def report(meta, scopes):
     for line in described(scopes.entered):
         print(line, file=sys.stderr)
     asked = any(one.asked["in bfloat16"] for one in scopes.entered)
-    if scopes.entered and not asked and not any(n.op == "Cast" and n.attr["DstT"].type == 14 for n in meta.graph_def.node):
-        print(
-            "warning: a bfloat16_scope was opened, and nothing in it asked for bfloat16: the network is float32\n"
-            "help: cast the features to tf.bfloat16 as the last step of input_fn, and trace with --features …,bfloat16",
-            file=sys.stderr,
-        )
+    casts = [node.attr for node in meta.graph_def.node if node.op == "Cast"]
+    if scopes.entered and not asked and not any(attr["DstT"].type == BFLOAT16 for attr in casts):
+        is_lost = any(attr["SrcT"].type == BFLOAT16 for attr in casts)
+        help = ("help: its bfloat16 is cast to float32, as layers of tf.keras do, which the scope does not reach: use tf.layers, or\n"
+                '  tf.keras.mixed_precision.set_global_policy("mixed_bfloat16") without the scope'
+                if is_lost else
+                "help: cast the features to tf.bfloat16 as the last step of input_fn, and trace with --features …,bfloat16")
+        print(f"warning: a bfloat16_scope was opened, and nothing in it asked for bfloat16: the network is float32\n{help}",
+              file=sys.stderr)
 
 
 def inputs_of_function(function, names, specs):
@@ -482,6 +489,21 @@ def place_variable(tf, node, handle, variable):
     node.attr["dtype"].type = dtype
     node.attr["shape"].shape.CopyFrom(shape)
     node.attr["shared_name"].s = name.encode()
+    value = value_of_all(variable)
+    if value is not None:
+        node.attr[VALUE].f = value
+
+
+def value_of_all(variable):
+    """The number that all elements of a variable have before the first step: a rate, or a slot; None of weights."""
+    if variable is None or not variable.dtype.is_floating:
+        return None
+    try:
+        values = variable.numpy().ravel()
+        return float(values[0]) if len(values) and (values == values[0]).all() else None
+    except Exception:
+        # A variable that is initialised later has no value yet.
+        return None
 
 
 def trained_step(tf, concrete, definition, trained):

@@ -53,6 +53,20 @@ def make():
                                 tf.keras.layers.Dense(3, dtype="float32")])
 '''
 
+# An optimizer of plain ops, whose rate is a variable.
+STEP = '''import tensorflow as tf
+layers = tf.keras.layers
+model = tf.keras.Sequential([tf.keras.Input((6,)), layers.Dense(8, "relu"), layers.Dense(4)])
+optimizer = tf.keras.optimizers.RMSprop(0.002, rho=0.95)
+loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(y, model(x, training=True))
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+'''
+
 # Control flow of version 2, in a function: While, If, and a function in the place of its call.
 FUNCTION = '''import tensorflow as tf
 
@@ -166,6 +180,19 @@ def gradients_that_are_summed_are_shown(program, folder):
                                "loss, tf.trainable_variables()), tf.trainable_variables())], tf")
     graph, _ = trace(folder, summed, "model_fn", *MODEL)
     check("gradients are summed over cores, not averaged" in run([program, "port", graph], status=1), "no alarm")
+
+
+def the_numbers_of_an_optimizer_are_ported(program, folder):
+    graph, _ = trace(folder, STEP, "step", "--features", "x=8x6", "--features", "y=8,int32")
+    screen = run([program, "port", graph])
+    for part in ("decay: 0.95, momentum: 0.0, epsilon: 1.0e-7, initial_accumulator_value: 0.0", "0.002"):
+        check(part in screen and "Missing" not in screen, part, "is not in", screen)
+
+
+def a_scope_that_layers_of_keras_do_not_see_is_shown(program, folder):
+    keras = ESTIMATOR.replace("network(features)", "tf.keras.layers.Dense(5)(tf.keras.layers.Flatten()(features))")
+    _, said = trace(folder, keras, "model_fn", *MODEL)
+    check("nothing in it asked for bfloat16" in said and "layers of tf.keras" in said and "last step of input_fn" not in said, said)
 
 
 def what_nothing_stands_in_for_is_named(program, folder):
@@ -332,6 +359,7 @@ def computed(program, folder, graph, arrays):
 
 CHECKS = [an_estimator_is_traced, a_loss_in_bf16_is_shown_at_its_line, gradients_that_are_summed_are_shown,
           what_nothing_stands_in_for_is_named, keras_computes_the_same, functions_compute_the_same,
+          the_numbers_of_an_optimizer_are_ported, a_scope_that_layers_of_keras_do_not_see_is_shown,
           features_go_to_the_inputs_of_their_names, a_script_reads_its_own_command_line,
           an_input_fn_gives_the_shapes_and_both_modes_are_written, a_node_has_the_lines_that_led_to_it,
           scripts_have_their_slips_at_their_lines]

@@ -292,8 +292,8 @@ fn a_sequential_has_the_parameters_that_keras_counts() {
                  model.add(Dropout(0.2))\nmodel.add(Dense(10, activation='softmax'))\n\
                  model.compile(loss='sparse_categorical_crossentropy')\n";
     let convolutions = "model = Sequential([\n  Conv2D(32, (3, 3), activation='relu', input_shape=(28, 28, 1)),\n  \
-                        Conv2D(64, (3, 3), activation='relu'), MaxPooling2D(pool_size=(2, 2)), Dropout(0.25), Flatten(),\n  \
-                        Dense(128, activation='relu'), Dropout(0.5), Dense(10)])\n\
+                        Conv2D(64, (3, 3)), ReLU(), MaxPooling2D(pool_size=(2, 2)), Dropout(0.25), Flatten(),\n  \
+                        Dense(128), LeakyReLU(0.2), Dropout(0.5), Dense(10, dtype='float32')])\n\
                         model.compile('adam', SparseCategoricalCrossentropy(from_logits=True))\n";
     for (name, script, counts) in [
         ("dense", dense, &["100,480", "1,290", "101,770 parameters"][..]),

@@ -204,6 +204,7 @@ fn becomes(
         ("decay", training.weight_decay.clone(), at("weight_decay")),
         ("clipping", training.clip.clone(), at("clip")),
         ("averages", training.average.clone(), at("average")),
+        ("accumulate", training.accumulate.map(|n| n.to_string()).unwrap_or_default(), at("accumulate")),
         ("trainable", training.trainable.clone(), nowhere()),
         ("mesh", mesh, nowhere()),
     ];

@@ -48,8 +48,12 @@ impl<'t> Reader<'t> {
         let at = self.text.len() - self.rest.len();
         let line = 1 + self.text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() as u32;
         let seen: String = self.rest.chars().take(12).take_while(|c| *c != '\n').collect();
-        let seen = if seen.is_empty() { "the end".to_string() } else { format!("`{}`", seen.escape_debug()) };
-        TextProblem { line, message: format!("{seen}, expected {expected}") }
+        let seen = match (seen.is_empty(), self.rest.is_empty()) {
+            (false, _) => format!("`{}`", seen.escape_debug()),
+            (true, true) => "the end of the text".to_string(),
+            (true, false) => "the end of the line".to_string(),
+        };
+        TextProblem { line, message: format!("found {seen}, expected {expected}") }
     }
 
     /// Skips whitespace and comments.
@@ -109,7 +113,10 @@ impl<'t> Reader<'t> {
                 self.word()
             };
             if name.is_empty() {
-                return Err(self.problem("the name of a field"));
+                return Err(self.problem(&match end {
+                    Some(end) => format!("the name of a field or `{end}`"),
+                    None => "the name of a field".to_string(),
+                }));
             }
             let field = schema.and_then(|schema| schema.fields.iter().find(|field| field.name == name));
             let has_colon = self.take(':');

@@ -171,7 +171,7 @@ fn errors_name_the_node_and_what_to_do() {
     assert!(message.contains("its inputs depend on itself"), "{message}");
     let message = error(&(input.clone() + &node("x", "Neg", &["x"], "")));
     assert!(message.starts_with("g: two of its nodes are called `x`"), "{message}");
-    assert!(error("node {\n name: 3 }").starts_with("g:2: `3 }`, expected text in quotes"));
+    assert!(error("node {\n name: 3 }").starts_with("g:2: found `3 }`, expected text in quotes"));
     let message = error("hello");
     assert!(message.starts_with("g: it holds no graph of TensorFlow"), "{message}");
 }

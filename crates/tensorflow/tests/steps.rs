@@ -86,12 +86,14 @@ fn gradients_that_are_summed_over_steps_are_named() {
             (ported.training.optimizer.as_str(), ported.training.learning_rate.as_str()),
             ("{kind: sgd}", "0.1")
         );
-        let [note] = &ported.missing[..] else { panic!("{name}: {:?}", ported.missing) };
+        let [note] = &ported.differs[..] else { panic!("{name}: {:?}", ported.differs) };
         let sums = "gradients are summed over 4 steps, in variables such as `first/kernel/sum`, before they update";
-        assert!(note.text.contains(sums) && note.is_in_step, "{name}: {note:?}");
-        assert!(note.help.starts_with("`accumulate: 4` under `train`, with a batch 4 times as large"), "{}", note.help);
-        let is_sum = note.help.ends_with("; the graph's update takes their sum, 4 times as much");
+        assert!(note.text.contains(sums) && ported.missing.is_empty(), "{name}: {note:?}");
+        let is_sum = note.help.contains("takes their sum, so that the loss counts 4 times here");
         assert_eq!(is_sum, name == "accumulated_sum_v2", "{}", note.help);
+        let text = ported.experiment.unwrap();
+        assert!(text.contains("  batch: 32\n") && text.contains("  accumulate: 4\n"), "{name}: {text}");
+        assert_eq!(text.contains("weight: 4.0"), is_sum, "{name}: {text}");
     }
 }
 

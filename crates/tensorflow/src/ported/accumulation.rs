@@ -15,24 +15,37 @@ struct Accumulation {
     n_steps: Option<f64>,
     /// Whether the sum, or the loss, is divided by that number.
     is_mean: bool,
+    /// How many times the graph's loss the mean's is.
+    factor: f64,
 }
 
-/// The remark on gradients that are summed over steps, if these are. `gradients` are those that updates read.
-pub(super) fn note(symbols: &Symbols<'_>, loss: Option<usize>, gradients: &[(String, Edge)]) -> Option<Note> {
-    let Accumulation { at, variable, n_steps, is_mean } = accumulation(symbols, loss, gradients)?;
-    let n = n_steps.map_or("N".to_string(), |n| n.to_string());
+/// The remark on gradients that are summed over steps, if these are; over how many, and what their loss is multiplied by here,
+/// where a mean is taken. `gradients` are those that updates read.
+pub(super) fn note(
+    symbols: &Symbols<'_>,
+    loss: Option<usize>,
+    gradients: &[(String, Edge)],
+) -> Option<(Note, Option<(i64, f64)>)> {
+    let Accumulation { at, variable, n_steps, is_mean, factor } = accumulation(symbols, loss, gradients)?;
     let text = format!(
         "gradients are summed over {} steps, in variables such as `{variable}`, before they update (gradient accumulation)",
         n_steps.map_or("several".to_string(), |n| n.to_string())
     );
-    let rest = match (n_steps, is_mean) {
-        (Some(n), false) => format!("; the graph's update takes their sum, {n} times as much"),
-        _ => String::new(),
+    let (text, help) = match n_steps {
+        None => (
+            text,
+            "`accumulate: N` under `train`, with a batch N times as large, updates by the mean of N micro-batches"
+                .to_string(),
+        ),
+        Some(n) => (
+            format!("{text}; here `accumulate: {n}` of a batch {n} times as large, and a step is an update"),
+            match is_mean {
+                true => format!("steps of a schedule that counts micro-batches are {n} times as many there"),
+                false => format!("the graph's update takes their sum, so that the loss counts {n} times here"),
+            },
+        ),
     };
-    let help = format!(
-        "`accumulate: {n}` under `train`, with a batch {n} times as large, updates by the mean of {n} micro-batches{rest}"
-    );
-    Some(Note::new(symbols.graph, Some(at), text, help).in_step())
+    Some((Note::new(symbols.graph, Some(at), text, help).in_step(), n_steps.map(|n| (n as i64, factor))))
 }
 
 fn accumulation(symbols: &Symbols<'_>, loss: Option<usize>, gradients: &[(String, Edge)]) -> Option<Accumulation> {
@@ -51,8 +64,10 @@ fn accumulation(symbols: &Symbols<'_>, loss: Option<usize>, gradients: &[(String
     let (at, variable) = sums.into_iter().find(|(_, name)| is_read(name))?;
     let n_steps = counted_steps(symbols);
     let is_share = |at: &usize| n_steps.is_some_and(|n| is_divided(symbols, symbols.node(*at), n));
-    let is_mean = between.iter().any(is_share) || region::ancestors(symbols.graph, loss).iter().any(is_share);
-    Some(Accumulation { at, variable, n_steps, is_mean })
+    let is_divided = between.iter().any(is_share);
+    let is_mean = is_divided || region::ancestors(symbols.graph, loss).iter().any(is_share);
+    let factor = if is_divided { 1.0 } else { n_steps.unwrap_or(1.0) };
+    Some(Accumulation { at, variable, n_steps, is_mean, factor })
 }
 
 /// Whether a node adds a gradient, times a number or not, to a variable.

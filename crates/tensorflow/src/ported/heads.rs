@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::symbols::{Symbols, constant, shortest, yaml_number};
+use super::symbols::{Symbols, constant, is_variable, shortest, yaml_number};
 use super::{cores, region, updates};
 use crate::choice;
 use crate::graph::Graph;
@@ -134,6 +134,10 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
             let (logits, labels) = (symbols.behind(*logits), node.inputs.get(1).copied());
             heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
         }
+        if let Some((logits, labels, loss)) = plain_distance(&symbols, &readers, idx) {
+            let (labels, options) = (Some(labels), Vec::new());
+            heads.push(Head { node: idx, logits, labels, loss, options, weight: weigh(idx) });
+        }
         if let Some((logits, labels)) = sigmoid_cross_entropy(&symbols, node) {
             let (labels, loss) = (Some(labels), "sigmoid_cross_entropy");
             heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
@@ -190,8 +194,12 @@ fn plain_cross_entropy(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, Edge
     let (_, axes) = constant(symbols.node(symbols.behind(*sum.inputs.get(1)?).node))?;
     let (logits, labels) = [(a, b), (b, a)].into_iter().find_map(|(logarithms, labels)| {
         let node = symbols.node(symbols.behind(logarithms).node);
-        let logits = node.inputs.first().filter(|_| node.op == "LogSoftmax")?;
-        Some((symbols.behind(*logits), labels))
+        let logits = match node.op.as_str() {
+            "LogSoftmax" => *node.inputs.first()?,
+            "Log" => *input(node).filter(|softmax| softmax.op == "Softmax")?.inputs.first()?,
+            _ => return None,
+        };
+        Some((symbols.behind(logits), labels))
     })?;
     // The last axis by its number is known of a product of two matrices.
     let last = symbols.node(logits.node);
@@ -200,6 +208,50 @@ fn plain_cross_entropy(symbols: &Symbols<'_>, node: &Node) -> Option<(Edge, Edge
     // An entropy of the network's own probabilities is no loss of labels.
     let is_own = || region::ancestors(symbols.graph, [labels.node]).contains(&logits.node);
     (is_last && !is_own()).then_some((logits, labels))
+}
+
+/// The predictions, labels and loss of a difference of plain ops whose squares or sizes are averaged or summed. One operand is
+/// computed from trained variables, and the other from an input alone.
+fn plain_distance(
+    symbols: &Symbols<'_>,
+    readers: &HashMap<usize, Vec<usize>>,
+    at: usize,
+) -> Option<(Edge, Edge, &'static str)> {
+    let node = symbols.node(at);
+    let only_reader = |at: usize| readers.get(&at).and_then(|all| if let [one] = all[..] { Some(one) } else { None });
+    let is_known =
+        ["mean_squared_error", "absolute_difference", "huber_loss"].iter().any(|name| node.name.contains(name));
+    let (end, loss) = match node.op.as_str() {
+        _ if is_known => return None,
+        "SquaredDifference" => (at, "mean_squared_error"),
+        "Sub" => {
+            let end = only_reader(at)?;
+            let reader = symbols.node(end);
+            match reader.op.as_str() {
+                "L2Loss" | "Square" => (end, "mean_squared_error"),
+                "Pow" if symbols.scalar(reader, 1) == Some(2.0) => (end, "mean_squared_error"),
+                "Mul" if reader.inputs.iter().all(|edge| edge.node == at) => (end, "mean_squared_error"),
+                "Abs" => (end, "mean_absolute_error"),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    if symbols.node(end).op != "L2Loss" && !matches!(symbols.node(only_reader(end)?).op.as_str(), "Mean" | "Sum") {
+        return None;
+    }
+    let [a, b] = node.inputs[..] else { return None };
+    let is_of = |edge: Edge| {
+        let before = region::ancestors(symbols.graph, [edge.node]);
+        let any = |is: &dyn Fn(&str) -> bool| before.iter().any(|idx| is(&symbols.node(*idx).op));
+        (any(&is_variable), any(&is_input))
+    };
+    let (predictions, labels) = match (is_of(a), is_of(b)) {
+        ((true, _), (false, true)) => (a, b),
+        ((false, true), (true, _)) => (b, a),
+        _ => return None,
+    };
+    Some((symbols.behind(predictions), labels, loss))
 }
 
 /// The nodes that a node of two inputs reads.

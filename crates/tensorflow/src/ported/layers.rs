@@ -120,6 +120,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         porting.node(idx);
     }
     porting.add_heads(&heads);
+    porting.scale_heads(&heads, loss);
     porting.weigh_heads(&heads, loss);
     porting.without_softmax();
     porting.note_smoothing(smoothing);

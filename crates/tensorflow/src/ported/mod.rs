@@ -7,6 +7,7 @@
 mod accumulation;
 mod attentions;
 mod blocks;
+mod candidates;
 mod cores;
 mod gelus;
 mod heads;
@@ -17,16 +18,19 @@ mod metrics;
 mod nearest;
 mod network;
 mod norms;
+mod numbers;
 mod pipeline;
 mod plain_adam;
 mod rate;
 mod region;
+mod scale;
 mod shapes;
 mod slips;
 mod symbols;
 mod terms;
 mod training;
 mod updates;
+mod written;
 mod yaml;
 
 use std::collections::BTreeSet;
@@ -154,7 +158,10 @@ pub fn port_with_batch(graph: &Graph, batch: Option<i64>) -> Ported {
     let mut network = layers::network(graph, loss, &mut notes);
     network.batch = batch.or(network.batch).or_else(|| pipeline::batch(&pipeline));
     network.metrics = metrics::metrics(graph, &network, &mut notes);
-    let training = training::training(graph, loss, &network, &mut notes);
+    let (training, loss_factor) = training::training(graph, loss, &network, &mut notes);
+    for head in network.heads.iter_mut().filter(|_| loss_factor != 1.0) {
+        head.weight = symbols::shortest((head.weight * loss_factor) as f32);
+    }
     let used: BTreeSet<&String> = network.variables.keys().collect();
     let unmapped: Vec<String> = network_variables(graph).into_iter().filter(|name| !used.contains(name)).collect();
     if !unmapped.is_empty() {

@@ -6,8 +6,8 @@ mod pieces;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
-use super::region;
-use super::symbols::{Symbols, constant, shortest, yaml_number};
+use super::symbols::{Symbols, constant, is_variable, shortest, yaml_number};
+use super::{numbers, region};
 use crate::graph::{Body, Graph};
 use crate::node::{Edge, Node};
 
@@ -110,7 +110,13 @@ impl<'s, 'g> Rate<'s, 'g> {
         let mut read = |edge| self.value(body, edge, at, known, depth + 1);
         let value = match node.op.as_str() {
             "If" | "StatelessIf" => self.branch_value(node, edge.output, at, &mut read, depth + 1),
-            _ => self.node_value(node, edge.output, at.step, &mut read),
+            _ if is_variable(&node.op) => {
+                let is_whole = node.dtype("dtype").is_some_and(|dtype| dtype.is_integer());
+                let is_step = is_whole && node.dims("shape").is_some_and(|dims| dims.is_empty());
+                is_step.then_some(at.step)
+            }
+            // Rates are f32, so every result is rounded to f32.
+            _ => numbers::result(node, edge.output, |value| f64::from(value as f32), &mut read),
         };
         known.insert(edge, value);
         value
@@ -136,76 +142,6 @@ impl<'s, 'g> Rate<'s, 'g> {
         let argument = |(node, edge): (usize, &Edge)| (Edge { node, output: 0 }, read(*edge));
         let mut known: HashMap<Edge, Option<f64>> = arguments.iter().enumerate().map(argument).collect();
         self.value(&branch.body, *branch.returns.get(output)?, at, &mut known, depth)
-    }
-
-    fn node_value(
-        &self,
-        node: &Node,
-        output: usize,
-        step: f64,
-        read: &mut dyn FnMut(Edge) -> Option<f64>,
-    ) -> Option<f64> {
-        let mut input = |number: usize| node.inputs.get(number).and_then(|edge| read(*edge));
-        let truth = |is: bool| Some(f64::from(u8::from(is)));
-        // Rates are f32, so every result is rounded to f32.
-        let is_whole = node.dtype("T").is_some_and(|dtype| dtype.is_integer());
-        let rounded = |value: f64| if is_whole { value } else { f64::from(value as f32) };
-        Some(match node.op.as_str() {
-            "Const" => match constant(node)?.1[..] {
-                [one] => one,
-                _ => return None,
-            },
-            "VarHandleOp" | "VariableV2" | "Variable" => {
-                let is_step =
-                    node.dtype("dtype").is_some_and(|dtype| dtype.is_integer()) && node.dims("shape")?.is_empty();
-                return is_step.then_some(step);
-            }
-            "Identity" | "ReadVariableOp" | "StopGradient" | "Reshape" | "Squeeze" | "ExpandDims" | "EnsureShape" => {
-                input(0)?
-            }
-            "Cast" => match node.dtype("DstT")?.is_integer() {
-                true => input(0)?.trunc(),
-                false => input(0)?,
-            },
-            "Add" | "AddV2" => rounded(input(0)? + input(1)?),
-            "Sub" => rounded(input(0)? - input(1)?),
-            "Mul" => rounded(input(0)? * input(1)?),
-            "RealDiv" | "Div" if !is_whole => rounded(input(0)? / input(1)?),
-            "Div" | "FloorDiv" => (input(0)? / input(1)?).floor(),
-            "FloorMod" => input(0)?.rem_euclid(input(1)?),
-            "Pow" => rounded(input(0)?.powf(input(1)?)),
-            "Square" => rounded(input(0)?.powi(2)),
-            "Sqrt" => rounded(input(0)?.sqrt()),
-            "Rsqrt" => rounded(1.0 / input(0)?.sqrt()),
-            "Exp" => rounded(input(0)?.exp()),
-            "Log" => rounded(input(0)?.ln()),
-            "Cos" => rounded(input(0)?.cos()),
-            "Neg" => -input(0)?,
-            "Reciprocal" | "Inv" => rounded(1.0 / input(0)?),
-            "Floor" => input(0)?.floor(),
-            "Ceil" => input(0)?.ceil(),
-            "Minimum" => input(0)?.min(input(1)?),
-            "Maximum" => input(0)?.max(input(1)?),
-            "Less" => return truth(input(0)? < input(1)?),
-            "LessEqual" => return truth(input(0)? <= input(1)?),
-            "Greater" => return truth(input(0)? > input(1)?),
-            "GreaterEqual" => return truth(input(0)? >= input(1)?),
-            "Equal" => return truth(input(0)? == input(1)?),
-            "LogicalAnd" => return truth(input(0)? != 0.0 && input(1)? != 0.0),
-            "LogicalOr" => return truth(input(0)? != 0.0 || input(1)? != 0.0),
-            "LogicalNot" => return truth(input(0)? == 0.0),
-            "Select" | "SelectV2" | "Where" => match input(0)? {
-                0.0 => input(2)?,
-                _ => input(1)?,
-            },
-            // The output that is not taken has no value.
-            "Switch" | "RefSwitch" => {
-                let is_taken = (input(1)? != 0.0) == (output == 1);
-                return if is_taken { input(0) } else { None };
-            }
-            "Merge" => return (0..node.inputs.len()).find_map(input),
-            _ => return None,
-        })
     }
 
     /// Steps at which the rate may change: around its constants, and around products and quotients of two of them.
@@ -287,13 +223,26 @@ impl<'s, 'g> Rate<'s, 'g> {
         let mut curve: Vec<(f64, f64)> = curve.iter().copied().chain(rates).collect();
         curve.sort_by(|a, b| a.0.total_cmp(&b.0));
         curve.dedup_by_key(|(step, _)| *step);
-        let curve = &curve[..];
+        if let Some(schedule) = self.warmed_up(&curve, &meetings) {
+            return Some(schedule);
+        }
+        // A warm-up by (step + 1) / n has its last rate a step before the schedule: here the schedule's is taken there.
+        let (step, rate) = curve.remove(Line::along(&curve)?.n_steps - 1);
+        let mut schedule = self.warmed_up(&curve, &[step])?;
+        let is_of_schedule = schedule.warm_up.is_some_and(|warm_up| warm_up.steps == step);
+        schedule.jumps = Some((step, rate));
+        is_of_schedule.then_some(schedule)
+    }
+
+    /// A form after the line with which a curve begins. It may end at one of the steps `meetings`.
+    fn warmed_up(&self, curve: &[(f64, f64)], meetings: &[f64]) -> Option<Schedule> {
         let Line { start, n_steps, .. } = Line::along(curve)?;
         let (before, after) = (curve.get(n_steps - 1)?.0, curve.get(n_steps)?.0);
         // It ends at a number from the graph's constants, or between two tried steps.
         let numbers = self.constants.iter().copied().flat_map(|a| self.constants.iter().map(move |b| a * b).chain([a]));
         let numbers = numbers.flat_map(|n| [n.round(), n.ceil()]).filter(|n| (before..=after + 1.0).contains(n));
-        let mut ends: Vec<f64> = numbers.chain(meetings).chain([after, before]).filter(|n| *n >= 1.0).collect();
+        let mut ends: Vec<f64> =
+            numbers.chain(meetings.iter().copied()).chain([after, before]).filter(|n| *n >= 1.0).collect();
         ends.sort_by(f64::total_cmp);
         ends.dedup();
         let mut best: Option<((usize, f64), Schedule)> = None;
@@ -304,7 +253,7 @@ impl<'s, 'g> Rate<'s, 'g> {
                 let moved: Vec<(f64, f64)> = rest.map(|(step, rate)| (step - shift, *rate)).collect();
                 for form in self.candidates(&moved) {
                     let warm_up = Some(WarmUp { steps, start, overlap });
-                    let mut schedule = Schedule { form, warm_up, apart: 0.0 };
+                    let mut schedule = Schedule { form, warm_up, apart: 0.0, jumps: None };
                     schedule.apart = apart(curve, |step| schedule.at(step));
                     // A length that is not a whole number of steps is rounded here.
                     let cost = (schedule.form.n_changes(), schedule.apart);
@@ -515,12 +464,14 @@ struct Schedule {
     form: Form,
     warm_up: Option<WarmUp>,
     apart: f64,
+    /// A step at which the graph has another rate, and that rate.
+    jumps: Option<(f64, f64)>,
 }
 
 impl Schedule {
     /// A form from the first step on.
     fn plain(form: Form) -> Schedule {
-        Schedule { form, warm_up: None, apart: 0.0 }
+        Schedule { form, warm_up: None, apart: 0.0, jumps: None }
     }
 
     fn at(&self, step: f64) -> f64 {
@@ -543,6 +494,11 @@ impl Schedule {
                 self.apart * 100.0
             )
         });
+        let jumps = self.jumps.map(|(step, rate)| {
+            let (theirs, ours) = (yaml_number(short(rate)), yaml_number(short(self.at(step))));
+            format!("the warm-up's last rate, at step {step}, is {theirs} there; here it is the schedule's, {ours}")
+        });
+        let differs = differs.or(jumps);
         let learning_rate = self.form.text();
         let warm_up = self.warm_up.map(warm_up).unwrap_or_default();
         RateInWords { learning_rate, warm_up, differs, floor: String::new() }

@@ -22,6 +22,9 @@ pub(super) enum Symbol {
     Other,
 }
 
+/// The attribute by which the tracer writes the number that all elements of a variable have.
+pub(super) const VALUE: &str = "_bf16scope_value";
+
 /// Constants with more elements are not read.
 const MAX_ELEMENTS: usize = 4096;
 
@@ -238,6 +241,18 @@ impl<'g> Symbols<'g> {
     /// The value of a node's input, if it is a single number computed from constants.
     pub(super) fn scalar(&self, node: &Node, number: usize) -> Option<f64> {
         self.number(*node.inputs.get(number)?, 0)
+    }
+
+    /// [`Symbols::scalar`], or the number of an untrained variable, as Keras' older optimizers keep theirs.
+    pub(super) fn hyperparameter(&self, node: &Node, number: usize) -> Option<f64> {
+        let value = || {
+            let source = self.node(self.behind(*node.inputs.get(number)?).node);
+            let name = source.variable_name();
+            let is_trained = self.graph.variables.iter().any(|variable| variable.is_trainable && variable.name == name);
+            let is_number = is_variable(&source.op) && source.dims("shape")?.is_empty() && !is_trained;
+            source.float(VALUE).filter(|_| is_number).map(shortest)
+        };
+        self.scalar(node, number).or_else(value)
     }
 
     /// The value of a tensor, if it is a single number computed from constants.

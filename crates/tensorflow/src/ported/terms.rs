@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::heads::{self, Head};
-use super::region;
 use super::symbols::{Symbols, constant, is_variable};
+use super::{region, updates};
 use crate::graph::Graph;
 use crate::host::is_input;
 use bf16scope_hlo::DType;
@@ -152,6 +152,28 @@ pub(super) fn weights_of_losses(graph: &Graph, heads: &[Head], weighing: &[usize
         is_known.then_some(Weights { head, scope, product: *product, from, feature, dims, is_vector, is_mask })
     };
     weighing.iter().filter_map(weights).collect()
+}
+
+/// The first node that gradients are taken of and that is no part of the loss: another loss trains variables too.
+pub(super) fn beside_loss(graph: &Graph, loss: usize, from_gradients: &[bool]) -> Option<usize> {
+    let nodes = &graph.body.nodes;
+    let before = region::ancestors(graph, [loss]);
+    let names = graph.variables.iter().filter(|variable| variable.is_trainable).map(|variable| variable.name.as_str());
+    let names: HashSet<&str> = names.collect();
+    let is_trained = |idx: &usize| is_variable(&nodes[*idx].op) && names.contains(nodes[*idx].variable_name().as_str());
+    let is_computed = |idx: usize| {
+        let op = nodes[idx].op.as_str();
+        let passes = matches!(op, "Identity" | "ReadVariableOp" | "Cast" | "Reshape" | "Transpose");
+        let is_flow = ["Enter", "Exit", "Switch", "Merge", "Stack", "TensorList", "TensorArray", "While", "If", "Call"];
+        let is_plain = !passes && !is_variable(op) && !is_flow.iter().any(|part| op.contains(part));
+        is_plain && nodes[idx].dtype("T").is_some_and(|dtype| dtype.is_float()) && !has_no_gradient(op)
+    };
+    let gradients = nodes.iter().filter(|node| updates::is_gradient(node));
+    let read = gradients.flat_map(|node| node.inputs.iter().map(|edge| edge.node));
+    let beside = read.filter(|idx| !from_gradients[*idx] && !before.contains(idx) && is_computed(*idx));
+    let all: Vec<usize> = (0..nodes.len()).collect();
+    let trained = reached(graph, &heads::readers(graph, &all), all.into_iter().filter(is_trained).collect());
+    beside.filter(|idx| trained.contains(idx)).min()
 }
 
 /// The nodes of the loss that train variables and belong to no head and to no weight decay: terms, and factors of terms.

@@ -6,7 +6,8 @@ use super::network::NetworkPort;
 use super::plain_adam::{PlainAdam, plain_adam};
 use super::rate::{Rate, RateInWords};
 use super::symbols::{Symbols, constant, shortest, yaml_number};
-use super::{Note, Notes, Place, accumulation, cores, nearest, region, updates};
+use super::written::{Written, WrittenRate, written};
+use super::{Note, Notes, Place, accumulation, cores, nearest, region, terms, updates};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
@@ -28,6 +29,8 @@ pub struct TrainingPort {
     pub clip: String,
     /// `{decay: 0.9999}`.
     pub average: String,
+    /// How many steps of the graph are one update.
+    pub accumulate: Option<i64>,
     /// `["logits/*"]`; empty if all variables train.
     pub trainable: String,
     /// The number of cores that the graph is made for.
@@ -36,13 +39,20 @@ pub struct TrainingPort {
     pub places: BTreeMap<&'static str, Place>,
 }
 
-/// Ports a graph's training.
-pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort, notes: &mut Notes) -> TrainingPort {
+/// Ports a graph's training. The number is what losses are multiplied by.
+pub(super) fn training(
+    graph: &Graph,
+    loss: Option<usize>,
+    network: &NetworkPort,
+    notes: &mut Notes,
+) -> (TrainingPort, f64) {
+    let mut loss_factor = 1.0;
     let symbols = Symbols::new(graph);
     let nodes = &graph.body.nodes;
     let update = nodes.iter().position(|node| node.op.starts_with("ResourceApply") || node.op.starts_with("Apply"));
     let mut port = TrainingPort { n_cores: cores::n_cores(graph), ..TrainingPort::default() };
     let adam = if update.is_none() { plain_adam(&symbols) } else { None };
+    let plain = if update.is_none() && adam.is_none() { written(&symbols) } else { None };
     match update {
         Some(update) => {
             port.optimizer = optimizer(&symbols, update, notes);
@@ -55,7 +65,7 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
             (port.learning_rate, port.warm_up) = (words.learning_rate, words.warm_up);
             port.learning_rate_floor = words.floor;
         }
-        None if adam.is_some() => {}
+        None if adam.is_some() || plain.is_some() => {}
         None if !graph.collection("train_op").is_empty() => {
             let text = "its optimizer is written with plain ops, not with one of TensorFlow's own";
             let help = "name it: `optimizer: adamw` (BERT's), `lars`, `lamb`";
@@ -76,6 +86,10 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
         gradients = std::mem::take(&mut adam.gradients);
         written_adam(&mut port, &symbols, adam, network, notes);
     }
+    if let Some((all, read)) = plain {
+        gradients = read;
+        written_optimizer(&mut port, &symbols, &all, network, notes);
+    }
     port.clip = clip(&symbols, notes, &mut port.places);
     let changes = updates::updates(&symbols);
     port.trainable = updates::trainable(&symbols, network);
@@ -88,14 +102,30 @@ pub(super) fn training(graph: &Graph, loss: Option<usize>, network: &NetworkPort
     let clip = format!("clip_by_{}", port.clip.split([':', ',']).nth(1).unwrap_or_default().trim());
     let clip = port.places.contains_key("clip").then_some(clip.as_str());
     match accumulation::note(&symbols, loss, &gradients) {
-        Some(note) => notes.missing.push(note),
+        Some((note, Some((n, factor)))) => {
+            port.accumulate = Some(n);
+            loss_factor = factor;
+            port.places.insert(
+                "accumulate",
+                Place { node: note.node.clone(), line: note.place.clone(), callers: note.callers.clone() },
+            );
+            notes.differs.push(Note { is_in_step: false, ..note });
+        }
+        Some((note, None)) => notes.missing.push(note),
         None => updates::changed_gradients(&symbols, &gradients, clip, notes),
+    }
+    if let Some((loss, at)) =
+        loss.and_then(|loss| Some((loss, terms::beside_loss(graph, loss, &updates::from_gradients(graph))?)))
+    {
+        let text = format!("gradients are taken of more than the loss `{}`: this is no part of it", nodes[loss].name);
+        let help = "under `loss`, write its terms, or each loss with the `variables` that it trains";
+        notes.missing.push(Note::new(graph, Some(at), text, help).in_step());
     }
     port.average = average(&symbols, notes, &mut port.places);
     if let Some(n_cores) = port.n_cores.filter(|n| *n > 1) {
         on_cores(&mut port, n_cores, &symbols, loss, notes);
     }
-    port
+    (port, loss_factor)
 }
 
 /// Notes what sums over cores make of clipping and of the learning rate.
@@ -154,30 +184,114 @@ fn written_adam(
         None => rate_at(symbols, adam.rate, notes),
     };
     (port.learning_rate, port.warm_up, port.learning_rate_floor) = (words.learning_rate, words.warm_up, words.floor);
-    let Some(decay) = adam.decay else { return };
+    decay_of_optimizer(port, symbols, adam.decay, (&adam.spared, &adam.decayed), network, notes);
+}
+
+/// The words of optimizers that are written with plain ops and known by what they compute.
+fn written_optimizer(
+    port: &mut TrainingPort,
+    symbols: &Symbols<'_>,
+    all: &[Written],
+    network: &NetworkPort,
+    notes: &mut Notes,
+) {
+    let Some((first, others)) = all.split_first() else { return };
+    let graph = symbols.graph;
+    port.optimizer = first.candidate.words(first.decay.is_some());
+    port.places.insert("optimizer", Place::new(graph, first.at));
+    let words = written_rate(symbols, first.rate, notes);
+    if let WrittenRate::Computed(edge) = first.rate {
+        port.places.insert("learning_rate", Place::new(graph, symbols.behind(edge).node));
+    }
+    (port.learning_rate, port.warm_up, port.learning_rate_floor) = (words.learning_rate, words.warm_up, words.floor);
+    if first.keeps_rate && matches!(first.rate, WrittenRate::Computed(_)) {
+        notes.differs.push(rate_in_slot(graph, first.at));
+    }
+    let before = port.weight_decay.clone();
+    decay_of_optimizer(port, symbols, first.decay, (&first.spared, &first.decayed), network, notes);
+    if port.weight_decay != before && !first.candidate.has_decay_beside() {
+        port.weight_decay = port.weight_decay.replacen('}', ", decoupled: true}", 1);
+    }
+    for other in others {
+        let names = |written: &Written| written.decayed.iter().chain(&written.spared).cloned().collect::<Vec<_>>();
+        let (chosen, rest): (Vec<String>, Vec<String>) =
+            (names(other), all.iter().filter(|one| one.at != other.at).flat_map(names).collect());
+        let optimizer = other.candidate.words(other.decay.is_some());
+        let rate = written_rate(symbols, other.rate, notes).learning_rate;
+        let rate = if rate.is_empty() { "…" } else { &rate };
+        let text =
+            format!("{} by {optimizer} at the rate {rate}, unlike the first", updates::others_are_updated(&chosen));
+        let help = format!(
+            "under `train`, `optimizers: [{{variables: {}, optimizer: {optimizer}, learning_rate: {rate}}}]`",
+            updates::patterns(&chosen, &rest)
+        );
+        notes.missing.push(Note::new(graph, Some(other.at), text, help).in_step());
+    }
+}
+
+/// The rate of an update of plain ops, in words.
+fn written_rate(symbols: &Symbols<'_>, rate: WrittenRate, notes: &mut Notes) -> RateInWords {
+    let number = |value: f64| RateInWords { learning_rate: yaml_number(value), ..RateInWords::default() };
+    match rate {
+        WrittenRate::Number(value) => number(value),
+        WrittenRate::Computed(edge) => match symbols.value(edge) {
+            Some(value) => number(value),
+            None => rate_at(symbols, edge, notes),
+        },
+        WrittenRate::Variable(at) => {
+            let text = "the learning rate is this variable's value, which the graph does not have";
+            let help = "write `learning_rate: …`; a graph of `python -m bf16scope.tf` has it";
+            notes.missing.push(Note::new(symbols.graph, Some(at), text, help).in_step());
+            RateInWords::default()
+        }
+    }
+}
+
+/// The remark on a slot that has the learning rate inside.
+fn rate_in_slot(graph: &Graph, update: usize) -> Note {
+    let text = "the optimizer's slot has the learning rate inside, so that it goes on with earlier rates after a change; here \
+                a change acts at once";
+    let help = "between changes the steps are the same, and no key undoes it; the step as HLO has the graph's";
+    Note::new(graph, Some(update), text, help)
+}
+
+/// The decay that an optimizer adds beside the loss's terms; `names` are the variables that it spares, and those that it decays.
+fn decay_of_optimizer(
+    port: &mut TrainingPort,
+    symbols: &Symbols<'_>,
+    decay: Option<f64>,
+    names: (&BTreeSet<String>, &BTreeSet<String>),
+    network: &NetworkPort,
+    notes: &mut Notes,
+) {
+    let Some(decay) = decay else { return };
     if !port.weight_decay.is_empty() {
         let text = format!("variables decay by {} in the optimizer too, beside the loss's terms", yaml_number(decay));
         let help = "`weight_decay` is one of them: write the terms of the loss as `loss`";
         notes.missing.push(Note::new(symbols.graph, None, text, help).in_step());
         return;
     }
-    let spared = adam.spared.iter().map(String::as_str).filter(|name| network.variables.contains_key(*name));
-    port.weight_decay = decay_in_words(decay, &spared.collect::<Vec<_>>(), &adam.decayed);
+    let spared = names.0.iter().map(String::as_str).filter(|name| network.variables.contains_key(*name));
+    port.weight_decay = decay_in_words(decay, &spared.collect::<Vec<_>>(), names.1);
 }
 
 fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String {
     let node = symbols.node(update);
     let mut options: Vec<(&str, String)> = Vec::new();
     let mut unknown = Vec::new();
-    let mut number =
-        |key: &'static str, input: usize, options: &mut Vec<(&str, String)>| match symbols.scalar(node, input) {
-            Some(value) => options.push((key, yaml_number(value))),
-            None => unknown.push(key),
-        };
+    let mut number = |key: &'static str, input: usize, options: &mut Vec<(&str, String)>| match symbols
+        .hyperparameter(node, input)
+    {
+        Some(value) => options.push((key, yaml_number(value))),
+        None => unknown.push(key),
+    };
     let kind = match node.op.trim_start_matches("Resource") {
         "ApplyGradientDescent" => "sgd",
-        "ApplyMomentum" => {
+        op @ ("ApplyMomentum" | "ApplyKerasMomentum") => {
             number("momentum", 4, &mut options);
+            if op == "ApplyKerasMomentum" && symbols.hyperparameter(node, 2).is_none() {
+                notes.differs.push(rate_in_slot(symbols.graph, update));
+            }
             if node.flag("use_nesterov") {
                 options.push(("nesterov", "true".to_string()));
             }
@@ -261,7 +375,7 @@ const SUM_OF_SQUARES: &str = "adagrad";
 fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) -> RateInWords {
     let node = symbols.node(update);
     let Some(edge) = node.inputs.get(number) else { return RateInWords::default() };
-    if let Some(value) = symbols.scalar(node, number) {
+    if let Some(value) = symbols.hyperparameter(node, number) {
         return RateInWords { learning_rate: yaml_number(value), ..RateInWords::default() };
     }
     rate_at(symbols, *edge, notes)
@@ -375,7 +489,7 @@ fn clip(symbols: &Symbols<'_>, notes: &mut Notes, places: &mut BTreeMap<&'static
     let nodes = &symbols.graph.body.nodes;
     for (part, kind) in [("clip_by_global_norm", "global_norm"), ("clip_by_norm", "norm"), ("clip_by_value", "value")] {
         let Some(at) = nodes.iter().position(|node| {
-            let is_gradient = |edge: &Edge| region::is_backward(&symbols.node(symbols.behind(*edge).node).name);
+            let is_gradient = |edge: &Edge| updates::is_gradient(symbols.node(symbols.behind(*edge).node));
             let is_named = node.name.split('/').any(|name| name == part) && !region::is_backward(&node.name);
             is_named && node.inputs.iter().any(is_gradient)
         }) else {

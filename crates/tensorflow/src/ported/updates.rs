@@ -59,7 +59,7 @@ pub(super) fn updates(symbols: &Symbols<'_>) -> Vec<(String, usize)> {
 }
 
 /// Patterns that match some names and no others.
-fn patterns(chosen: &[String], others: &[String]) -> String {
+pub(super) fn patterns(chosen: &[String], others: &[String]) -> String {
     let pattern = |name: &String| {
         let mut scopes = name.match_indices('/').map(|(at, _)| &name[..=at]);
         let scope = scopes.find(|scope| !others.iter().any(|other| other.starts_with(*scope)));
@@ -100,6 +100,16 @@ pub(super) fn trainable(symbols: &Symbols<'_>, network: &NetworkPort) -> String 
     if updated.is_empty() || frozen.is_empty() { String::new() } else { patterns(&updated, &frozen) }
 }
 
+/// The beginning of a remark on variables that another optimizer updates.
+pub(super) fn others_are_updated(names: &[String]) -> String {
+    match names {
+        [name] => format!("the variable `{name}` is updated"),
+        names => {
+            format!("{} variables such as `{}` are updated", names.len(), names.first().map_or("", String::as_str))
+        }
+    }
+}
+
 /// Notes that some variables are updated by another optimizer, by other numbers or at another rate than the first.
 pub(super) fn unlike_first(symbols: &Symbols<'_>, updates: &[(String, usize)], notes: &mut Notes) {
     let rate = |at: usize| {
@@ -123,7 +133,7 @@ pub(super) fn unlike_first(symbols: &Symbols<'_>, updates: &[(String, usize)], n
     };
     let Some((_, first)) = updates.iter().find(|(_, at)| !symbols.node(*at).op.contains("Sparse")) else { return };
     let (others, same): (Vec<_>, Vec<_>) = updates.iter().partition(|(_, at)| !is_like(*first, *at));
-    let Some((name, other)) = others.first() else { return };
+    let Some((_, other)) = others.first() else { return };
     let words = |at: usize| {
         let at_rate = rate(at).map(|edge| match symbols.value(edge) {
             Some(value) => format!(" at the rate {}", yaml_number(value)),
@@ -131,12 +141,9 @@ pub(super) fn unlike_first(symbols: &Symbols<'_>, updates: &[(String, usize)], n
         });
         format!("`{}`{}", rule(&symbols.node(at).op), at_rate.unwrap_or_default())
     };
-    let which = match others.len() {
-        1 => format!("the variable `{name}` is"),
-        n => format!("{n} variables such as `{name}` are"),
-    };
     let text = format!(
-        "{which} updated by {}, and the first, in `{}`, by {}; if these are alike, other numbers differ",
+        "{} by {}, and the first, in `{}`, by {}; if these are alike, other numbers differ",
+        others_are_updated(&others.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()),
         words(*other),
         symbols.node(*first).name,
         words(*first)
@@ -246,7 +253,10 @@ pub(super) fn of_keras(graph: &Graph) -> Option<&'static str> {
 
 /// Whether the backward pass of version 1 or 2 made a node.
 pub(super) fn is_gradient(node: &Node) -> bool {
-    region::is_backward(&node.name) || region::is_taped(&node.name)
+    // The backward pass of a function that a tape called has no scope of its own.
+    let is_call =
+        || node.op.ends_with("PartitionedCall") && node.function("f").is_some_and(|name| name.contains("__backward_"));
+    region::is_backward(&node.name) || region::is_taped(&node.name) || is_call()
 }
 
 /// Notes the first op without a word that changes gradients before their update. `clip` begins names of clips with words.

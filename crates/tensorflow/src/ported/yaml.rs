@@ -105,10 +105,11 @@ pub(super) fn layers(network: &NetworkPort, has_blocks: bool) -> String {
     text
 }
 
-/// The batch of all cores, for the graph's is one core's part; where that is open, 32 or the next number that cores share.
+/// The batch of all cores and micro-batches, for the graph's is one core's part; where that is open, 32 or the next number that
+/// these share.
 pub(super) fn batch(network: &NetworkPort, training: &TrainingPort) -> i64 {
-    let n_cores = training.n_cores.unwrap_or(1).max(1);
-    network.batch.map_or((31 + n_cores) / n_cores * n_cores, |batch| batch.saturating_mul(n_cores))
+    let n_parts = training.n_cores.unwrap_or(1).max(1).saturating_mul(training.accumulate.unwrap_or(1).max(1));
+    network.batch.map_or(31_i64.saturating_add(n_parts) / n_parts * n_parts, |batch| batch.saturating_mul(n_parts))
 }
 
 /// The experiment, with repeated parts as blocks or with a line for each layer.
@@ -146,6 +147,9 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
     ];
     for (key, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
         let _ = writeln!(text, "  {key}: {value}");
+    }
+    if let Some(n) = training.accumulate {
+        let _ = writeln!(text, "  accumulate: {n}");
     }
     if network.label_smoothing > 0.0 {
         let _ = writeln!(text, "  label_smoothing: {:?}", network.label_smoothing);

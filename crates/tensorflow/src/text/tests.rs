@@ -29,20 +29,23 @@ fn a_text_is_the_message_it_writes() {
 #[test]
 fn a_syntax_error_names_its_line() {
     let error = |text: &str| to_binary(text, &GRAPH).map_err(|problem| (problem.line, problem.message)).unwrap_err();
-    assert_eq!(error("node {\n name: a }"), (2, "`a }`, expected text in quotes".to_string()));
-    assert_eq!(error("node {\n name: \"a\n }"), (2, r#"`\"a`, expected text with a quote at its end"#.to_string()));
-    assert_eq!(error("node {"), (1, "the end, expected the name of a field".to_string()));
+    assert_eq!(error("node {\n name: a }"), (2, "found `a }`, expected text in quotes".to_string()));
+    assert_eq!(
+        error("node {\n name: \"a\n }"),
+        (2, r#"found `\"a`, expected text with a quote at its end"#.to_string())
+    );
+    assert_eq!(error("node {"), (1, "found the end of the text, expected the name of a field or `}`".to_string()));
     for (text, expected) in [
-        ("node [", "`[`, expected `:` or `{`"),
-        ("[type { }", "`{ }`, expected `]`"),
-        ("node { name { } }", "`{ } }`, expected a value, not a message"),
-        ("node: \"a\"", "the end, expected another kind of value than text before it"),
-        ("node { name: \"\\q\" }", r#"`\"\\q\" }`, expected text with escapes of C"#),
-        ("node { attr { value { i: ? } } }", "`? } } }`, expected a whole number, or true or false"),
-        ("node { attr { value { type: ? } } }", "`? } } }`, expected a dtype such as DT_FLOAT"),
-        ("node { attr { value { f: ? } } }", "`? } } }`, expected a number"),
-        ("node: 1", "`1`, expected `{`"),
-        ("other: ?", "`?`, expected a value"),
+        ("node [", "found `[`, expected `:` or `{`"),
+        ("[type { }", "found `{ }`, expected `]`"),
+        ("node { name { } }", "found `{ } }`, expected a value, not a message"),
+        ("node: \"a\"", "found the end of the text, expected another kind of value than text before it"),
+        ("node { name: \"\\q\" }", r#"found `\"\\q\" }`, expected text with escapes of C"#),
+        ("node { attr { value { i: ? } } }", "found `? } } }`, expected a whole number, or true or false"),
+        ("node { attr { value { type: ? } } }", "found `? } } }`, expected a dtype such as DT_FLOAT"),
+        ("node { attr { value { f: ? } } }", "found `? } } }`, expected a number"),
+        ("node: 1", "found `1`, expected `{`"),
+        ("other: ?", "found `?`, expected a value"),
     ] {
         assert_eq!(error(text), (1, expected.to_string()), "{text}");
     }

@@ -1,8 +1,10 @@
 //! The ends of a network: its losses at the layers that they judge, their weights, and the smoothing of their labels.
 
+use super::super::cores;
 use super::super::heads::{self, Head, Smoothing};
 use super::super::nearest;
 use super::super::network::HeadLine;
+use super::super::scale;
 use super::super::symbols::{Symbol, shortest, yaml_number};
 use super::super::terms::{self, Weights};
 use super::super::updates;
@@ -10,13 +12,24 @@ use super::{Node, Note, Notes, Porting};
 use crate::graph::Graph;
 use crate::host::is_input;
 
+/// A batch at which losses are followed where the graph leaves it open.
+const BATCH: i64 = 8;
+
 /// Notes that it is not known where a graph's network ends: its loss is of no logits, or it predicts without layers.
 pub(super) fn note_no_end(graph: &Graph, loss: Option<usize>, notes: &mut Notes) {
     let nodes = &graph.body.nodes;
     let is_trained = loss.is_some() || nodes.iter().any(updates::is_gradient);
     if is_trained {
-        let text = "no loss of logits is in the graph, so it is not known where its network ends";
-        let help = "name the loss in the collection `losses`, as tf.losses does";
+        let (text, help) = match loss {
+            Some(_) => (
+                "no loss of logits is in the graph's loss, so it is not known where its network ends",
+                "docs/EXPERIMENTS.md has the losses; a layer `expression` and the loss `value` take any other",
+            ),
+            None => (
+                "no loss of logits is in the graph, so it is not known where its network ends",
+                "name the loss in the collection `losses`, as tf.losses does",
+            ),
+        };
         notes.missing.push(Note::new(graph, loss, text, help).in_step());
         return;
     }
@@ -86,7 +99,8 @@ impl Porting<'_, '_> {
     /// Moves a softmax cross-entropy that reads a softmax layer to that layer's input, since the loss computes the softmax.
     pub(super) fn without_softmax(&mut self) {
         for head in self.port.heads.iter_mut().filter(|head| head.loss.contains("softmax")) {
-            let line = self.at.get(&head.output).map(|at| &self.port.layers[*at]);
+            // If another loss is not of layers, there are none.
+            let line = self.at.get(&head.output).and_then(|at| self.port.layers.get(*at));
             if let Some(line) = line.filter(|line| line.kind == "activation" && line.first == "softmax") {
                 let text =
                     format!("the loss reads the softmax `{}` as logits; here it reads what is before it", line.name);
@@ -96,6 +110,36 @@ impl Porting<'_, '_> {
                 self.notes.differs.push(Note::new(self.symbols.graph, at, text, help));
                 head.output = line.reads[0].clone();
             }
+        }
+    }
+
+    /// The weights of losses that the graph sums, or divides by a fixed number: ours are means.
+    pub(super) fn scale_heads(&mut self, heads: &[Head], loss: Option<usize>) {
+        // A factor 1 / cores is that of the mean over cores.
+        let is_of_cores = cores::n_cores(self.symbols.graph).unwrap_or(1) > 1;
+        let Some(loss) = loss.filter(|_| !is_of_cores && self.port.heads.len() == heads.len()) else { return };
+        for (at, head) in heads.iter().enumerate() {
+            let line = &self.port.heads[at];
+            let Some(dims) = self.dims.get(&line.output) else { continue };
+            let n_kept = dims.len() - usize::from(head.loss.contains("softmax") && !dims.is_empty());
+            let scale = |batch: i64| {
+                let dims: Vec<i64> = std::iter::once(batch).chain(dims[..n_kept].iter().copied()).collect();
+                scale::scale(&self.symbols, loss, head.node, &dims)
+            };
+            let (Some(weight), Some(double)) = (scale(self.port.batch.unwrap_or(BATCH)), scale(2 * BATCH)) else {
+                continue;
+            };
+            let weight = shortest(weight as f32);
+            if weight == line.weight {
+                continue;
+            }
+            if self.port.batch.is_none() && shortest(double as f32) != weight {
+                let text = "losses of examples are summed, or divided by a fixed number; here their mean counts";
+                let help = "`weight: …` on the loss, the batch times as large where they are summed";
+                self.notes.differs.push(Note::new(self.symbols.graph, Some(head.node), text, help));
+                continue;
+            }
+            self.port.heads[at].weight = weight;
         }
     }
 

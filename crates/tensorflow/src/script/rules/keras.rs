@@ -42,7 +42,7 @@ const fn word(
     Word { keras, kind, places, default, options }
 }
 
-static LAYERS: [Word; 17] = [
+static LAYERS: [Word; 20] = [
     word(&["Dense"], "dense", &["units", "activation"], "", &["activation", "use_bias"]),
     word(&["Conv2D", "Convolution2D"], "conv", &CONVOLUTION, "", &CONVOLUTIONS),
     word(&["Conv1D", "Convolution1D"], "conv1d", &CONVOLUTION, "", &CONVOLUTIONS),
@@ -56,6 +56,9 @@ static LAYERS: [Word; 17] = [
     word(&["Flatten"], "flatten", &[], "", &[]),
     word(&["Dropout"], "dropout", &["rate"], "", &[]),
     word(&["Activation"], "activation", &["activation"], "", &[]),
+    word(&["ReLU"], "activation", &[], "relu", &[]),
+    word(&["Softmax"], "activation", &[], "softmax", &[]),
+    word(&["LeakyReLU"], "leaky_relu", &["alpha"], "0.3", &[]),
     word(&["BatchNormalization"], "batch_norm", &[], "", &["momentum", "epsilon", "center", "scale"]),
     word(&["LayerNormalization"], "layer_norm", &[], "", &["epsilon", "center", "scale"]),
     word(&["Embedding"], "embedding", &["input_dim", "output_dim"], "", &["output_dim"]),
@@ -219,6 +222,8 @@ impl Reading {
             }
             ("activation", Some(function)) if function == "linear" => {}
             (key, Some(value)) if word.places.first() == Some(&key) => layer.main = value,
+            // A layer in f32 within another policy.
+            ("dtype", Some(dtype)) if dtype == "float32" => layer.options.push((key.to_string(), dtype)),
             (key, Some(value)) if key == "name" || word.options.contains(&key) => {
                 layer.options.push((key.to_string(), value));
             }
