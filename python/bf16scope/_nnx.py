@@ -24,10 +24,26 @@ def has_objects(arguments: Any) -> bool:
     nnx = _nnx()
     if nnx is None or not hasattr(nnx, "update_context"):
         return False
-    kinds = tuple(getattr(nnx, name) for name in ("Object", "Pytree", "Module", "Variable") if hasattr(nnx, name))
-    is_object = lambda value: isinstance(value, kinds)
+    return _is_among(arguments, _objects(nnx))
+
+
+def are_in_states(arguments: Any) -> bool:
+    """Whether the nnx objects among the arguments are all variables of a `State`, as `split` gives it. They are values, which no
+    function changes in place."""
+    nnx = _nnx()
+    is_whole = lambda value: isinstance(value, (nnx.State, *_objects(nnx)))
+    without = jax.tree_util.tree_map(lambda value: None if isinstance(value, nnx.State) else value, arguments, is_leaf=is_whole)
+    return not has_objects(without)
+
+
+def _objects(nnx: Any) -> tuple[type, ...]:
+    return tuple(getattr(nnx, name) for name in ("Object", "Pytree", "Module", "Variable") if hasattr(nnx, name))
+
+
+def _is_among(arguments: Any, kinds: Any) -> bool:
     # An object is taken as a leaf, so nested objects need not be searched.
-    return any(map(is_object, jax.tree_util.tree_leaves(arguments, is_leaf=is_object)))
+    is_one = lambda value: isinstance(value, kinds)
+    return any(map(is_one, jax.tree_util.tree_leaves(arguments, is_leaf=is_one)))
 
 
 class Pure:

@@ -167,7 +167,10 @@ def lower(
             warnings.warn(f"`{_called(fn)}` is lowered, and a `full_precision` around its call changes nothing: {help}", stacklevel=2)
         args, kwargs = statics.marked(args, kwargs)
         if _nnx.has_objects((args, kwargs)):
-            return pure.of_objects(of_arrays, args, kwargs)
+            if not _nnx.are_in_states((args, kwargs)):
+                return pure.of_objects(of_arrays, args, kwargs)
+            with _nnx.named_layers():
+                return plain(*args, **kwargs)
         if bound := _linen.bound(fn, args):
             return _linen.lifted(functools.partial(_plain, options=options), *bound, kwargs)
         return plain(*args, **kwargs)

@@ -87,6 +87,35 @@ def test_nnx(nnx, optax, where):
     assert 0 < float(jnp.max(abs(mean - our_mean))) <= 16 * ROUNDING
 
 
+def test_a_loss_of_states_of_nnx(nnx, optax):
+    """Flax's functional form: parameters, and what else the model holds, are values; the loss returns what changed."""
+
+    def train(lower):
+        graph, params, rest = nnx.split(network(nnx), nnx.Param, ...)
+        optimizer = optax.adam(3e-2)
+        state = optimizer.init(params)
+
+        def loss_of(params, rest):
+            model = nnx.merge(graph, params, rest, copy=True)
+            return cross_entropy(model(X)), nnx.state(model, nnx.Not(nnx.Param))
+
+        @jax.jit
+        def step(params, rest, state):
+            (loss, rest), gradients = jax.value_and_grad(lower(loss_of), has_aux=True)(params, rest)
+            updates, state = optimizer.update(gradients, state, params)
+            return loss, (optax.apply_updates(params, updates), rest, state)
+
+        losses, all = [], (params, rest, state)
+        for _ in range(8):
+            loss, all = step(*all)
+            losses.append(float(loss))
+        return losses, int(nnx.merge(graph, *all[:2]).dropout.rngs.count[...])
+
+    (exact, count), (ours, our_count) = train(lambda f: f), train(lower)
+    alike(exact, ours)
+    assert count == our_count == 8
+
+
 def test_a_loss_of_nnx_and_its_gradients_are_one_module(nnx):
     graph, state = nnx.split(network(nnx))
     low = lower(lambda model: cross_entropy(model(X)))
