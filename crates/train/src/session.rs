@@ -20,7 +20,7 @@ use super::resume::function_of;
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
-use super::watch::{RateJump, WatchRecord, note_columns};
+use super::watch::{RateJump, RecordedClip, WatchRecord, note_columns};
 use bf16scope_data::{Batch, DrawVersion, Source};
 use bf16scope_model::graph::{Program, VariableInfo};
 use bf16scope_model::optim::{LossScale, Update};
@@ -395,6 +395,7 @@ impl Session {
             n_skipped: self.n_skipped()?,
             epsilon: self.spec.objective.update.optimizer.epsilon(),
             momentum: self.spec.objective.update.optimizer.momentum(),
+            clip: self.spec.objective.update.clip.map(RecordedClip::from),
             rate_jump: RateJump::steepest(last, self.step + 1, |step| self.learning_rate_of(step - 1)),
             never_moves: (0..=self.step).all(|step| self.learning_rate_of(step) == 0.0),
             slow_statistics: observer.slow_statistics.clone(),

@@ -79,7 +79,7 @@ const BY_UPDATES: &[&str] = &[
 ];
 
 /// All rules, causes before their consequences. Anomalies of one step are reported in program order.
-pub const RULES: [Rule; 26] = [
+pub const RULES: [Rule; 27] = [
     Rule {
         name: "loss_scale",
         why: "activations are finite, and cotangents or gradients are not, under a constant loss scale above 1: the scaled loss \
@@ -292,6 +292,14 @@ pub const RULES: [Rule; 26] = [
         judge: updates::large_epsilon,
     },
     Rule {
+        name: "small_clip",
+        why: "updates are lost as of `stalled`, and `clip` leaves a thousandth of the gradients' norm or less, of `value` of their \
+              largest element",
+        remedy: "raise what gradients are clipped to: `clip: {kind: global_norm, value: 1}`",
+        explains: &["stalled", "small_rate"],
+        judge: updates::small_clip,
+    },
+    Rule {
         name: "small_rate",
         why: "200 steps after the first, at one rate and from initial values (biases of 0), the loss is 98 % of what it was at \
               first or more, at the look before too, and no update of Adam, AdamW, Adamax, Nadam, RMSProp, Adagrad or Lion \
@@ -347,7 +355,7 @@ pub fn anomalies_of_last(records: &[WatchRecord], mut causes: BTreeSet<&'static 
 /// The anomalies of the last record that follow from no cause; their rules are added to the causes.
 fn judged(records: &[WatchRecord], causes: &mut BTreeSet<&'static str>) -> Vec<Anomaly> {
     let Some((now, earlier)) = records.split_last() else { return Vec::new() };
-    let look = Look { now, before: earlier.last(), first: earlier.first() };
+    let look = Look::new(now, earlier.last(), earlier.first());
     let matches = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
     let mut matches: Vec<(&Rule, Found)> = matches.collect();
     // In the order of the table: a consequence explains nothing else.

@@ -1,19 +1,75 @@
 //! A record with the one before it, as rules read them: rows by quantity, a layer's inputs, a scope's variables.
 
 use super::row::{Quantity, Role, WatchRecord, WatchRow};
-use std::collections::BTreeSet;
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap};
 
 /// Two records, and the first one of the run.
 pub(super) struct Look<'a> {
     pub now: &'a WatchRecord,
     pub before: Option<&'a WatchRecord>,
     pub first: Option<&'a WatchRecord>,
+    /// Where rows of this record, of the one before and of the first are: rules look them up for every row.
+    index: OnceCell<Index<'a>>,
+    index_before: OnceCell<Index<'a>>,
+    index_first: OnceCell<Index<'a>>,
 }
 
 impl<'a> Look<'a> {
+    pub(super) fn new(
+        now: &'a WatchRecord,
+        before: Option<&'a WatchRecord>,
+        first: Option<&'a WatchRecord>,
+    ) -> Look<'a> {
+        let (index, index_before, index_first) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Look { now, before, first, index, index_before, index_first }
+    }
+
     /// A record without a predecessor.
     pub(super) fn alone(now: &'a WatchRecord) -> Look<'a> {
-        Look { now, before: None, first: None }
+        Look::new(now, None, None)
+    }
+}
+
+/// Where the rows of a record are. Of rows that are alike it has the first.
+struct Index<'a> {
+    /// By layer, quantity and role.
+    rows: HashMap<(&'a str, Quantity, Option<Role>), usize>,
+    /// By layer and quantity, whatever their role is.
+    of_quantity: HashMap<(&'a str, Quantity), usize>,
+    /// The gradients of a scope's own variables.
+    gradients: HashMap<&'a str, Vec<usize>>,
+    /// For each row the layers that depend on it.
+    readers: Vec<Vec<usize>>,
+    /// Whether rows have what they depend on: records of older versions do not.
+    has_takes: bool,
+}
+
+impl<'a> Index<'a> {
+    fn new(record: &'a WatchRecord) -> Index<'a> {
+        let readers = vec![Vec::new(); record.rows.len()];
+        let has_takes = record.rows.iter().any(|row| !row.takes.is_empty());
+        let mut index =
+            Index { rows: HashMap::new(), of_quantity: HashMap::new(), gradients: HashMap::new(), readers, has_takes };
+        for (number, row) in record.rows.iter().enumerate() {
+            index.rows.entry((&row.layer, row.quantity, row.role)).or_insert(number);
+            index.of_quantity.entry((&row.layer, row.quantity)).or_insert(number);
+            if row.quantity == Quantity::Gradient {
+                index.gradients.entry(row.scope()).or_default().push(number);
+            }
+            if row.is_layer() {
+                for taken in &row.takes {
+                    index.readers.get_mut(*taken as usize).into_iter().for_each(|readers| readers.push(number));
+                }
+            }
+        }
+        index.readers.iter_mut().for_each(Vec::dedup);
+        index
+    }
+
+    /// The row of the same layer, quantity and role.
+    fn same(&self, row: &WatchRow) -> Option<usize> {
+        self.rows.get(&(row.layer.as_str(), row.quantity, row.role)).copied()
     }
 }
 
@@ -64,14 +120,29 @@ impl Look<'_> {
 
     /// The network's activations without inputs, the loss and the exponents of softmaxes.
     pub(super) fn layers(&self) -> impl Iterator<Item = (usize, &WatchRow)> {
-        let is_layer =
-            |row: &WatchRow| matches!(row.role, None | Some(Role::Residual | Role::Activated | Role::Dropped));
-        self.rows(Quantity::Activation).filter(move |(_, row)| is_layer(row))
+        self.rows(Quantity::Activation).filter(|(_, row)| row.is_layer())
+    }
+
+    fn index(&self) -> &Index<'_> {
+        self.index.get_or_init(|| Index::new(self.now))
+    }
+
+    /// The layers that depend on a row directly.
+    pub(super) fn readers(&self, number: usize) -> impl Iterator<Item = (usize, &WatchRow)> {
+        let readers = self.index().readers.get(number).map_or(&[][..], |readers| readers);
+        readers.iter().map(|&reader| (reader, &self.now.rows[reader]))
     }
 
     /// The same row in the record before.
     pub(super) fn before(&self, row: &WatchRow) -> Option<&WatchRow> {
-        self.before?.same(row)
+        let before = self.before?;
+        before.rows.get(self.index_before.get_or_init(|| Index::new(before)).same(row)?)
+    }
+
+    /// The same row in the first record.
+    pub(super) fn at_first(&self, row: &WatchRow) -> Option<&WatchRow> {
+        let first = self.first?;
+        first.rows.get(self.index_first.get_or_init(|| Index::new(first)).same(row)?)
     }
 
     /// Whether variables changed between the records.
@@ -81,7 +152,12 @@ impl Look<'_> {
 
     /// The row of a variable's gradient.
     pub(super) fn gradient_of(&self, variable: &str) -> Option<&WatchRow> {
-        self.rows(Quantity::Gradient).map(|(_, row)| row).find(|row| row.layer == variable)
+        self.of_quantity(variable, Quantity::Gradient)
+    }
+
+    /// The first row of a layer or a variable with a quantity.
+    fn of_quantity(&self, layer: &str, quantity: Quantity) -> Option<&WatchRow> {
+        self.now.rows.get(*self.index().of_quantity.get(&(layer, quantity))?)
     }
 
     pub(super) fn are_gradients_finite(&self) -> bool {
@@ -90,13 +166,13 @@ impl Look<'_> {
 
     /// The cotangent of an activation: the row with the same layer and role.
     pub(super) fn cotangent(&self, activation: &WatchRow) -> Option<&WatchRow> {
-        let is_it = |row: &&WatchRow| (&row.layer, row.role) == (&activation.layer, activation.role);
-        self.rows(Quantity::Cotangent).map(|(_, row)| row).find(is_it)
+        let key = (activation.layer.as_str(), Quantity::Cotangent, activation.role);
+        self.now.rows.get(*self.index().rows.get(&key)?)
     }
 
     /// The rows that an activation depends on. Records of older versions do not have them: the row before it is used.
     pub(super) fn taken<'s>(&'s self, number: usize, row: &'s WatchRow) -> Vec<(usize, &'s WatchRow)> {
-        if row.takes.is_empty() && self.now.rows.iter().all(|row| row.takes.is_empty()) {
+        if row.takes.is_empty() && !self.index().has_takes {
             return number.checked_sub(1).map(|last| (last, &self.now.rows[last])).into_iter().collect();
         }
         let at = |place: &u32| Some((*place as usize, self.now.rows.get(*place as usize)?));
@@ -118,10 +194,10 @@ impl Look<'_> {
 
     /// A scope's own variables by their last names, with their largest magnitudes.
     pub(super) fn variables(&self, scope: &str) -> Vec<(&str, Option<f32>)> {
-        let gradients = self.rows(Quantity::Gradient).filter(|(_, row)| row.scope() == scope);
-        let stored =
-            |name: &str| self.rows(Quantity::Update).find(|(_, row)| row.layer == name).and_then(|(_, row)| row.stored);
-        gradients.map(|(_, row)| (row.layer.rsplit('/').next().unwrap_or(&row.layer), stored(&row.layer))).collect()
+        let gradients = self.index().gradients.get(scope).map_or(&[][..], |numbers| numbers);
+        let stored = |name: &str| self.of_quantity(name, Quantity::Update).and_then(|row| row.stored);
+        let gradients = gradients.iter().map(|&number| &self.now.rows[number]);
+        gradients.map(|row| (row.layer.rsplit('/').next().unwrap_or(&row.layer), stored(&row.layer))).collect()
     }
 
     /// Whether a layer multiplies its input by a kernel.

@@ -20,7 +20,7 @@ mod statistics;
 pub use anomaly::{Anomaly, RULES, Rule, anomalies, anomalies_of_last, explains, telling_steps};
 pub(super) use causes::scale::note_columns;
 pub(super) use program::{Observing, observing, words_of};
-pub use row::{Bins, Function, Quantity, RateJump, Role, WatchRecord, WatchRow};
+pub use row::{Bins, Function, Quantity, RateJump, RecordedClip, Role, WatchRecord, WatchRow};
 pub(super) use statistics::{RowOf, read_row};
 
 use std::num::NonZeroU32;

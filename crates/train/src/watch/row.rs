@@ -1,6 +1,7 @@
 //! The record of a watched step: statistics of each layer's numbers.
 
 use bf16scope_data::ColumnSize;
+use bf16scope_model::optim::Clip;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -183,6 +184,12 @@ impl WatchRow {
         }
     }
 
+    /// Whether it is an activation of the network, and no input, label, loss or exponent of a softmax.
+    pub(super) fn is_layer(&self) -> bool {
+        let is_of_layer = matches!(self.role, None | Some(Role::Residual | Role::Activated | Role::Dropped));
+        self.quantity == Quantity::Activation && is_of_layer
+    }
+
     /// Whether all numbers are 0.
     pub fn is_zero(&self) -> bool {
         self.zero >= 1.0
@@ -216,6 +223,9 @@ pub struct WatchRecord {
     /// The share of its sum or mean of gradients that the optimizer keeps in a step: its momentum or β1, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
+    /// How gradients are clipped, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<RecordedClip>,
     /// The steepest rise of the learning rate from one step to the next since the last record but one, if it is at
     /// least twofold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,6 +238,27 @@ pub struct WatchRecord {
     pub slow_statistics: Vec<(String, f64)>,
     /// In program order: inputs, activations forward, cotangents backward, then gradients and updates by variable.
     pub rows: Vec<WatchRow>,
+}
+
+/// How gradients are clipped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RecordedClip {
+    /// `global_norm`, `norm` or `value`.
+    pub kind: String,
+    /// The largest norm or element.
+    pub value: f64,
+}
+
+impl From<Clip> for RecordedClip {
+    fn from(clip: Clip) -> RecordedClip {
+        let (kind, value) = match clip {
+            Clip::GlobalNorm { value, .. } => ("global_norm", value),
+            Clip::Norm { value } => ("norm", value),
+            Clip::Value { value } => ("value", value),
+        };
+        RecordedClip { kind: kind.to_string(), value }
+    }
 }
 
 /// A rise of the learning rate from one step to the next.
@@ -260,13 +291,6 @@ impl WatchRecord {
     pub fn loss(&self) -> Option<f32> {
         let row = self.rows.iter().find(|row| row.role == Some(Role::Loss))?;
         (row.not_finite == 0.0).then_some(row.mean.unwrap_or(row.max))
-    }
-
-    /// The row of the same layer, quantity and role as a row of another record.
-    pub(super) fn same(&self, row: &WatchRow) -> Option<&WatchRow> {
-        let is_same =
-            |other: &&WatchRow| (&other.layer, other.quantity, other.role) == (&row.layer, row.quantity, row.role);
-        self.rows.iter().find(is_same)
     }
 
     /// The first row with infinite or NaN numbers, in the order in which a step computes them: the forward pass, the

@@ -8,6 +8,7 @@ mod columns;
 mod copies;
 mod disk;
 mod memory;
+mod one_class;
 mod parts;
 mod reading;
 mod settings;
@@ -260,7 +261,8 @@ impl DataConfig {
         let maker = Maker::for_source(&reading, source)?;
         self.check_tests(&reading, source)?;
         let parts = self.parts(&reading, source, &maker)?;
-        copies::warnings(&reading, source, &parts).iter().for_each(|warning| tracing::warn!("{warning}"));
+        let warnings = [copies::warnings(&reading, source, &parts), one_class::warnings(&reading, source, &parts)];
+        warnings.iter().flatten().for_each(|warning| tracing::warn!("{warning}"));
         let examples = self.named(&reading, parts)?;
         let n = examples.training.n_examples();
         match self.n_train.filter(|n_train| *n_train != n) {

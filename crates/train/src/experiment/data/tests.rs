@@ -420,6 +420,15 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
 
 /// The warnings of a CSV file of these rows, and of another file's.
 fn warnings_of_copies(data: &str, training: &[u32], other: &[u32]) -> Vec<String> {
+    warnings_by(copies::warnings, data, training, other)
+}
+
+fn warnings_by(
+    warn: fn(&Reading<'_>, &DataSource, &Examples) -> Vec<String>,
+    data: &str,
+    training: &[u32],
+    other: &[u32],
+) -> Vec<String> {
     let features = [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.yaml");
@@ -431,8 +440,25 @@ fn warnings_of_copies(data: &str, training: &[u32], other: &[u32]) -> Vec<String
     let examples = config.read(&path, &features).unwrap();
     let reading =
         Reading { data: &config, path: &path, folder: folder.path(), features: &features, keys: vec!["data", "csv"] };
-    let warnings = copies::warnings(&reading, config.source.as_ref().unwrap(), &examples);
+    let warnings = warn(&reading, config.source.as_ref().unwrap(), &examples);
     warnings.iter().map(|warning| warning.replace(&format!("{}: ", path.display()), "")).collect()
+}
+
+#[test]
+fn training_examples_of_one_class_are_told() {
+    let warnings = |data: &str, rows: &[u32]| warnings_by(one_class::warnings, data, rows, &[0]);
+    // The label is 0 of even rows.
+    let even: Vec<u32> = (0..40).map(|row| 2 * row).collect();
+    let one_odd = [&[1][..], &even[..]].concat();
+    let warned = warnings("{csv: a.csv, n_test: 1}", &even).concat();
+    let expected = "all 39 training examples have the same `labels`: a network that always answers it is right, and learns \
+                    nothing else";
+    assert!(warned.contains(expected), "{warned}");
+    let help = "help: if the examples are sorted by class, write `shuffle: true`, or `stratify: true`, before they are cut into \
+                parts; else look at where the labels come from";
+    assert!(warned.ends_with(help), "{warned}");
+    assert_eq!(warnings("{csv: a.csv, n_test: 1}", &one_odd), [""; 0]);
+    assert_eq!(warnings("{csv: a.csv, n_test: 1}", &even[..32]), [""; 0]);
 }
 
 #[test]

@@ -19,8 +19,8 @@ struct Block<'a> {
 /// The largest cotangent among the readers of an activation: the reader, and the share that arrives at the activation.
 fn passed<'l>(look: &'l Look<'_>, number: usize, row: &WatchRow) -> Option<(usize, &'l WatchRow, f64)> {
     let arrived = norm(look.cotangent(row)?);
-    let readers = look.layers().filter(|(_, reader)| reader.takes.contains(&(number as u32)));
-    let cotangents = readers.map(|(at, reader)| look.cotangent(reader).map(|cotangent| (at, reader, norm(cotangent))));
+    let cotangents =
+        look.readers(number).map(|(at, reader)| look.cotangent(reader).map(|cotangent| (at, reader, norm(cotangent))));
     // A reader without a record, such as a dropped branch, may pass it on.
     let cotangents: Vec<(usize, &WatchRow, f64)> = cotangents.collect::<Option<_>>()?;
     let (at, reader, most) = cotangents.into_iter().max_by(|a, b| a.2.total_cmp(&b.2))?;
@@ -62,9 +62,16 @@ fn sources(look: &Look<'_>, number: usize) -> BTreeSet<usize> {
 /// branch may be as small as a layer scale makes it. Of a sum the branch is what passes little on.
 fn is_in_branch(look: &Look<'_>, number: usize, row: &WatchRow) -> bool {
     let of_layer = sources(look, number);
+    // All rows that depend on the layer: rows are in the order of the program.
+    let mut after = BTreeSet::from([number]);
+    for (at, row) in look.now.rows.iter().enumerate().skip(number + 1) {
+        if row.takes.iter().any(|taken| after.contains(&(*taken as usize))) {
+            after.insert(at);
+        }
+    }
     let is_around = |(at, sum): (usize, &WatchRow)| {
         let takes_source = sum.takes.iter().any(|taken| of_layer.contains(&(*taken as usize)));
-        sum.role == Some(Role::Residual) && takes_source && sources(look, at).contains(&number)
+        sum.role == Some(Role::Residual) && takes_source && after.contains(&at)
     };
     row.role == Some(Role::Residual) || look.layers().any(is_around)
 }
@@ -85,8 +92,8 @@ fn of_cotangent(share: f64) -> String {
 }
 
 pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
-    let was_zero =
-        |scope: &str| look.before.is_some_and(|before| Look::alone(before).is_zero_kernel(scope)) && look.has_moved();
+    let before = look.before.map(Look::alone).filter(|_| look.has_moved());
+    let was_zero = |scope: &str| before.as_ref().is_some_and(|before| before.is_zero_kernel(scope));
     let layer = look.layers().find(|(_, row)| look.is_zero_kernel(&row.layer) && was_zero(&row.layer));
     let what = "all that this layer multiplies by is 0, as at the look before".to_string();
     layer.map(|(number, _)| Found::new(number, what)).into_iter().collect()
@@ -178,7 +185,7 @@ const FLAT: f32 = 64.0;
 /// A sigmoid or a tanh, before the last layer, whose input is flat in both records.
 fn far_from_slope(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<Found> {
     let is_flat = matches!(row.function, Some(Function::Sigmoid | Function::Tanh)) && look.has_moved();
-    let is_read = || look.layers().any(|(_, reader)| reader.takes.contains(&(number as u32)));
+    let is_read = || look.readers(number).next().is_some();
     let [(_, taken)] = look.taken(number, row)[..] else { return None };
     let is_far = |taken: &WatchRow| taken.rms >= FLAT && taken.not_finite == 0.0 && taken.role != Some(Role::Input);
     let was_far = look.before(taken).is_some_and(is_far);
@@ -225,8 +232,8 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
             return Vec::new();
         }
         let dead = Found::new(number, format!("all {} numbers are 0, as at the look before", row.n));
-        let from_first = Look { before: look.first.filter(|first| first.step == 1), ..Look::alone(look.now) };
-        let was_never_open = from_first.before(row).is_some_and(WatchRow::is_zero);
+        let at_first = look.at_first(row).filter(|_| look.first.is_some_and(|first| first.step == 1));
+        let was_never_open = at_first.is_some_and(WatchRow::is_zero);
         let is_of_no_variable = |taken: &WatchRow| look.variables(&taken.layer).is_empty() && taken.role.is_none();
         return vec![match row.function {
             Some(Function::Relu) if taken.iter().all(|(_, taken)| is_of_no_variable(taken)) => dead.with_remedy(OFFSET),
@@ -317,7 +324,8 @@ struct Arrived<'a> {
 fn arrived<'l>(look: &'l Look<'_>) -> Option<Arrived<'l>> {
     let with_cotangents: Vec<(usize, &WatchRow, f64)> =
         look.layers().filter_map(|(number, row)| Some((number, row, norm(look.cotangent(row)?)))).collect();
-    let is_layer = |number: u32| with_cotangents.iter().any(|(other, ..)| *other == number as usize);
+    let layers: BTreeSet<usize> = with_cotangents.iter().map(|(number, ..)| *number).collect();
+    let is_layer = |number: u32| layers.contains(&(number as usize));
     let (last_number, last, most) = *with_cotangents.last()?;
     let firsts = with_cotangents
         .iter()

@@ -387,9 +387,18 @@ pub(super) fn weighted_loss(look: &Look<'_>) -> Option<String> {
 
 /// Whether a value is made of features alone, without variables: its size is theirs, and may be that of indices.
 fn is_of_features(look: &Look<'_>, number: usize, row: &WatchRow) -> bool {
-    let taken = look.taken(number, row);
-    let is_made_so = || taken.iter().all(|(number, taken)| is_of_features(look, *number, taken));
-    row.role == Some(Role::Input) || look.variables(&row.layer).is_empty() && !taken.is_empty() && is_made_so()
+    let (mut pending, mut seen) = (vec![(number, row)], BTreeSet::new());
+    while let Some((number, row)) = pending.pop() {
+        if row.role == Some(Role::Input) || !seen.insert(number) {
+            continue;
+        }
+        let taken = look.taken(number, row);
+        if taken.is_empty() || !look.variables(&row.layer).is_empty() {
+            return false;
+        }
+        pending.extend(taken);
+    }
+    true
 }
 
 const GROWN: &str = "lower the learning rate, or clip gradients (`clip: {kind: global_norm, value: 1}`): it was small at the look \
@@ -418,7 +427,7 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
     let label = look.label_scale();
     // A value that only a sigmoid or a tanh reads has no further effect: `saturated_activation` covers that.
     let is_bounded = |number: usize| {
-        let mut readers = look.layers().filter(|(_, reader)| reader.takes.contains(&(number as u32))).peekable();
+        let mut readers = look.readers(number).peekable();
         let is_flat = |row: &WatchRow| matches!(row.function, Some(Function::Sigmoid | Function::Tanh));
         readers.peek().is_some() && readers.all(|(_, reader)| is_flat(reader))
     };
@@ -434,7 +443,7 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
         let remedy = of_layer(look, row, before.is_some_and(|before| before < large));
         let remedied = |what: String| Found { remedy: remedy.map(str::to_string), ..Found::new(number, what) };
         // The gradient of a single number passes through 0, and what is no larger than at first has not grown.
-        let first = look.first.and_then(|first| first.same(row)).map_or(0.0, |first| first.rms);
+        let first = look.at_first(row).map_or(0.0, |first| first.rms);
         if let Some(before) = before.filter(|before| *before > 0.0 && row.rms >= 16.0 * before.max(first)) {
             let what = format!("the rms is {:.3e}, and was {before:.3e} at the look before", row.rms);
             return Some(remedied(what));

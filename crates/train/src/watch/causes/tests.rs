@@ -3,7 +3,7 @@
 mod ordinary;
 
 use crate::watch::row::Quantity::{Activation, Cotangent, Gradient, Update};
-use crate::watch::row::{Bins, Function, Quantity, Role, WatchRecord, WatchRow};
+use crate::watch::row::{Bins, Function, Quantity, RecordedClip, Role, WatchRecord, WatchRow};
 use crate::watch::{Anomaly, RateJump, anomalies, anomalies_of_last, note_columns};
 use bf16scope_data::ColumnSize;
 use std::collections::BTreeSet;
@@ -51,6 +51,7 @@ fn record(step: u64, rows: Vec<WatchRow>) -> WatchRecord {
         n_skipped: None,
         epsilon: None,
         momentum: None,
+        clip: None,
         rate_jump: None,
         never_moves: false,
         slow_statistics: Vec::new(),
@@ -634,4 +635,37 @@ fn a_head_that_no_example_of_a_batch_counts_for_is_not_dead() {
     assert!(dead([1.0, 1.0]));
     assert!(!dead([0.0, 0.0]));
     assert!(!dead([1.0, 0.0]) && !dead([0.0, 1.0]));
+}
+
+/// Descent whose updates are lost because a clip leaves a millionth of the gradients; a clip that leaves a tenth does not
+/// make them so, nor does one that is as large as gradients are.
+#[test]
+fn a_clip_that_leaves_nothing_is_named() {
+    let records = |kind: &str, value: f64, lost: f64| {
+        let of_step = |step: u64| {
+            let [gradient, update] = variable("dense/kernel", 1.0);
+            let update = WatchRow { lost: Some(lost), dtype: "f32".to_string(), ..update };
+            let clip = Some(RecordedClip { kind: kind.to_string(), value });
+            let loss = row("loss", Activation, Some(Role::Loss), 1.0, &[]);
+            WatchRecord { optimizer: "sgd".to_string(), clip, ..record(step, vec![loss, gradient, update]) }
+        };
+        [of_step(1), of_step(51)]
+    };
+    for kind in ["global_norm", "norm", "value"] {
+        let lost = records(kind, 1e-6, 0.9);
+        assert_eq!(rules(&anomalies(&lost)), ["small_clip"], "{kind}");
+        let message = anomalies(&lost)[0].found.clone();
+        let begin = match kind {
+            "global_norm" => "the norm of all gradients is ",
+            "norm" => "the largest norm of a variable's gradients is ",
+            _ => "gradients are up to ",
+        };
+        assert!(
+            message.starts_with(begin) && message.contains(", and `clip` makes that 1.0e-6: 90.0 % of the updates"),
+            "{message}"
+        );
+        assert!(remedy("small_clip", &lost).starts_with(&format!("raise `clip: {{kind: {kind}, value: 1e-6}}`")));
+        assert_eq!(rules(&anomalies(&records(kind, 0.1, 0.9))), ["stalled"], "{kind}");
+        assert_eq!(rules(&anomalies(&records(kind, 1e-6, 0.0))), [""; 0], "{kind}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Rules for updates: learning rates, ε, decay, and what a variable's dtype loses.
 
-use crate::watch::look::{Found, Look, exceeds, percent};
-use crate::watch::row::{Quantity, Role, WatchRecord, WatchRow};
+use crate::watch::look::{Found, Look, exceeds, norm, percent};
+use crate::watch::row::{Quantity, RecordedClip, Role, WatchRecord, WatchRow};
 
 /// An optimizer with a quotient does not make updates of more learning rates than this.
 const LARGE: f32 = 64.0;
@@ -104,8 +104,7 @@ fn decayed(look: &Look<'_>) -> Option<Found> {
     };
     let kernels = look.rows(Quantity::Update).filter(|(_, row)| is_kernel(row));
     let sizes = kernels.map(|(number, row)| {
-        let same = |other: &&WatchRow| (&other.layer, other.quantity) == (&row.layer, row.quantity);
-        let at_first = first.rows.iter().find(same)?.stored.filter(|size| *size > 0.0)?;
+        let at_first = look.at_first(row)?.stored.filter(|size| *size > 0.0)?;
         Some((number, at_first, row.stored?))
     });
     let sizes: Vec<(usize, f32, f32)> = sizes.collect::<Option<_>>()?;
@@ -294,6 +293,31 @@ fn is_changing(look: &Look<'_>) -> bool {
 }
 
 const LOST_IN_F32: &str = "raise the learning rate, or the norm that gradients are clipped to";
+
+/// Gradients that are clipped to less than this share of what they are.
+const CLIPPED: f64 = 1e-3;
+
+/// A clip that leaves so little of gradients that what it leaves is lost. Rules with a quotient divide by what is left.
+pub(in crate::watch) fn small_clip(look: &Look<'_>) -> Vec<Found> {
+    let Some(RecordedClip { kind, value }) = &look.now.clip else { return Vec::new() };
+    let gradients = || look.rows(Quantity::Gradient).map(|(_, row)| row);
+    let norms = || gradients().map(norm);
+    let (size, words) = match kind.as_str() {
+        "value" => (gradients().map(|row| f64::from(row.max)).fold(0.0, f64::max), "gradients are up to"),
+        "norm" => (norms().fold(0.0, f64::max), "the largest norm of a variable's gradients is"),
+        _ => (norms().map(|norm| norm * norm).sum::<f64>().sqrt(), "the norm of all gradients is"),
+    };
+    let lost = stalled(look).into_iter().next().filter(|_| size.is_finite() && *value <= CLIPPED * size);
+    let small = lost.map(|lost| {
+        let message = format!("{words} {size:.1e}, and `clip` makes that {value:.1e}: {}", lost.what);
+        let remedy = format!(
+            "raise `clip: {{kind: {kind}, value: {value:?}}}`, or leave it out: 1 is usual, and a clip is for the few steps \
+             whose gradients are far larger than others'"
+        );
+        Found::new(lost.row, message).with_remedy(remedy)
+    });
+    small.into_iter().collect()
+}
 
 pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
     if !look.has_moved() || look.now.learning_rate <= 0.0 || look.now.variables == "bf16_stochastic" {
