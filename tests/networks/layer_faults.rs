@@ -13,6 +13,7 @@ type Row = (&'static str, &'static str, &'static str, &'static str, &'static str
 const IMAGE: &str = "x: [8, 8, 4]";
 const SEQUENCE: &str = "x: [8, 4]";
 const VECTOR: &str = "x: [8]";
+const VECTOR_WITHOUT_AXES: &str = "x: []";
 const INDICES: &str = "x: {shape: [8], dtype: int32}";
 const PAIR: &str = "x: [8, 4], y: [8, 4]";
 
@@ -79,6 +80,10 @@ const ROWS: &[Row] = &[
     ("prelu", IMAGE, "{prelu: {shared_axes: [1, 2]}}", "-", "{prelu: {shared_axes: x}}", "{prelu: {shared_axes: [5]}}"),
     ("softmax", VECTOR, "softmax", "-", "{softmax: x}", "{softmax: 7}"),
     ("reduce", IMAGE, "{reduce: sum, axis: 1}", "-", "{reduce: 3}", "{reduce: sum, axis: 9}"),
+    ("cumsum", SEQUENCE, "{cumsum: 1}", VECTOR_WITHOUT_AXES, "{cumsum: x}", "{cumsum: 7}"),
+    ("sort", SEQUENCE, "{sort: 1}", VECTOR_WITHOUT_AXES, "{sort: x}", "{sort: 7}"),
+    ("top_k", VECTOR, "{top_k: 3}", VECTOR_WITHOUT_AXES, "{top_k: x}", "{top_k: 9}"),
+    ("gradient", VECTOR, "{gradient: [x, x]}", "x: {shape: [8], dtype: int32}", "{gradient: 3}", "{gradient: [x]}"),
     ("unit_norm", VECTOR, "unit_norm", "-", "{unit_norm: x}", "{unit_norm: 7}"),
     (
         "dot",
@@ -194,6 +199,8 @@ const ALONE: &[&str] = &[
     "global_max_pool",
     "global_avg_pool",
     "softmax",
+    "cumsum",
+    "sort",
     "unit_norm",
     "leaky_relu",
     "prelu",
@@ -280,7 +287,7 @@ const MESSAGES: &[(&str, &str, &str, &str)] = &[
         VECTOR,
         "[{flatten: , name: f}, {dense: 8, tied_to: f}]",
         "layer `f` (flatten) has no table and no kernel of its own to be tied to",
-        "name an `embedding`, or a `dense` layer that is not tied itself",
+        "name an `embedding`, or a `dense` layer that is neither tied itself nor has a `spectral_norm`",
     ),
     (
         SEQUENCE,
@@ -437,6 +444,24 @@ const MESSAGES: &[(&str, &str, &str, &str)] = &[
         "[{attention: 2, rope: {max_wavelength: 1000}, head_dim: 1048578}]",
         "a head has 1048578 features that are rotated, expected at most 65536",
         "",
+    ),
+    (
+        INDICES,
+        "[{gradient: [x, x]}]",
+        "it reads s32[32,8], expected two of a floating dtype",
+        "whole numbers have no gradient: name an `embedding` of them, or floats",
+    ),
+    (
+        "x: [8], z: [8]",
+        "[{dense: 4, inputs: x, name: y}, {gradient: [y, z]}]",
+        "f32[32,4] does not depend on f32[32,8]: the gradient would be zeros",
+        "name what the first is computed of, in the network that computes it",
+    ),
+    (
+        VECTOR,
+        "[batch_norm, {dense: 1, name: y}, {gradient: [y, x], name: g}, {gradient: [g, x]}]",
+        "second derivatives through batch-norm-grad have no rule; write the normalisation out of elementwise ops and reductions",
+        "compute what y is by layers that have gradients",
     ),
     ("x: []", "[batch_norm]", "rank of x is 1, expected at least 2", ""),
     (

@@ -10,6 +10,7 @@ mod alone;
 mod averages;
 mod bounded;
 mod callbacks;
+mod constraints;
 mod digits;
 #[path = "../support/examples.rs"]
 mod examples;

@@ -8,7 +8,7 @@ use crate::run;
 
 use bf16scope::graph::Graph;
 use bf16scope::hlo::{DType, Literal};
-use bf16scope::optim::{LearningRate, RateChange, RateDrop, Update, WarmUp};
+use bf16scope::optim::{Anneal, LearningRate, RateChange, RateDrop, Update, WarmUp};
 use bf16scope::train::rates;
 use ndarray::Array1;
 use ndarray_npy::NpzReader;
@@ -156,6 +156,30 @@ fn polynomials() {
     follow_warmed("linear", &linear(END), [true, false], |step| rate(step, END, 1.0));
     let overlapped = update_with(linear(0.0), Some(WarmUp { steps: WARM_UP, start: 0.0, overlap: true }));
     follow("linear_overlapped", &overlapped, |step| if step < 90 { ramp(0.0, step) } else { rate(step, 0.0, 1.0) });
+}
+
+/// On the device as on the host, whose rates are torch's (`one_cycle_is_torchs`).
+#[test]
+fn one_cycle() {
+    for (pct_start, anneal_strategy) in
+        [(0.3, Anneal::Cos), (0.45, Anneal::Linear), (0.0, Anneal::Cos), (1.0, Anneal::Linear)]
+    {
+        let (div_factor, final_div_factor) = (25.0, 1e4);
+        let schedule = LearningRate::OneCycle {
+            value: VALUE,
+            decay_steps: DECAY_STEPS,
+            pct_start,
+            div_factor,
+            final_div_factor,
+            anneal_strategy,
+        };
+        // The share has at most four roundings, the angle two more; the wave's error is absolute, and the rates are at most
+        // the value.
+        let bound = (6.0 * U * std::f64::consts::PI + FUNCTION + 4.0 * U) * VALUE;
+        for (step, measured) in (0..).zip(ours(&update_with(schedule.clone(), None))) {
+            check(&format!("{schedule:?}, step {step}"), measured, Bounded { value: schedule.at(step), error: bound });
+        }
+    }
 }
 
 #[test]

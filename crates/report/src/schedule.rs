@@ -89,6 +89,10 @@ pub fn moments(update: &Update, n_steps: u32) -> Vec<(u32, String)> {
             at(decay_steps.get() / 2, "half of the decay".to_string());
             at(decay_steps.get(), "decay ends".to_string());
         }
+        &LearningRate::OneCycle { decay_steps, pct_start, .. } => {
+            at((pct_start * f64::from(decay_steps.get())) as u32, "the rate falls".to_string());
+            at(decay_steps.get(), "cycle ends".to_string());
+        }
         LearningRate::Piecewise { changes, .. } => {
             changes.iter().for_each(|change| at(change.step, "change".to_string()));
         }

@@ -20,6 +20,7 @@
 //! ```
 
 mod collectives;
+mod constraint;
 mod gradients;
 mod init;
 mod inputs;
@@ -31,10 +32,12 @@ mod scan;
 mod scope;
 mod segments;
 mod shared;
+mod spectral_norm;
 mod storage;
 mod tensor;
 
 pub use collectives::{Group, Replicas, SumOrder, VariableShard};
+pub use constraint::Constraint;
 pub use gradients::gradients;
 pub use init::{Distribution, FanMode, Init, Matrix};
 pub use inputs::InputInfo;
@@ -84,6 +87,10 @@ struct Inner {
     gathered: RefCell<BTreeMap<usize, InstrId>>,
     warnings: RefCell<Vec<String>>,
     shared: shared::Shared,
+    /// Projections of variables after updates, by number.
+    constraints: RefCell<BTreeMap<usize, Constraint>>,
+    /// How often the kernel of the layer that is being built is iterated, if it is divided by its spectral norm.
+    spectral_norm: Cell<Option<u32>>,
 }
 
 /// A variable of the program: state that stays on the device between calls.
@@ -189,6 +196,8 @@ impl Graph {
                 gathered: RefCell::default(),
                 warnings: RefCell::default(),
                 shared: shared::Shared::default(),
+                constraints: RefCell::default(),
+                spectral_norm: Cell::default(),
             }),
         }
     }

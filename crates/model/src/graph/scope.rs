@@ -160,7 +160,7 @@ impl Scope {
         let request = Request { requested, master, dims: dims.clone(), init, trainable };
         let variable = match graph.shared_variable(&full, &request) {
             Ok(Some(variable)) => return variable,
-            Ok(None) => self.make_new(name, &full, &request, part),
+            Ok(None) => self.normalised(name, self.make_new(name, &full, &request, part)),
             Err(error) => return graph.no_variable(error),
         };
         graph.remember_shared(&full, request, &variable);

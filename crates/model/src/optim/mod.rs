@@ -30,7 +30,7 @@ pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
 pub use optimizer::*;
 pub use rounding::{ROUNDING_KEY, RoundingNoise, round_stochastically};
 pub use rule::{DecayForm, FirstMoments};
-pub use schedule::{LearningRate, RateChange, RateDrop, WarmUp};
+pub use schedule::{Anneal, LearningRate, RateChange, RateDrop, WarmUp};
 pub use slot_storage::{MomentumDtype, SlotStorage};
 pub use storage::Kept;
 pub use storage::LOW;

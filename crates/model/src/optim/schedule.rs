@@ -117,6 +117,32 @@ pub enum LearningRate {
         #[serde(default)]
         first_step: u32,
     },
+    /// One cycle: from `value / div_factor` up to `value` in the share `pct_start` of the steps, and from there down to
+    /// `value / (div_factor · final_div_factor)` at the last, step `decay_steps − 1`.
+    ///
+    /// # Source
+    /// Smith & Topin 2018; torch's `OneCycleLR(max_lr, total_steps, pct_start, anneal_strategy, div_factor,
+    /// final_div_factor)`, whose peak is at step `pct_start · total_steps − 1`. It does not cycle the momentum.
+    OneCycle {
+        /// The highest rate.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The number of steps.
+        #[serde(deserialize_with = "several")]
+        decay_steps: NonZeroU32,
+        /// The share of the steps in which it rises.
+        #[serde(default = "three_tenths", deserialize_with = "number::share")]
+        pct_start: f64,
+        /// The highest rate over the first.
+        #[serde(default = "twenty_five", deserialize_with = "number::positive")]
+        div_factor: f64,
+        /// The first rate over the last.
+        #[serde(default = "ten_thousand", deserialize_with = "number::positive")]
+        final_div_factor: f64,
+        /// The form of both slopes.
+        #[serde(default)]
+        anneal_strategy: Anneal,
+    },
     /// Linear from 0 to `value` at step `warm_up`, then `value` until the first drop, then `value · multiplier` of the
     /// latest drop.
     ///
@@ -132,6 +158,55 @@ pub enum LearningRate {
         #[serde(default, deserialize_with = "ascending")]
         drops: Vec<RateDrop>,
     },
+}
+
+/// The form of a slope, by torch's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Anneal {
+    /// Half of a cosine's wave.
+    #[default]
+    Cos,
+    /// A line.
+    Linear,
+}
+
+fn three_tenths() -> f64 {
+    0.3
+}
+
+fn twenty_five() -> f64 {
+    25.0
+}
+
+fn ten_thousand() -> f64 {
+    1e4
+}
+
+/// At least two steps: the first and the last.
+fn several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
+    let steps = NonZeroU32::deserialize(deserializer)?;
+    match steps.get() {
+        1 => Err(de::Error::invalid_value(Unexpected::Unsigned(1), &"at least 2 steps: the first and the last")),
+        _ => Ok(steps),
+    }
+}
+
+/// The slopes of [`LearningRate::OneCycle`].
+struct Cycle {
+    /// The rates at the first step, at the peak, and at the last step.
+    rates: [f64; 3],
+    /// The step of the peak, at least 0, and the last step.
+    peak: f64,
+    last: f64,
+}
+
+impl Cycle {
+    fn new(value: f64, decay_steps: NonZeroU32, pct_start: f64, div_factor: f64, final_div_factor: f64) -> Cycle {
+        let (first, last) = (value / div_factor, f64::from(decay_steps.get() - 1));
+        let peak = (pct_start * f64::from(decay_steps.get()) - 1.0).clamp(0.0, last);
+        Cycle { rates: [first, value, first / final_div_factor], peak, last }
+    }
 }
 
 /// A constant rate.
@@ -279,6 +354,26 @@ impl LearningRate {
                 let t = if *first_step == 0 { step } else { step + f64::from(*first_step) }.maximum(&least);
                 graph.scalar(DType::F32, *value) / t.sqrt()
             }
+            LearningRate::OneCycle { value, decay_steps, pct_start, div_factor, final_div_factor, anneal_strategy } => {
+                let Cycle { rates: [first, peak_rate, last_rate], peak, last } =
+                    Cycle::new(*value, *decay_steps, *pct_start, *div_factor, *final_div_factor);
+                let step = step.cast(DType::F32).binary_scalar(BinaryOp::Minimum, last);
+                // From the end, where the rate is the smaller of the two, so that it is exact.
+                let slope = |share: Tensor, from: f64, to: f64| {
+                    let share = match anneal_strategy {
+                        Anneal::Cos => ((share * PI).unary(UnaryOp::Cos) + 1.0) * 0.5,
+                        Anneal::Linear => share * -1.0 + 1.0,
+                    };
+                    share * (from - to) + to
+                };
+                let down = || slope((&step - peak) / (last - peak), *value, last_rate);
+                let up = || slope(&step / peak, first, peak_rate);
+                match (peak > 0.0, peak < last) {
+                    (true, true) => step.greater(&graph.scalar(DType::F32, peak)).select(&down(), &up()),
+                    (true, false) => up(),
+                    (false, _) => down(),
+                }
+            }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
                 let constant = |value: f64| graph.scalar(DType::F32, value);
                 let before = |until: u32| step.less(&graph.scalar(DType::S32, f64::from(until.min(i32::MAX as u32))));
@@ -319,6 +414,15 @@ impl LearningRate {
                 let is_constant = step.saturating_add(*first_step) <= constant_until.get();
                 if is_constant { "constant" } else { "decay" }.to_string()
             }
+            &LearningRate::OneCycle { value, decay_steps, pct_start, div_factor, final_div_factor, .. } => {
+                let cycle = Cycle::new(value, decay_steps, pct_start, div_factor, final_div_factor);
+                match f64::from(step) {
+                    step if step > cycle.last => "end",
+                    step if step > cycle.peak => "fall",
+                    _ => "rise",
+                }
+                .to_string()
+            }
             LearningRate::WarmUpStep { warm_up, drops, .. } => {
                 let before = if step < *warm_up { "warm_up" } else { "value" };
                 latest(&mut drops.iter().map(|drop| drop.step), drops.len(), "drops").unwrap_or(before.to_string())
@@ -349,6 +453,26 @@ impl LearningRate {
             }
             LearningRate::InverseSqrt { value, constant_until, first_step } => {
                 value / (f64::from(step) + f64::from(*first_step)).max(f64::from(constant_until.get())).sqrt()
+            }
+            &LearningRate::OneCycle {
+                value,
+                decay_steps,
+                pct_start,
+                div_factor,
+                final_div_factor,
+                anneal_strategy,
+            } => {
+                let Cycle { rates, peak, last } =
+                    Cycle::new(value, decay_steps, pct_start, div_factor, final_div_factor);
+                let step = f64::from(step).min(last);
+                let (share, from, to) = match step > peak || peak == 0.0 {
+                    true => ((step - peak) / (last - peak), rates[1], rates[2]),
+                    false => (step / peak, rates[0], rates[1]),
+                };
+                match anneal_strategy {
+                    Anneal::Cos => 0.5 * (1.0 + (PI * share).cos()) * (from - to) + to,
+                    Anneal::Linear => (1.0 - share) * (from - to) + to,
+                }
             }
             LearningRate::WarmUpStep { value, warm_up, drops } => {
                 let passed = drops.iter().rev().find(|drop| step >= drop.step);
@@ -459,6 +583,59 @@ mod tests {
         let of_line = |overlap| [4, 5, 10, 15].map(|step| warm_up(overlap).phase_at(&line, step));
         assert_eq!(of_line(false), ["warm_up", "decay", "decay", "end"]);
         assert_eq!(of_line(true), ["warm_up", "decay", "end", "end"]);
+    }
+
+    /// Torch's class gives these in ten steps: with its defaults, and along lines.
+    #[test]
+    fn one_cycle_is_torchs() {
+        let read = |text: &str| serde_yaml::from_str::<LearningRate>(text).unwrap();
+        let waves = read("!one_cycle {value: 0.3, decay_steps: 10}");
+        let lines = read(
+            "!one_cycle {value: 0.3, decay_steps: 10, pct_start: 0.45, div_factor: 10, final_div_factor: 100, \
+             anneal_strategy: linear}",
+        );
+        let [of_waves, of_lines] = [
+            [0.012, 0.156, 0.3, 0.28514539, 0.243523696, 0.183378607, 0.116622593, 0.056477504, 0.01485581, 1.2e-06],
+            [
+                0.03,
+                0.107142857,
+                0.184285714,
+                0.261428571,
+                0.272754545,
+                0.218263636,
+                0.163772727,
+                0.109281818,
+                0.054790909,
+                0.0003,
+            ],
+        ];
+        for (rate, expected) in [(&waves, of_waves), (&lines, of_lines)] {
+            for (step, expected) in (0..).zip(expected) {
+                assert!((rate.at(step) - expected).abs() < 1e-9, "{rate:?} at {step}: {}", rate.at(step));
+            }
+            assert_eq!(rate.at(1000), rate.at(9), "torch refuses further steps");
+        }
+        let phases = [0, 2, 3, 9, 10].map(|step| waves.phase_at(step));
+        assert_eq!(phases, ["rise", "rise", "fall", "fall", "end"]);
+        // Without a rise, and without a fall.
+        let edge = |share: f64| read(&format!("!one_cycle {{value: 1, decay_steps: 5, pct_start: {share}}}"));
+        assert_eq!((edge(0.0).at(0), edge(1.0).at(4)), (1.0, 1.0));
+        for wrong in [
+            "decay_steps: 1",
+            "decay_steps: 9, pct_start: 1.5",
+            "decay_steps: 9, div_factor: 0",
+            "decay_steps: 9, anneal_strategy: sine",
+        ] {
+            let text = format!("!one_cycle {{value: 1, {wrong}}}");
+            let error = serde_yaml::from_str::<LearningRate>(&text).unwrap_err().to_string();
+            let expected = match wrong {
+                "decay_steps: 1" => "at least 2 steps: the first and the last",
+                wrong if wrong.ends_with("1.5") => "a number from 0 to 1",
+                wrong if wrong.ends_with('0') => "a finite number above 0",
+                _ => "unknown variant `sine`, expected `cos` or `linear`",
+            };
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     /// Step 10000 is the last at which T5's rate is 0.01: `rsqrt(max(10000, 10000))`. The paper's is 1/√10001 there.

@@ -76,9 +76,12 @@ impl<'a> Updated<'a> {
         }
     }
 
-    /// Sets the value after the step.
+    /// Sets the value after the step, projected if the variable is constrained.
     #[track_caller]
     pub fn store(&self, value: &Tensor) {
+        let constraint = self.graph.constraint(self.number);
+        let projected = constraint.map(|constraint| constraint.project(value, self.part));
+        let value = projected.as_ref().unwrap_or(value);
         let stored = self.graph.variable(self.number).dtype;
         match (self.low, self.graph.storage(), self.rounding) {
             _ if stored == self.dtype => self.graph.set_update(self.number, value),

@@ -7,7 +7,7 @@
 use bf16scope_model::document::ConfigProblem;
 
 /// Classes of optimizers and schedules, their kind here, and the line.
-const CLASSES: [(&str, &str, &str); 19] = [
+const CLASSES: [(&str, &str, &str); 20] = [
     ("SGD", "sgd", "write `optimizer: sgd`, or with momentum `optimizer: {kind: momentum, momentum: 0.9}`"),
     ("Adam", "adam", "write `optimizer: {kind: adam, epsilon: 1.0e-7, epsilon_hat: true}`, which has Keras' defaults"),
     (
@@ -62,6 +62,11 @@ const CLASSES: [(&str, &str, &str); 19] = [
         "write `{kind: piecewise, value: 0.1, changes: [{step: 101, value: 0.01}]}` for boundaries of [100] and \
          values of [0.1, 0.01]",
     ),
+    (
+        "OneCycleLR",
+        "one_cycle",
+        "write `{kind: one_cycle, value: …, decay_steps: …}`: `value` is its `max_lr`, and `decay_steps` its `total_steps`",
+    ),
     ("CosineDecayRestarts", "cosine", RATE_WITHOUT_KIND),
     ("InverseTimeDecay", "piecewise", RATE_WITHOUT_KIND),
 ];
@@ -69,7 +74,7 @@ const CLASSES: [(&str, &str, &str); 19] = [
 const RATE_WITHOUT_KIND: &str = "there is no such kind: `kind: piecewise` follows any rate, change by change";
 
 /// Settings with another name here, where the name is a key of that kind.
-const RENAMED: [(&str, &str); 9] = [
+const RENAMED: [(&str, &str); 11] = [
     ("beta_1", "beta1"),
     ("beta_2", "beta2"),
     ("epsilon_1", "epsilon1"),
@@ -79,10 +84,12 @@ const RENAMED: [(&str, &str); 9] = [
     ("clip_threshold", "clipping_threshold"),
     ("initial_learning_rate", "value"),
     ("end_learning_rate", "end_value"),
+    ("max_lr", "value"),
+    ("total_steps", "decay_steps"),
 ];
 
 /// Settings with another form here, a key that is valid where they are meant (empty: anywhere), and the line.
-const LINES: [(&str, &str, &str); 23] = [
+const LINES: [(&str, &str, &str); 25] = [
     ("clipnorm", "", "write `clip: {kind: norm, value: …}` under `train`"),
     ("global_clipnorm", "", "write `clip: {kind: global_norm, value: …}` under `train`"),
     ("clipvalue", "", "write `clip: {kind: value, value: …}` under `train`"),
@@ -103,6 +110,8 @@ const LINES: [(&str, &str, &str); 23] = [
     ("values", "changes", "write `value: 0.1`, the first, and `changes: [{step: 101, value: 0.01}]`"),
     ("warmup_target", "value", "write it as `value`, and `warm_up: {steps: …}` under `train`"),
     ("cycle", "power", "the rate does not rise again here: leave it out"),
+    ("three_phase", "pct_start", "there are two phases, torch's default: leave it out"),
+    ("cycle_momentum", "pct_start", "the momentum stays as it is: leave it out"),
     ("class_weight", "", "write `class_weights: [1, 3, 0.5]` with a loss of classes, under `model`"),
     ("loss_weights", "", "write `weight: …` with each loss, under `model`"),
     ("sample_weight", "", "write `example_weights: NAME` with a loss, under `model`"),
@@ -185,6 +194,16 @@ mod tests {
             ("validation_split: 0.1", "write `n_validation: 0.1` under `data`, or `n_test: 0.1`"),
         ] {
             assert_eq!(help_of(train), help, "{train}");
+        }
+        let cycle = help_of("learning_rate: {kind: OneCycleLR, max_lr: 1, total_steps: 9}");
+        assert!(cycle.contains("write `{kind: one_cycle, value: …, decay_steps: …}`"), "{cycle}");
+        assert!(help_of("learning_rate: {kind: one_cycle, max_lr: 1}").contains("it is called `value`"));
+        assert!(help_of("learning_rate: {kind: one_cycle, value: 1, total_steps: 9}").contains("`decay_steps`"));
+        for (key, expected) in
+            [("three_phase", "there are two phases"), ("cycle_momentum", "the momentum stays as it is")]
+        {
+            let text = format!("learning_rate: {{kind: one_cycle, value: 1, decay_steps: 9, {key}: false}}");
+            assert!(help_of(&text).contains(expected), "{}", help_of(&text));
         }
         let cosine = help_of("learning_rate: {kind: CosineDecay, initial_learning_rate: 1, decay_steps: 9}");
         assert!(cosine.starts_with("write `{kind: cosine, value: …, decay_steps: …}`"), "{cosine}");

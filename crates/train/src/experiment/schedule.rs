@@ -299,6 +299,7 @@ pub(super) fn unreached(
         | LearningRate::Cosine { .. }
         | LearningRate::Polynomial { .. }
         | LearningRate::Linear { .. }
+        | LearningRate::OneCycle { .. }
         | LearningRate::InverseSqrt { .. } => None,
     }
 }
@@ -315,6 +316,9 @@ pub(super) fn beside_the_end(
         LearningRate::Cosine { value, decay_steps, alpha } => (decay_steps, value * alpha),
         LearningRate::Polynomial { decay_steps, end_value, .. }
         | LearningRate::Linear { decay_steps, end_value, .. } => (decay_steps, end_value),
+        LearningRate::OneCycle { value, decay_steps, div_factor, final_div_factor, .. } => {
+            (decay_steps, value / (div_factor * final_div_factor))
+        }
         LearningRate::Constant { .. }
         | LearningRate::Exponential { .. }
         | LearningRate::Piecewise { .. }
@@ -445,7 +449,7 @@ mod tests {
         check(
             "adam",
             expect![[r#"
-                e.yaml:1:1: found string "adam", expected a number, or keys with `kind: …`, one of constant, exponential, cosine, polynomial, linear, piecewise, inverse_sqrt, warm_up_step
+                e.yaml:1:1: found string "adam", expected a number, or keys with `kind: …`, one of constant, exponential, cosine, polynomial, linear, piecewise, inverse_sqrt, one_cycle, warm_up_step
                   1 | adam
                     | ^^^^"#]],
         );

@@ -324,9 +324,9 @@ fn errors_point_at_the_line() {
     check(
         "  learning_rate: [0.1]\n",
         expect![[r#"
-                e.yaml:3:18: found a list, expected a number, or keys with `kind: …`, one of constant, exponential, cosine, polynomial, linear, piecewise, inverse_sqrt, warm_up_step
-                  3 |   learning_rate: [0.1]
-                    |                  ^"#]],
+            e.yaml:3:18: found a list, expected a number, or keys with `kind: …`, one of constant, exponential, cosine, polynomial, linear, piecewise, inverse_sqrt, one_cycle, warm_up_step
+              3 |   learning_rate: [0.1]
+                |                  ^"#]],
     );
     check(
         "  optimizer: {kind: sgd, momentum: 0.9}\n",

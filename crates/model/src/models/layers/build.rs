@@ -5,7 +5,8 @@ mod outputs;
 
 use super::super::written::written_at;
 use super::constant::constant;
-use super::kinds::LayerDType;
+use super::constraint::Iterations;
+use super::kinds::{LayerDType, LayerKind};
 use super::objective::{Labels, label_of};
 use super::wiring::{Source, Wiring, at};
 use super::{Config, Input, Layer, Layers, Loss, Network};
@@ -248,14 +249,19 @@ impl Build<'_> {
         let (inputs, states) = read.split_at(n_inputs);
         let first = s.graph().variables().len();
         let outer = s;
+        let of_kind = |s: &Scope, name: &str| layer.kind.build_from(s, name, inputs, states);
         let build = |s: &Scope| match self.table(number, outer, tensors) {
             Some(table) => (self.tied(number, s, read[0], table), Vec::new()),
-            None => self.under_its_name(number, s, |s, name| layer.kind.build_from(s, name, inputs, states)),
+            None => self.under_its_name(number, s, |s, name| match layer.spectral_norm {
+                Some(Iterations(n)) => s.with_spectral_norm(n, |s| of_kind(s, name)),
+                None => of_kind(s, name),
+            }),
         };
         let (output, last) = match layer.dtype {
             Some(LayerDType::Float32) => s.in_f32(build),
             None => build(s),
         };
+        self.constrained(number, first, s)?;
         let Some(error) = s.graph().emitter().error() else {
             let term = self.regularized(number, first, s, &output)?;
             return Ok((output, last, term));
@@ -270,7 +276,8 @@ impl Build<'_> {
     /// A float as a layer reads it: f32 for a layer that computes in f32, or cast to the compute dtype for another
     /// layer that reads such an output.
     pub(super) fn as_read(&self, s: &Scope, layer: &Layer, source: Source, x: Tensor) -> Tensor {
-        if !x.dtype().is_float() {
+        // A gradient is with respect to what other layers read, not to a cast of it.
+        if !x.dtype().is_float() || matches!(layer.kind, LayerKind::Gradient(_)) {
             return x;
         }
         let is_f32 = match source {

@@ -65,9 +65,23 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("adaptive_avg_pool", "write `global_avg_pool`"),
     (
         "spectral_normalization",
-        "nothing computes the same: `kernel_regularizer: {l2: 1.0e-4}` keeps kernels small, and `weight_decay` all variables",
+        "write `spectral_norm: true` beside the options of the layer, such as `{dense: 64, spectral_norm: true}`",
     ),
-    ("spectral_norm", "nothing computes the same: `kernel_regularizer: {l2: 1.0e-4}` keeps kernels small"),
+    ("spectral_norm", "write it beside the options of the layer, such as `{dense: 64, spectral_norm: true}`"),
+    (
+        "gradient_penalty",
+        "write `{gradient: [score, x], name: slope}`, an `expression` of the norm, such as `(sqrt(x + 1e-12) - 1) ** 2` of \
+         `{reduce: sum}` of its square, and the loss `value` of that",
+    ),
+    (
+        "fft",
+        "nothing computes the same: a kernel that is learnt mixes an axis, by `permute`, `dense` and `permute` back",
+    ),
+    ("gradient_tape", "write `{gradient: [y, x]}`"),
+    ("hardtanh", "write `{expression: \"clip(x, -1, 1)\"}`"),
+    ("median", "of 5 numbers: `sort`, and `{slice: [2, 3], axis: -1}` of it"),
+    ("cumprod", "of numbers above 0: `{expression: log(x)}`, `cumsum`, and `{expression: exp(x)}`"),
+    ("embedding_bag", "write `embedding`, and `{reduce: mean, axis: 1}` of it"),
     ("locally_connected", "no layer has a kernel for each place: write `conv`, or `flatten` and `dense`"),
     ("matmul", "write `{dot: [a, b], axes: [2, 1]}`"),
     ("batch_dot", "write `{dot: [a, b], axes: [2, 1]}`"),
@@ -154,20 +168,6 @@ const MEANINGS: &[Meaning] = &[
         &[],
         &["input_shape", "batch_input_shape", "input_length"],
         "the dims of what the network reads stand in its `inputs`: leave it out",
-    ),
-    (
-        &[],
-        &[
-            "kernel_constraint",
-            "recurrent_constraint",
-            "depthwise_constraint",
-            "pointwise_constraint",
-            "bias_constraint",
-            "embeddings_constraint",
-            "beta_constraint",
-            "gamma_constraint",
-        ],
-        "variables have no constraints; `kernel_regularizer: {l2: 1.0e-4}` keeps a kernel small",
     ),
     (&[], &["weights"], "write `initialize_from: FILE` under `train`"),
 ];

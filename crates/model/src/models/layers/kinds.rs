@@ -3,10 +3,14 @@
 //! To add a kind, write its options with their `build` in a file beside this one, and a line in the table below.
 
 use super::choice::{Choice, Names as ChoiceNames, twice};
+use super::constraint::{Constraints, Iterations};
 use super::keras_options::{plain, without_axes};
 use super::layer_options::{Arity, LayerOptions};
 use super::regularizer::Regularizers;
-use super::{arithmetic, block, direct, elementwise, indices, keras_options, llama, margins, merge, reductions, shape};
+use super::{
+    arithmetic, block, direct, elementwise, gradient, indices, keras_options, llama, margins, merge, order, reductions,
+    shape,
+};
 use crate::document::{self, Key, Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
@@ -157,6 +161,14 @@ kinds! {
     Softmax(reductions::Softmax) = "softmax", "Softmax";
     /// Sums, means and the like over axes.
     Reduce(reductions::Reduce) = "reduce", "Reduce";
+    /// Running sums along an axis.
+    Cumsum(order::Cumsum) = "cumsum", "Cumsum";
+    /// Sorts along an axis.
+    Sort(order::Sort) = "sort", "Sort";
+    /// The largest elements of the last axis.
+    TopK(order::TopKOfLayer) = "top_k", "TopK";
+    /// The gradient of a layer with respect to another.
+    Gradient(gradient::Gradient) = "gradient", "Gradient";
     /// Normalises vectors to length 1.
     UnitNorm(reductions::UnitNorm) = "unit_norm", "UnitNormalization";
     /// The dot product of two inputs along an axis.
@@ -238,10 +250,14 @@ kinds! {
 /// Keys that every layer may have in addition to its options.
 const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
 /// Further keys that some layers take.
-const SOME: [&str; 2] = ["tied_to", "initial_state"];
+const SOME: [&str; 3] = ["tied_to", "initial_state", SPECTRAL_NORM];
+/// The key of kernels that are read divided by their spectral norm.
+const SPECTRAL_NORM: &str = "spectral_norm";
+/// The kinds whose kernel may be.
+const WITH_SPECTRAL_NORM: [&str; 5] = ["dense", "conv", "conv1d", "conv3d", "conv_transpose"];
 
 fn is_extra(key: &str) -> bool {
-    SOME.contains(&key) || Regularizers::is_key(key)
+    SOME.contains(&key) || Regularizers::is_key(key) || Constraints::is_key(key)
 }
 
 /// A layer.
@@ -261,6 +277,10 @@ pub struct Layer {
     pub tied_to: Option<String>,
     /// Penalties on its variables, or on its output.
     pub regularizers: Regularizers,
+    /// The sets that its variables are projected to after each update.
+    pub constraints: Constraints,
+    /// For a layer with a kernel that is read divided by its spectral norm: the iterations of a training step.
+    pub spectral_norm: Option<Iterations>,
     /// Its kind and options.
     pub kind: LayerKind,
 }
@@ -286,6 +306,8 @@ impl From<LayerKind> for Layer {
             initial_state: Vec::new(),
             tied_to: None,
             regularizers,
+            constraints: Constraints::default(),
+            spectral_norm: None,
             kind,
         }
     }
@@ -471,6 +493,11 @@ impl Layer {
         let initial_state = if is_recurrent { choice.take::<Names>("initial_state")? } else { None };
         let initial_state = initial_state.map(|Names(names)| names).unwrap_or_default();
         let regularizers = Regularizers::take(&mut choice)?;
+        let constraints = Constraints::take(&mut choice)?;
+        let spectral_norm = match WITH_SPECTRAL_NORM.contains(&canonical) {
+            true => choice.take::<Iterations>(SPECTRAL_NORM)?,
+            false => None,
+        };
         let place_of_inputs = choice.place_of("inputs");
         let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
         if LayerKind::arity_of(canonical) == Arity::Several
@@ -497,7 +524,7 @@ impl Layer {
             }
             None => LayerKind::read(canonical, choice).map_err(explained)?,
         };
-        Ok(Layer { name, inputs, dtype, share, initial_state, tied_to, regularizers, kind })
+        Ok(Layer { name, inputs, dtype, share, initial_state, tied_to, regularizers, constraints, spectral_norm, kind })
     }
 }
 
@@ -548,6 +575,10 @@ impl Serialize for Layer {
             map.serialize_entry("tied_to", tied_to)?;
         }
         self.regularizers.serialize_entries(&mut map)?;
+        self.constraints.serialize_entries(&mut map)?;
+        if let Some(iterations) = &self.spectral_norm {
+            map.serialize_entry(SPECTRAL_NORM, iterations)?;
+        }
         map.end()
     }
 }

@@ -1,7 +1,7 @@
 //! Layers that use other layers' variables: resolves their names, and checks them.
 
 use super::wiring::{Wiring, at, key};
-use super::{Config, LayerKind};
+use super::{Config, Layer, LayerKind};
 use crate::document::NodeError;
 
 impl Wiring {
@@ -18,7 +18,8 @@ impl Wiring {
             return Err(error.with_help(self.known(config, name)));
         };
         let owner = &config.layers[other];
-        if owner.kind != layer.kind || owner.dtype != layer.dtype || owner.tied_to != layer.tied_to {
+        let options = |layer: &Layer| (layer.dtype, layer.tied_to.clone(), layer.spectral_norm);
+        if owner.kind != layer.kind || options(owner) != options(layer) {
             let message = format!(
                 "layer `{}` shares `{name}`, which is of another kind or has other options",
                 self.names[number]
@@ -43,11 +44,15 @@ impl Wiring {
             return Err(error.with_help(self.known(config, name)));
         };
         match (&config.layers[other].kind, &config.layers[other].tied_to) {
-            (LayerKind::Embedding(_) | LayerKind::Dense(_), None) => Ok(Some(self.owners[other].unwrap_or(other))),
+            (LayerKind::Embedding(_) | LayerKind::Dense(_), None) if config.layers[other].spectral_norm.is_none() => {
+                Ok(Some(self.owners[other].unwrap_or(other)))
+            }
             (kind, _) => {
                 let message =
                     format!("layer `{name}` ({}) has no table and no kernel of its own to be tied to", kind.name());
-                Err(wrong(message).with_help("name an `embedding`, or a `dense` layer that is not tied itself"))
+                Err(wrong(message).with_help(
+                    "name an `embedding`, or a `dense` layer that is neither tied itself nor has a `spectral_norm`",
+                ))
             }
         }
     }

@@ -59,6 +59,21 @@ impl Build<'_> {
         self.under_its_name(number, s, |s, name| nn::tied_dense(s, x, name, &value, config))
     }
 
+    /// Constrains the variables of layer `number`: those of the graph from `first` on. A layer that is applied again has
+    /// declared none, and shares constrained ones.
+    pub(super) fn constrained(&self, number: usize, first: usize, s: &Scope) -> Result<(), NodeError> {
+        let layer = &self.config.layers[number];
+        if layer.constraints.is_empty() || self.wiring.owners[number].is_some() || s.graph().emitter().error().is_some()
+        {
+            return Ok(());
+        }
+        let variables: Vec<_> = s.graph().variables().into_iter().enumerate().skip(first).collect();
+        layer.constraints.apply(s.graph(), &variables).map_err(|(key, message)| {
+            let name = &self.wiring.names[number];
+            NodeError::new([at("layers", number), vec![key.into()]].concat(), format!("layer `{name}`: {message}"))
+        })
+    }
+
     /// The penalties of layer `number`'s regularizers; its variables are those of the graph from `first` on.
     pub(super) fn regularized(
         &self,
