@@ -29,7 +29,7 @@ fn gradient_at(step: u32) -> f64 {
     }
 }
 
-/// An update of more numbers has no word.
+/// So many of an update's numbers are tried, the smallest first: each with each, in each optimizer.
 const MAX_CONSTANTS: usize = 16;
 
 const FIRST_RATE: f64 = 0.01;
@@ -269,12 +269,12 @@ impl<'s, 'g> Step<'s, 'g> {
 }
 
 impl Update<'_, '_> {
-    /// Its constants that are above 0.
+    /// Its constants that are above 0, in ascending order.
     fn constants(&self) -> impl Iterator<Item = f64> {
         let edges = self.nodes.iter().filter_map(|at| constant(self.symbols.node(*at)));
         let values: BTreeSet<u64> =
             edges.filter_map(|(_, values)| values.first().copied()).filter(|x| *x > 0.0).map(f64::to_bits).collect();
-        values.into_iter().map(f64::from_bits)
+        values.into_iter().map(f64::from_bits).take(MAX_CONSTANTS)
     }
 
     fn decays(&self) -> impl Iterator<Item = f64> {
@@ -337,7 +337,7 @@ impl Update<'_, '_> {
         let curve = self.curve(|_| FIRST_RATE)?;
         let constants: Vec<f64> = self.constants().collect();
         let start = self.state.iter().filter(|(name, _)| **name != self.name).map(|(_, value)| *value);
-        let all = candidates::candidates(&constants[..constants.len().min(MAX_CONSTANTS)], start.fold(0.0, f64::max));
+        let all = candidates::candidates(&constants, start.fold(0.0, f64::max));
         let rates: Vec<(f64, WrittenRate)> = match self.rate {
             Some(rate) => vec![(FIRST_RATE, rate)],
             None => constants.iter().map(|rate| (*rate, WrittenRate::Number(*rate))).collect(),
