@@ -49,7 +49,7 @@ pub struct AuditOutcome {
     pub inputs: InputsFrom,
     /// The file with the policy that was found.
     pub saved_policy: Option<PathBuf>,
-    /// What a search found to keep in f32.
+    /// The instructions that a search found to keep in f32.
     pub search: Option<Search>,
     /// The cost of the search's list on a TPU, if a target was given.
     #[serde(skip_serializing_if = "Option::is_none")]

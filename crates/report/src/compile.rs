@@ -1,4 +1,4 @@
-//! What programs came to: a table of the compiler's figures, and notes below it.
+//! The results of `compile`: a table of the compiler's figures for each program, with notes below it.
 
 use std::path::Path;
 

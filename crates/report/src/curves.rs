@@ -13,7 +13,7 @@ pub use page::page;
 pub struct NamedRun {
     /// Its name.
     pub name: String,
-    /// What its folder holds.
+    /// The content of its folder.
     pub run: Run,
 }
 

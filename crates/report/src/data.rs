@@ -1,4 +1,4 @@
-//! What data sets hold: a table of features, how classes are balanced, broken records, and a page of examples.
+//! The content of data sets: a table of features, how classes are balanced, broken records, and a page of examples.
 
 mod sheet;
 

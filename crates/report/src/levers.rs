@@ -1,4 +1,4 @@
-//! What each option that may save memory or time saves, beside the plain program: on a terminal and as a page.
+//! The memory and time that each option saves, compared with the plain program: on a terminal and as a page.
 
 use crate::html::{Cell, Column, Fact, Page, Table};
 use crate::outcome::one_line;

@@ -1,4 +1,4 @@
-//! What lowering did: totals by op, every decision, and the value of a compiler's answers.
+//! The report of a lowering: totals by op, every decision, and the value of a compiler's answers.
 
 use std::path::Path;
 

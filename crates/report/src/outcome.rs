@@ -1,4 +1,4 @@
-//! What a compile came to, in a line.
+//! The outcome of a compile as one line of text.
 
 use crate::{mib, seconds};
 use bf16scope_tpu::{CompileOutcome, Need};

@@ -22,9 +22,9 @@ pub struct PortedGraph {
     /// The steps of the input pipeline, which `becomes` has in one row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pipeline: Vec<StepRow>,
-    /// What the experiment does otherwise.
+    /// Differences between the experiment and the graph.
     pub differs: Vec<NoteRow>,
-    /// What no experiment can say.
+    /// Parts of the graph that an experiment cannot express.
     pub missing: Vec<NoteRow>,
     /// Mistakes that the dtypes show.
     pub slips: Vec<SlipRow>,
@@ -54,7 +54,7 @@ pub struct PortedGraph {
 pub struct Becomes {
     /// The section: `data`, `model`, `train`.
     pub section: &'static str,
-    /// What it says.
+    /// The section's content.
     pub text: String,
     /// The node of the graph.
     pub node: String,
@@ -68,7 +68,7 @@ pub struct Becomes {
 /// A step of the input pipeline.
 #[derive(Debug, Serialize)]
 pub struct StepRow {
-    /// What it does.
+    /// The operation, such as a shuffle with its buffer.
     pub text: String,
     /// The node of the graph.
     pub node: String,
@@ -96,9 +96,9 @@ pub struct NoteRow {
     /// The lines that led to it, innermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub callers: Vec<String>,
-    /// What.
+    /// The difference, or the missing part.
     pub text: String,
-    /// What to do.
+    /// The remedy.
     pub help: String,
 }
 
@@ -114,11 +114,11 @@ pub struct SlipRow {
     pub callers: Vec<String>,
     /// How many nodes show it.
     pub n_nodes: usize,
-    /// What it is.
+    /// The mistake.
     pub what: &'static str,
     /// Why it costs accuracy, memory or time.
     pub why: &'static str,
-    /// What to write instead.
+    /// The corrected line.
     pub mend: &'static str,
     /// How certain it is.
     pub certainty: &'static str,

@@ -19,7 +19,7 @@ pub struct Moment {
     pub epoch: Option<f64>,
     /// The rate there.
     pub rate: f32,
-    /// What happens.
+    /// The event at this step, such as `warm-up ends`.
     pub what: String,
 }
 

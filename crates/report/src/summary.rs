@@ -10,7 +10,7 @@ pub const F32: u64 = 4;
 /// Bytes of a number in bf16.
 pub const BF16: u64 = 2;
 
-/// What a summary is of.
+/// The lines above a summary: which experiment, model and optimizer it describes.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryLines<'a> {
     /// The experiment's file.

@@ -133,7 +133,7 @@ impl Constraints {
         Ok(Constraints(all))
     }
 
-    /// Whether there are none.
+    /// Whether the layer has no constraints.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
