@@ -518,7 +518,7 @@ fn a_limit_of_address_space_is_an_error_that_says_so() {
     let bytes = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
     assert_eq!(bytes("free.safetensors"), bytes("limited.safetensors"));
     // The plugin is mapped or not; a compile gets its threads or not.
-    for kib in [300 << 10, 400 << 10, 500 << 10] {
+    for kib in [300 << 10, 350 << 10, 400 << 10] {
         let stderr = refusal(&limited(Some(kib), &["eval", "e.yaml", "--checkpoint", "free.safetensors"]));
         let is_said = stderr.contains("of address space here") && stderr.contains("`ulimit -v`");
         assert!(is_said, "{kib} KiB: {stderr}");

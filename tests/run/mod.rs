@@ -17,6 +17,13 @@ pub fn client() -> &'static Client {
     CLIENT.get_or_init(|| quick(own_client()).keeping(KEPT))
 }
 
+/// The same for what asks for words about a run, and not for its bits: XLA leaves its fusion emitters out too, and takes half the time
+/// again. What it makes then has last bits that depend on what is fused.
+pub fn client_for_words() -> &'static Client {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    CLIENT.get_or_init(|| quickest(own_client()).keeping(KEPT))
+}
+
 /// The same for what runs longer than it is compiled, such as a whole training: its programs are optimized.
 pub fn optimized_client() -> &'static Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
@@ -26,11 +33,23 @@ pub fn optimized_client() -> &'static Client {
 /// This client, whose programs XLA compiles for a CPU without LLVM's optimizations, in half the time (docs/TESTING.md).
 /// `BF16SCOPE_TEST_OPTIMIZED`, which `ci/long` sets, leaves a client as users have it.
 pub fn quick(client: Client) -> Client {
+    with_flags(client, &[OPTIMIZATIONS])
+}
+
+/// The same without XLA's fusion emitters.
+pub fn quickest(client: Client) -> Client {
+    with_flags(client, &[OPTIMIZATIONS, EMITTERS])
+}
+
+const OPTIMIZATIONS: (&str, OptionValue) = ("xla_backend_optimization_level", OptionValue::Int(0));
+const EMITTERS: (&str, OptionValue) = ("xla_cpu_use_fusion_emitters", OptionValue::Bool(false));
+
+fn with_flags(client: Client, flags: &[(&str, OptionValue)]) -> Client {
     let named = std::env::var("BF16SCOPE_TEST_DEVICE").is_ok_and(|name| name != "cpu");
     if named || std::env::var_os("BF16SCOPE_TEST_OPTIMIZED").is_some() {
         return client;
     }
-    client.with_flags([("xla_backend_optimization_level".to_string(), OptionValue::Int(0))])
+    client.with_flags(flags.iter().map(|(name, value)| (name.to_string(), value.clone())))
 }
 
 /// That two programs of the same arithmetic give the same: to the bit as [`quick`] compiles, and where a compiler makes one rounding of

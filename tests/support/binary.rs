@@ -24,10 +24,12 @@ pub fn started_by(launcher: &[&str], args: &[&str]) -> Command {
     let runs = args.first().is_some_and(|subcommand| RUNNING.contains(subcommand));
     let flag = match (runs, device == "cpu") {
         (false, _) => None,
-        // As the tests' own clients compile (`quick` in tests/run).
-        (true, true) => {
-            std::env::var_os("BF16SCOPE_TEST_OPTIMIZED").is_none().then_some("--xla_backend_optimization_level=0")
-        }
+        (true, true) => std::env::var_os("BF16SCOPE_TEST_OPTIMIZED").is_none().then_some(match args.first() {
+            // As the tests' own clients compile (`quick` in tests/run), with whose results those of `run` are compared.
+            Some(&"run") => "--xla_backend_optimization_level=0",
+            // As those that are asked for words (`quickest` there), in the spelling that `libtpu` reads too.
+            _ => "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+        }),
         (true, false) => {
             words.extend(["--device", &device]);
             // On xla-rs excess precision is the process's, and the option must agree with it.

@@ -53,7 +53,7 @@ fn watched(spec: Spec, data: &Arrays, watch: bool) -> (Session, Vec<WatchRecord>
 
 /// As [`watched`], every `every` steps; 0 is never.
 fn watched_every(spec: Spec, data: &Arrays, every: u32) -> (Session, Vec<WatchRecord>, Result<(), TrainError>) {
-    watched_from(Session::new(run::client(), spec).unwrap(), data, every)
+    watched_from(Session::new(run::client_for_words(), spec).unwrap(), data, every)
 }
 
 /// As [`watched_every`], with an existing session.

@@ -542,7 +542,8 @@ fn watched(plan: &Plan) -> Vec<WatchRecord> {
     experiment.train.n_train = Some(N as u64);
     let spec =
         experiment.spec(plan.precision, &Tuning::none()).unwrap_or_else(|error| panic!("{}: {error}", plan.name));
-    let mut session = Session::new(run::client(), spec).unwrap_or_else(|error| panic!("{}: {error}", plan.name));
+    let mut session =
+        Session::new(run::client_for_words(), spec).unwrap_or_else(|error| panic!("{}: {error}", plan.name));
     if !plan.change.is_empty() {
         let mut checkpoint = session.checkpoint(8).unwrap();
         for (name, value) in plan.change {

@@ -36,8 +36,8 @@ fn check(name: &str, change: impl Fn(String) -> String, precision: Precision, n_
     experiment.train.n_train = Some(examples.training.n_examples());
     let n = experiment.mesh.mesh.n_devices();
     let client = match n {
-        1 => run::client().clone(),
-        n => run::quick(Client::for_platform(&Platform::cpu_devices(n).unwrap(), &Setup::from_env()).unwrap()),
+        1 => run::client_for_words().clone(),
+        n => run::quickest(Client::for_platform(&Platform::cpu_devices(n).unwrap(), &Setup::from_env()).unwrap()),
     };
     let spec = experiment.spec(precision, &Tuning::none()).unwrap();
     let session = Session::new(&client, spec).unwrap_or_else(|error| panic!("{name}: {error}"));
