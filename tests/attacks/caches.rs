@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// The number of damaged entries, four of each kind; docs/TEST_RUNS.md has a run with `BF16SCOPE_DAMAGES=10000`.
+/// The number of damaged entries, two of each kind; docs/TEST_RUNS.md has a run with `BF16SCOPE_DAMAGES=10000`.
 fn n_damages() -> u64 {
-    std::env::var("BF16SCOPE_DAMAGES").map_or(44, |n| n.parse().unwrap())
+    std::env::var("BF16SCOPE_DAMAGES").map_or(22, |n| n.parse().unwrap())
 }
 
 /// A record as TensorFlow frames it.

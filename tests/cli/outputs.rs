@@ -38,8 +38,11 @@ const OUTPUTS: [&[&str]; 24] = [
 fn no_output_goes_to_a_url() {
     let folder = Folder::new();
     let mut wrong = Vec::new();
-    for command in OUTPUTS {
-        for url in ["gs://bucket/x.safetensors", "s3://bucket/x", "http://host/x.html", "file:///tmp/x", "hdfs://x/y"] {
+    let urls = ["gs://bucket/x.safetensors", "s3://bucket/x", "http://host/x.html", "file:///tmp/x", "hdfs://x/y"];
+    for (number, command) in OUTPUTS.into_iter().enumerate() {
+        // Every kind of URL for the first, and one for each of the others.
+        let asked = if number == 0 { &urls[..] } else { &urls[number % urls.len()..][..1] };
+        for url in asked {
             let output = folder.run(&[command, &[url][..]].concat());
             let message = text(&output.stderr);
             let is_right = output.status.code() == Some(2)
