@@ -43,7 +43,7 @@ fn no_output_goes_to_a_url() {
         // Every kind of URL for the first, and one for each of the others.
         let asked = if number == 0 { &urls[..] } else { &urls[number % urls.len()..][..1] };
         for url in asked {
-            let output = folder.run(&[command, &[url][..]].concat());
+            let output = folder.run(&[command, &[*url][..]].concat());
             let message = text(&output.stderr);
             let is_right = output.status.code() == Some(2)
                 && message.contains(&format!("`{url}` is a URL, and bf16scope writes only local files"))

@@ -9,7 +9,7 @@ use bf16scope::train::Session;
 use bf16scope::tuning::Tuning;
 use std::path::Path;
 
-const EPOCHS: u64 = 8;
+const EPOCHS: u64 = 4;
 
 /// The order of a batch's examples: `order[i]` comes at place `i`.
 type Order = fn(usize) -> Vec<usize>;
