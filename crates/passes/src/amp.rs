@@ -5,8 +5,7 @@
 //! may be lowered, a [`Policy`] overrides that, `assign` decides for each value, and `rewrite` writes the module.
 //! docs/HOW_PRECISION_IS_DECIDED.md describes the decisions. Only f32 is ever lowered. The pass does not scale losses
 //! for f16 (the report says where that is needed), and it does not simplify: whatever it does not retype stays as it
-//! was, name included, except for a barrier before some lookups (`tables`) and for sums that are written part by part
-//! (`parts`).
+//! was, name included, except for a barrier before some lookups and for sums that are written part by part (`tiles`).
 //!
 //! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
 //! types, and so do the operands and results of unknown ops; loops and branches keep the types at their borders,
@@ -16,10 +15,8 @@
 
 use bf16scope_hlo::{Module, verify};
 
-mod alternatives;
 mod assign;
 mod assignment;
-mod branches;
 mod cancellation;
 mod data_movement;
 mod dataflow;
@@ -28,26 +25,18 @@ mod decision;
 mod differences;
 mod discrete_choices;
 mod document;
-mod elementwise;
 mod ends;
 mod equal_expressions;
-mod exact;
-mod extents;
 mod flow;
 mod frame;
 mod ids;
 pub mod keys;
-mod logits;
 mod loops;
 mod loss;
-mod masks;
-mod need;
 mod needs;
-mod parts;
 mod policy;
 
 mod materialised;
-mod moments;
 mod powers;
 pub mod presets;
 mod provenance;
@@ -56,11 +45,9 @@ mod recurrences;
 mod regions;
 mod report;
 mod rewrite;
-mod second_look;
 mod sums;
-mod surroundings;
-mod tables;
 mod terms;
+mod tiles;
 
 pub use decided::{Decided, StoredAs};
 pub use keys::{Accumulate, Boundary, LowDType, Narrow, Policy, PolicyDocument, Reach, Rounds, Sums};
@@ -69,9 +56,8 @@ pub use policy::PolicyError;
 pub use report::{Cast, Decision, Hurt, LoweringReport, Total, reasons};
 
 use crate::{PassError, PassErrorKind};
-use assignment::{Crossing, RegionKind};
+use assignment::{Crossing, RegionContext, RegionKind};
 use rewrite::Rewriter;
-use surroundings::RegionContext;
 
 /// Lowers a module.
 ///
@@ -84,7 +70,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     })?;
     policy.check_numbers(module).map_err(|error| PassError::new(PassErrorKind::Config, error.to_string()))?;
     let (lowered, mut report) = lowered(module, policy)?;
-    report.hurts = second_look::hurts(module, policy, &report)?;
+    report.hurts = report::hurts(module, policy, &report)?;
     Ok((lowered, report))
 }
 

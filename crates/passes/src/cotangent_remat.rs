@@ -22,8 +22,8 @@
 //! takes its statistics from their sum, and compilers for cores with two matrix units gain more from that product than
 //! the pass over memory costs. Only the entry computation is rewritten. `benches/tpu/transformer.md` has figures.
 
-use super::PassError;
 use super::order::in_order;
+use super::{PassError, taken_or_awaited};
 use bf16scope_hlo::ops::{BinaryOp, Comparison};
 use bf16scope_hlo::{Emitter, InstrId, Instruction, Module, Op};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +65,7 @@ fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
         let instr = &instructions[id.idx()];
         // A reader of the copy comes after the sum, with which the copy is written.
         let sum = late.get(&id).map(|&idx| sites[idx].sum);
-        instr.operands.iter().chain(&instr.control_predecessors).copied().chain(sum).collect()
+        taken_or_awaited(instr).chain(sum).collect()
     };
     // `find` ensures that a sum does not wait for its own late readers; if that fails, nothing changes.
     let order = in_order(entry.ids(), operands_of)?;
@@ -196,9 +196,7 @@ const N_ARRAYS: usize = 2;
 fn find(instructions: &[Instruction], root: InstrId) -> Vec<Site> {
     let mut users: Vec<Vec<InstrId>> = vec![Vec::new(); instructions.len()];
     for (idx, instr) in instructions.iter().enumerate() {
-        for operand in instr.operands.iter().chain(&instr.control_predecessors) {
-            users[operand.idx()].push(InstrId(idx as u32));
-        }
+        taken_or_awaited(instr).for_each(|operand| users[operand.idx()].push(InstrId(idx as u32)));
     }
     let mut sites = Vec::new();
     // Late readers wait for their sum: that sum must not wait for them through a later site.
@@ -260,7 +258,7 @@ fn needed_for(instructions: &[Instruction], waits: &BTreeMap<InstrId, InstrId>, 
     let (mut needed, mut pending) = (BTreeSet::new(), vec![id]);
     while let Some(id) = pending.pop() {
         let instr = &instructions[id.idx()];
-        for &operand in instr.operands.iter().chain(&instr.control_predecessors).chain(waits.get(&id)) {
+        for operand in taken_or_awaited(instr).chain(waits.get(&id).copied()) {
             if needed.insert(operand) {
                 pending.push(operand);
             }

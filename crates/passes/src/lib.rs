@@ -38,7 +38,7 @@
 
 #![forbid(unsafe_code)]
 
-use bf16scope_hlo::{Instruction, Op};
+use bf16scope_hlo::{InstrId, Instruction, Op};
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hasher as _};
 
@@ -68,6 +68,11 @@ fn is_tied(instr: &Instruction) -> bool {
         || !instr.frontend_attributes.is_empty()
         || !instr.backend_config.is_empty()
         || !instr.control_predecessors.is_empty()
+}
+
+/// The operands and control predecessors of an instruction.
+fn taken_or_awaited(instr: &Instruction) -> impl Iterator<Item = InstrId> + '_ {
+    instr.operands.iter().chain(&instr.control_predecessors).copied()
 }
 
 /// Hashes all attributes of an op, by its `Debug` form, as it may hold floats.

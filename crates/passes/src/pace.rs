@@ -11,8 +11,8 @@
 //! depends on, so there are no cycles. No value changes, as a barrier passes its operands on. A barrier or tuple with
 //! a sharding or an attribute is left as it is, and so is a module in which an instruction reads the results.
 
-use super::PassError;
 use super::order::in_order;
+use super::{PassError, taken_or_awaited};
 use bf16scope_hlo::{InstrId, Instruction, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,11 +124,6 @@ impl PacePlan {
         let tuple = &instructions[instr.operands[0].idx()];
         taken_or_awaited(tuple).chain(instr.control_predecessors.iter().chain(waits).copied()).collect()
     }
-}
-
-/// The operands and control predecessors of an instruction.
-fn taken_or_awaited(instr: &Instruction) -> impl Iterator<Item = InstrId> + '_ {
-    instr.operands.iter().chain(&instr.control_predecessors).copied()
 }
 
 /// The number of values in a barrier's tuple, if one of them is a parameter; else 0. Also 0 if a sharding, a layout or

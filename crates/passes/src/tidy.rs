@@ -7,7 +7,7 @@
 //!
 //! The pass does not simplify algebra, fold constants or fuse: compilers do that better.
 
-use super::{PassError, hash_debug, is_tied};
+use super::{PassError, hash_debug, is_tied, taken_or_awaited};
 use bf16scope_hlo::ops::decisions::{is_effective, side_effects};
 use bf16scope_hlo::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
 use std::collections::HashMap;
@@ -225,9 +225,7 @@ fn remove_dead(computation: &mut Computation, has_effects: &[bool], report: &mut
         live[id.idx()] |= matches!(instr.op, Op::Parameter { .. }) || is_effective(instr, has_effects);
         if live[id.idx()] {
             // Ids were verified, so a control predecessor stands before.
-            for used in instr.operands.iter().chain(&instr.control_predecessors) {
-                live[used.idx()] = true;
-            }
+            taken_or_awaited(instr).for_each(|used| live[used.idx()] = true);
         }
     }
     let dead = computation.instructions.iter().zip(&live).filter(|(_, is_live)| !**is_live);

@@ -3,11 +3,11 @@
 //! 1. Facts: the needs of each node's consumers (`needs`), the ends of the network (`ends`), the products around it,
 //!    and the values that cross the borders of loops and branches (`crossings`).
 //! 2. The decision on each node (`decision`), as if every result were materialised.
-//! 3. Storage: which results a compiler keeps in registers (`fused`, `elementwise`), and which of those that are f32
-//!    for the loss it materialises (`materialised`). Then the decision again.
+//! 3. Storage: which results a compiler keeps in registers (`fused`), and which of those that are f32 for the loss it
+//!    materialises (`materialised`). Then the decision again.
 //! 4. Data movement follows what is around it (`moves`).
-//! 5. For a TPU's tiles: tables with narrow rows (`tables`), logits that are as large as any parameter (`logits`), and
-//!    sums of concatenations (`parts`).
+//! 5. For a TPU's tiles: tables with narrow rows, logits that are as large as any parameter, and sums of concatenations
+//!    (`tiles`).
 //!
 //! TensorFlow's `auto_mixed_precision` denies loss and optimizer ops outright. It has neither needs nor steps 3 and 5,
 //! and in step 4 it lowers whatever is connected.
@@ -17,21 +17,18 @@ mod fused;
 mod moves;
 
 use super::assignment::{Assignment, Crossing, RegionKind};
-use super::branches::Branch;
 use super::data_movement::{is_sum_over_windows, merges_padded_windows, moved, moved_from};
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
-use super::decision::{Decision, Facts, Rule, decide};
-use super::elementwise::{elementwise, shifted_exponents};
+use super::decision::{Decision, Facts, Need, Rule, decide};
 use super::ends::Ends;
-use super::loops::{Loop, Use, filled};
-use super::materialised::materialised;
-use super::need::Need;
+use super::loops::{Branch, Loop, Use, filled};
+use super::materialised::{elementwise, materialised, shifted_exponents};
 use super::needs::Needs;
 use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
 use super::range::{beyond, is_guard};
 use super::sums::keeps_sum;
-use super::{logits, parts, tables};
+use super::tiles;
 use bf16scope_hlo::ops::decisions::{amplification, is_body_border, is_stored, is_stored_beside_sum};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
 use bf16scope_hlo::{DType, Op};
@@ -51,17 +48,15 @@ pub(super) fn assign(
     branches: &BTreeMap<NodeId, Vec<Branch>>,
     needs: &Needs,
 ) -> Assignment {
-    let policy = classes.policy();
+    let policy = classes.policy;
     let mut out = Assignment::new(graph.nodes.iter().map(source).collect(), graph.values.len(), beyond(graph));
     if kind == RegionKind::Entry && policy.parameters == Boundary::Lower {
         let floats = graph.parameters().filter(|&value| graph.value(value).is_f32());
         floats.for_each(|value| out.value_low[value as usize] = true);
     }
     let (is_result, is_narrow_read) = state(graph, crossing, &mut out);
-    let mut keeps_sum = match (kind, policy.results) {
-        (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, classes, kind, &is_result),
-        _ => keeps_sum(graph, classes, kind, &vec![false; graph.values.len()]),
-    };
+    let gives_f32 = kind == RegionKind::Entry && policy.results == Boundary::Keep;
+    let mut keeps_sum = keeps_sum(graph, classes, kind, &|value| gives_f32 && is_result[value as usize]);
     keeps_sum.iter_mut().zip(&needs.of_result).for_each(|(keeps, need)| *keeps |= need.is_some());
     let ends = Ends::find(graph, policy, kind, is_result, needs);
     out.differentiates = ends.differentiates && policy.reach != Reach::None;
@@ -131,7 +126,7 @@ struct Assigner<'g> {
     kind: RegionKind,
     loops: &'g BTreeMap<NodeId, Loop>,
     out: Assignment,
-    /// For each node whether it moves data that a compiler materialises.
+    /// For each value whether data that a compiler materialises were moved to compute it.
     moved: Vec<bool>,
     ends: Ends,
     needs: &'g Needs,
@@ -166,7 +161,7 @@ impl Assigner<'_> {
                 is_blocked: self.ends.blocked[idx],
                 below: self.below[idx],
                 above: above[idx],
-                stored: self.stored(node, above[idx], is_of_products[idx]),
+                stored: self.stored(node, above[idx], is_of_products[record.first_result as usize]),
                 keeps_sum: self.policy.accumulate == Accumulate::F32 || !rounds || self.keeps_sum[idx],
             };
             self.assign(node, decide(&facts));
@@ -217,7 +212,7 @@ impl Assigner<'_> {
 
     /// Whether a node adds the rows in `value` to a table with narrow rows.
     fn adds_rows(&self, node: NodeId, value: ValueId) -> bool {
-        self.policy.tables == Boundary::Lower && tables::adds_rows(self.graph, self.classes, node, value)
+        self.policy.tables == Boundary::Lower && tiles::adds_rows(self.graph, self.classes, node, value)
     }
 
     /// The decision on an op of class deny or clear between two products, if a compiler materialises its result.
@@ -296,23 +291,23 @@ impl Assigner<'_> {
     fn fit_tiles(&mut self) {
         let (graph, classes) = (self.graph, self.classes);
         if self.policy.tables == Boundary::Lower {
-            for node in tables::rows(graph, &self.out, classes) {
+            for node in tiles::rows(graph, &self.out, classes) {
                 self.store_narrow(node, false, Rule::RoundedOnce);
             }
-            for node in tables::sums(graph, &self.out, classes) {
+            for node in tiles::sums_of_rows(graph, &self.out, classes) {
                 self.store_narrow(node, true, Rule::Summed);
             }
             self.lower_clear();
-            for node in tables::lookups(graph, &self.out, self.kind) {
+            for node in tiles::lookups(graph, &self.out, self.kind) {
                 self.out.rule[node as usize] = Rule::Lookup;
             }
         }
         if self.policy.logits == Boundary::Lower {
-            for head in logits::logits(graph, &self.out, classes, self.kind, self.loops) {
-                self.store_narrow(head.add, true, Rule::Logits);
-                self.store_narrow(head.sum, true, Rule::Summed);
+            for (add, sum) in tiles::logits(graph, &self.out, classes, self.kind, self.loops) {
+                self.store_narrow(add, true, Rule::Logits);
+                self.store_narrow(sum, true, Rule::Summed);
                 // The bias is broadcast for it.
-                for &value in &graph.node(head.add).operands {
+                for &value in &graph.node(add).operands {
                     let mut maker = graph.producer(value);
                     while self.lower_where_read_narrow(maker)
                         && let Some(&operand) = graph.node(maker).operands.first()
@@ -323,7 +318,7 @@ impl Assigner<'_> {
             }
         }
         if self.policy.moved == Boundary::Lower {
-            self.out.parts = parts::sums(graph, &self.out, classes);
+            self.out.parts = tiles::sums_of_parts(graph, &self.out, classes);
             self.out.parts.keys().for_each(|&node| self.out.rule[node as usize] = Rule::SumOfParts);
         }
     }

@@ -1,14 +1,13 @@
 //! The dtypes that `assign` chooses for the nodes and values of a region, and the rule behind each.
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
-use super::decision::Rule;
-use super::need::Need;
+use super::decision::{Need, Rule};
 use bf16scope_hlo::ops::PadDim;
 use bf16scope_hlo::{InstrId, Op};
 use std::collections::BTreeMap;
 
 /// The result of [`assign`](super::assign::assign).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Assignment {
     /// For each node whether its operands are narrow.
     pub low: Vec<bool>,
@@ -36,18 +35,8 @@ pub(super) struct Assignment {
 impl Assignment {
     /// An assignment in which nothing is narrow yet. The nodes start with the rules `rule`.
     pub(super) fn new(rule: Vec<Rule>, n_values: usize, beyond: Vec<bool>) -> Assignment {
-        Assignment {
-            low: vec![false; rule.len()],
-            value_low: vec![false; n_values],
-            from: vec![None; rule.len()],
-            needed: vec![None; rule.len()],
-            rule,
-            crossings: BTreeMap::new(),
-            narrow_results: Vec::new(),
-            parts: BTreeMap::new(),
-            differentiates: false,
-            beyond,
-        }
+        let (low, value_low, from) = (vec![false; rule.len()], vec![false; n_values], vec![None; rule.len()]);
+        Assignment { low, value_low, from, rule, beyond, ..Assignment::default() }
     }
 
     /// Whether a loop or a `conditional` takes a value in the narrow dtype.
@@ -96,4 +85,33 @@ pub(super) struct Parts {
     pub dimension: Option<i64>,
     /// How the combined sum is moved afterwards: each op, and the dims of its result.
     pub moves: Vec<(Op, Vec<i64>)>,
+}
+
+/// The facts about a value that follow from what it is computed from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Known {
+    /// Whether it is computed from a product.
+    pub is_learned: bool,
+    /// Whether it is computed from products, and from no result of a loop or a branch.
+    pub is_of_products_alone: bool,
+    /// Whether it is the same in every run.
+    pub is_constant: bool,
+}
+
+/// The surroundings of a region, or of an op that runs regions. An empty list says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RegionContext {
+    /// The facts about each operand.
+    pub operands: Vec<Known>,
+    /// For each result whether a choice depends on it, with no product between.
+    pub scores: Vec<bool>,
+    /// Whether the program returns a loss, and this region is not on the way to it.
+    pub is_backward: bool,
+}
+
+impl RegionContext {
+    /// For each operand whether it is computed from a product.
+    pub(super) fn learned(&self) -> Vec<bool> {
+        self.operands.iter().map(|operand| operand.is_learned).collect()
+    }
 }

@@ -5,7 +5,7 @@
 //! is decided by their consumers, not by which side of them is smaller. `hlo/ops/decisions` lists these ops.
 //!
 //! A *sum of rows*, a `scatter` that adds rows to zeros, as where a graph's edges send messages to its nodes, is f32,
-//! but for some of rows that are narrower than a tile (`tables`).
+//! but for some of rows that are narrower than a tile (`tiles`).
 //!
 //! A *sum over windows* of few numbers, as in an average pool or its gradient, has its operand and its result
 //! materialised, as compilers do not fuse producers into windows. Between two products it is computed in bf16, as in a
@@ -43,12 +43,8 @@ pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool 
     let (Op::Reshape, Op::Convolution(convolution)) = (&instr.op, &producer.op) else { return false };
     // For each dimension the number of elements before it, and its size.
     let starts = |dims: &[i64]| -> Vec<(i64, i64)> {
-        let before = dims.iter().scan(1_i64, |product, &size| {
-            let before = *product;
-            *product = product.saturating_mul(size);
-            Some((before, size))
-        });
-        before.collect()
+        let before = |axis: usize| dims[..axis].iter().fold(1_i64, |n, &size| n.saturating_mul(size));
+        dims.iter().enumerate().map(|(axis, &size)| (before(axis), size)).collect()
     };
     let (before, reshaped) = (starts(producer.shape.dims()), starts(instr.shape.dims()));
     let spatial = convolution.window.iter().zip(&convolution.dims.output_spatial);
@@ -57,8 +53,8 @@ pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool 
     padded.any(|place| place.1 != 1 && !reshaped.contains(&place))
 }
 
-/// For each node whether its result is materialised because data were moved: by the node itself, or by one before it
-/// whose result it moves on, as does the `select` that masks a lookup's out-of-bounds rows.
+/// For each value whether it is materialised because data were moved: by the node that computes it, or by one before
+/// that whose result it moves on, as does the `select` that masks a lookup's out-of-bounds rows.
 pub(super) fn moved(graph: &Dataflow<'_>) -> Vec<bool> {
     graph.of_arrays(|node| {
         let record = graph.node(node);

@@ -185,7 +185,7 @@ impl<'m> Dataflow<'m> {
     pub(super) fn build(classes: &Classes<'m>, comp: CompId, room: usize) -> Dataflow<'m> {
         let mut graph = Dataflow {
             module: classes.module,
-            low: classes.policy().dtype.dtype(),
+            low: classes.policy.dtype.dtype(),
             values: Vec::new(),
             nodes: Vec::new(),
             users: Vec::new(),
@@ -195,7 +195,7 @@ impl<'m> Dataflow<'m> {
             room,
             taken_room: 0,
             is_cut: false,
-            losses: classes.policy().losses.clone().filter(|_| comp == classes.module.entry),
+            losses: classes.policy.losses.clone().filter(|_| comp == classes.module.entry),
             expressions: Expressions::default(),
         };
         graph.results = graph.add_frame(comp, None, classes);
@@ -322,76 +322,6 @@ impl<'m> Dataflow<'m> {
         let record = self.node(node);
         let operand = self.instr(record).operands[nth];
         self.module.comp(self.frames[record.frame as usize].comp).instr(operand).shape.dims()
-    }
-
-    /// For each value whether it is in `open`, or is computed from such a value through nodes that satisfy `passes`.
-    pub(super) fn reached(&self, open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
-        self.reached_over(open, passes, |_| None)
-    }
-
-    /// As `reached`; a reached value also becomes the values that `becomes` says.
-    fn reached_over<'b>(
-        &self,
-        mut open: Vec<ValueId>,
-        passes: impl Fn(NodeId) -> bool,
-        becomes: impl Fn(ValueId) -> Option<&'b Vec<ValueId>>,
-    ) -> Vec<bool> {
-        let mut is_reached = vec![false; self.values.len()];
-        let mut is_passed = vec![false; self.nodes.len()];
-        while let Some(value) = open.pop() {
-            if !std::mem::replace(&mut is_reached[value as usize], true) {
-                let users = self.users[value as usize].iter().filter(|&&user| passes(user));
-                let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
-                open.extend(users.flat_map(|&user| self.node(user).results()));
-                open.extend(becomes(value).into_iter().flatten());
-            }
-        }
-        is_reached
-    }
-
-    /// For each node whether it `begins`, or is computed from such a node through nodes that satisfy `passes`.
-    pub(super) fn computed_from(&self, begins: impl Fn(NodeId) -> bool, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
-        let mut is_computed = vec![false; self.nodes.len()];
-        for node in self.node_ids() {
-            let mut makers = self.makers(node);
-            is_computed[node as usize] =
-                begins(node) || passes(node) && makers.any(|maker| is_computed[maker as usize]);
-        }
-        is_computed
-    }
-
-    /// For each node whether a node that `ends` reads its result, directly or through nodes that satisfy `passes`.
-    pub(super) fn read_by(&self, ends: impl Fn(NodeId) -> bool, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
-        let mut is_read = vec![false; self.nodes.len()];
-        for node in self.node_ids().rev() {
-            let mut readers = self.readers(node);
-            is_read[node as usize] = readers.any(|reader| ends(reader) || passes(reader) && is_read[reader as usize]);
-        }
-        is_read
-    }
-
-    /// For each node whether a product is computed from its result.
-    pub(super) fn leads_to_product(&self) -> Vec<bool> {
-        self.read_by(|node| self.node(node).is_product(), |_| true)
-    }
-
-    /// For each node whether it comes from a node that `begins`, through arrays at least as large as its own result,
-    /// so that nothing was summed between. `begins` returns `Some(true)` for a node that begins, `Some(false)` for one
-    /// that passes such an array on, and `None` for one that ends it.
-    pub(super) fn of_arrays(&self, begins: impl Fn(NodeId) -> Option<bool>) -> Vec<bool> {
-        let mut is_passed_on = vec![false; self.nodes.len()];
-        for (idx, node) in self.nodes.iter().enumerate() {
-            let n_elements = |value: ValueId| self.value(value).n_elements;
-            let n_results = node.results().map(n_elements).max().unwrap_or(0);
-            let is_whole =
-                |&value: &ValueId| is_passed_on[self.producer(value) as usize] && n_elements(value) >= n_results;
-            is_passed_on[idx] = match begins(idx as NodeId) {
-                Some(true) => true,
-                Some(false) => node.operands.iter().any(is_whole),
-                None => false,
-            };
-        }
-        is_passed_on
     }
 
     /// The region's parameters.
@@ -550,7 +480,7 @@ impl<'m> Dataflow<'m> {
         let is_of_data = match &instr.op {
             Op::Constant(_) | Op::Iota { .. } => true,
             Op::Parameter { number, .. } if self.frames[frame as usize].comp == self.module.entry => {
-                classes.policy().data.iter().any(|&data| data as i64 == *number)
+                classes.policy.data.iter().any(|&data| data as i64 == *number)
             }
             Op::Parameter { .. } | Op::Opaque(_) | Op::While { .. } | Op::Conditional(_) => false,
             Op::CustomCall(_) if !is_placement(&instr.op) => false,
@@ -745,23 +675,4 @@ fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
         is_sum && is_quotient && divides.operands[1] == adds.first_result && is_one(divides.operands[0])
     };
     graph.node_ids().filter(is_sigmoid).collect()
-}
-
-/// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of
-/// the state that `is_source`, in the same step or in an earlier one.
-pub(super) fn reached(
-    body: &Dataflow<'_>,
-    state: &[ValueId],
-    begins: impl Fn(NodeId) -> bool,
-    is_source: impl Fn(usize) -> bool,
-) -> Vec<bool> {
-    // Results of the body, with the arrays of the next step's state that each becomes.
-    let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
-    for (&before, &after) in state.iter().zip(&body.results).filter(|(before, _)| body.value(**before).is_f32()) {
-        becomes.entry(after).or_default().push(before);
-    }
-    let mut open: Vec<ValueId> =
-        body.node_ids().filter(|&node| begins(node)).flat_map(|node| body.node(node).results()).collect();
-    open.extend(state.iter().enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
-    body.reached_over(open, |_| true, |value| becomes.get(&value))
 }

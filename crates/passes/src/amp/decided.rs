@@ -1,7 +1,7 @@
 //! Decisions on single instructions that override the rules: by a search that compiled both forms and took the
 //! cheaper, or by hand.
 //!
-//! `alternatives` says in which other forms a value could be stored without an additional rounding.
+//! `report` says in which other forms a value could be stored without an additional rounding.
 
 use bf16scope_hlo::{Instruction, Module};
 use serde::{Deserialize, Serialize};

@@ -1,13 +1,51 @@
 //! The decision: in which dtype a node computes, in which its value is stored, and why.
 //!
 //! [`decide`] is a pure function of what is known of the node, its [`Facts`], as if every result were materialised.
-//! `assign` then decides again where values stay in registers (`fused`, `elementwise`, `materialised`). Data movement
+//! `assign` then decides again where values stay in registers (`fused`, `materialised`). Data movement
 //! (class clear) takes the dtype of what is around it, which `moves` finds once all other nodes are decided.
 
 use super::dataflow::NodeId;
-use super::need::Need;
 use super::policy::Reach;
 use bf16scope_hlo::ops::precision::Class;
+
+/// Declares the reasons for a decision, each with words that fit behind "because"; further variants of the enum, and arms
+/// with their words, come first.
+macro_rules! reasons {
+    ($(#[$about:meta])* $name:ident [$($more:tt)*] { $($arm:tt)* } $($reason:ident = $why:literal;)*) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum $name { $(#[doc = $why] $reason,)* $($more)* }
+
+        impl $name {
+            /// All that have words of their own.
+            pub(super) const REASONS: &[$name] = &[$($name::$reason,)*];
+
+            /// The words; empty where the op's class or the policy has the reason.
+            pub(super) const fn why(self) -> &'static str {
+                match self { $($name::$reason => $why,)* $($arm)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why the result of a node has to be f32 for one of its consumers.
+    Need [] {}
+    Choice = "a discrete choice that the program goes on with depends on it";
+    Recurrence = "a recurrence multiplies by it or adds it up at every step, so that one rounding becomes one per step";
+    Angle = "a sine or cosine reads it, and it was computed in f32: rounded, the angle would lose its absolute \
+             precision";
+    Decomposition = "a decomposition, a solve or a transform in f32 reads it as a matrix, which rounding may make \
+                     indefinite or singular, or gives it, so large that it cancels";
+    Cancellation = "it is subtracted from what nearly equals it, as in ‖a‖² + ‖b‖² − 2ab, xᵢ − xⱼ or log(1 − p), \
+                    and the difference is small";
+    Exponent = "an exponential reads it, and it is computed from a running sum, whose rounding error is \
+                proportional to all that was added up";
+    Power = "it is raised to a large power, by itself or by squares of squares, which multiplies its rounding by \
+             the exponent";
+    Position = "positions are added to it or subtracted from it, and a coordinate of hundreds, rounded, is whole \
+                places off";
+}
 
 /// The facts about a node that decide its dtype.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +100,7 @@ impl Decision {
     }
 }
 
-/// Decides for an op, as if its result were materialised. The first matching row decides; `rules!` has the sentences.
+/// Decides for an op, as if its result were materialised. The first matching row decides; `reasons!` has the sentences.
 pub(super) fn decide(facts: &Facts) -> Decision {
     use Class::{Allow, Clear, Deny, Infer, NotFloat};
     let is_between = facts.below.is_some() && facts.above.is_some() && !facts.is_blocked;
@@ -81,43 +119,14 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     }
 }
 
-/// Declares the rules that have a reason of their own, in words that fit behind "because".
-macro_rules! rules {
-    ($($rule:ident = $why:literal;)*) => {
-        /// Why a node computes in its dtype.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Rule {
-            $(#[doc = $why] $rule,)*
-            /// A consumer needs f32.
-            Needed(Need),
-            /// Its class is deny.
-            Denied,
-            /// It cannot be retyped.
-            Fixed,
-            /// It is a source of values: a parameter, a constant, a conversion.
-            Source,
-            /// The policy decides on this instruction.
-            Decided,
-        }
-
-        impl Rule {
-            /// All rules with a reason, except needs.
-            pub(super) const REASONS: &[Rule] = &[$(Rule::$rule,)*];
-
-            /// The reason; empty where the op's class or the policy has the reason.
-            pub(super) const fn why(self) -> &'static str {
-                match self {
-                    $(Rule::$rule => $why,)*
-                    Rule::Needed(need) => need.why(),
-                    Rule::Source => "it is made in the dtype that its consumers read",
-                    Rule::Denied | Rule::Fixed | Rule::Decided => "",
-                }
-            }
-        }
-    };
-}
-
-rules! {
+reasons! {
+    /// Why a node computes in its dtype. Beside the rules with words: a consumer needs f32, its class is deny, it cannot be
+    /// retyped, it is a source of values (a parameter, a constant, a conversion), the policy decides on the instruction.
+    Rule [Needed(Need), Denied, Fixed, Source, Decided] {
+        Rule::Needed(need) => need.why(),
+        Rule::Source => "it is made in the dtype that its consumers read",
+        Rule::Denied | Rule::Fixed | Rule::Decided => "",
+    }
     Allowed = "its op is always lowered";
     Loss = "the loss is computed from it";
     Result = "a result of the program, which keeps its dtype, is computed from it";

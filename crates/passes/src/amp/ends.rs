@@ -1,14 +1,8 @@
 //! The ends of a network: nodes that are f32 because the loss, an update or another result is computed from them, or
 //! because they are computed from the loss.
 //!
-//! - *The loss*: from a loss of the entry (`loss`) back through any op to the last products, every op of class infer
-//!   is f32.
-//! - *Results*: from any other f32 result of the region back through ops of class infer and clear only. So updates of
-//!   parameters and of optimizers' state are f32, even where several steps were unrolled into one module.
-//! - *The way back*: ops of class infer and clear on values that come from the loss are f32 up to the next product.
-//!   This ends at an addition to a value that came through a product, as where a gradient of the loss meets one that
-//!   comes through layers. A value of the layers that a loss reads too, such as a mask or a gate, is not on this way.
-//!   Denied ops of a policy spread in the same way.
+//! Section 2 of docs/HOW_PRECISION_IS_DECIDED.md has the rules. Denied ops of a policy spread as the loss does on its way
+//! back.
 
 use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, NodeId, ValueId};
@@ -51,10 +45,13 @@ impl Ends {
         let class = |node: NodeId| graph.node(node).class();
         let is_kept = policy.loss == Boundary::Keep;
         let losses = if is_kept && kind == RegionKind::Entry { loss::losses(graph) } else { Vec::new() };
-        let is_wide = |&value: &ValueId| is_kept && graph.value(value).is_f32() && is_result[value as usize];
-        let results: Vec<ValueId> = graph.results.iter().copied().filter(is_wide).collect();
-        let to_loss = leads_to(graph, &losses, |user| class(user) != Some(Class::Allow));
-        let to_result = leads_to(graph, &results, |user| graph.node(user).is_soft());
+        let is_wide = |&&value: &&ValueId| is_kept && graph.value(value).is_f32() && is_result[value as usize];
+        // Each end leads to itself.
+        let end = |&value: &ValueId| (value, Some(graph.producer(value)));
+        let is_no_product = |user: NodeId| class(user) != Some(Class::Allow);
+        let to_loss = graph.led(losses.iter().map(end), |user, loss| loss.filter(|_| is_no_product(user)));
+        let results = graph.results.iter().filter(is_wide).map(end);
+        let to_result = graph.led(results, |user, result| result.filter(|_| graph.node(user).is_soft()));
         let leads_to_loss_by_product = loss::leads_by_product(graph, &losses);
         let (mut wide, mut blocked, mut spreads) = (Vec::new(), Vec::new(), Vec::new());
         for node in graph.node_ids() {
@@ -69,64 +66,34 @@ impl Ends {
             spreads.push(is_denied || is_of_loss && !leads_to_loss_by_product[idx]);
             blocked.push(is_denied || is_of_loss || is_wide);
         }
-        let leads_to_loss: Vec<bool> = to_loss.iter().map(Option::is_some).collect();
-        let differentiates = differentiates(graph, &leads_to_loss, &spreads);
-        let leads_to_result = to_result.iter().map(Option::is_some).collect();
-        let mut ends =
-            Ends { is_result, leads_to_loss, leads_to_loss_by_product, leads_to_result, wide, blocked, differentiates };
-        ends.spread(graph, policy, &spreads);
-        ends
-    }
-
-    /// Makes f32 what is computed from nodes that spread.
-    fn spread(&mut self, graph: &Dataflow<'_>, policy: &Policy, spreads: &[bool]) {
-        let is_of_product = self.of_products(graph);
-        let mut origin: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
-        for node in graph.node_ids() {
-            let (idx, record) = (node as usize, graph.node(node));
-            let is_add = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add));
-            let is_end = !policy.deny_spreads && is_add && is_of_product[idx];
-            if is_end || !record.is_soft() {
-                continue;
-            }
-            let mut makers = record.operands.iter().map(|&value| graph.producer(value) as usize);
-            origin[idx] = makers.find_map(|maker| if spreads[maker] { Some(maker as NodeId) } else { origin[maker] });
-            if let (Some(from), Some(Class::Infer), None) = (origin[idx], record.class(), self.wide[idx]) {
-                self.wide[idx] = Some((Rule::Spread, from));
-                self.blocked[idx] = true;
+        let is_of_loss = graph.derived([], |node, is_of_loss: &[bool]| {
+            to_loss[node as usize].is_some() && spreads[node as usize] || graph.node(node).reads(is_of_loss)
+        });
+        let differentiates = graph.nodes.iter().any(|node| node.is_product() && node.reads(&is_of_loss));
+        // Arrays, as large as what they came from, of lowered products.
+        let is_of_product = graph.of_arrays(|node| match class(node) {
+            Some(Class::Allow) => wide[node as usize].is_none().then_some(true),
+            Some(Class::Infer | Class::Clear) => (!blocked[node as usize]).then_some(false),
+            _ => None,
+        });
+        let spread_from = graph.derived([], |node, spread_from: &[Option<NodeId>]| {
+            let record = graph.node(node);
+            let is_add = matches!(graph.op(node), Op::Binary(BinaryOp::Add));
+            let is_end = !policy.deny_spreads && is_add && is_of_product[record.first_result as usize];
+            let from = |&value: &ValueId| {
+                let maker = Some(graph.producer(value)).filter(|&maker| spreads[maker as usize]);
+                maker.or(spread_from[value as usize])
+            };
+            record.operands.iter().find_map(from).filter(|_| record.is_soft() && !is_end)
+        });
+        for (node, record) in graph.nodes.iter().enumerate().filter(|(_, record)| record.class() == Some(Class::Infer))
+        {
+            if let (Some(from), None) = (spread_from[record.first_result as usize], wide[node]) {
+                wide[node] = Some((Rule::Spread, from));
+                blocked[node] = true;
             }
         }
+        let [leads_to_loss, leads_to_result] = [to_loss, to_result].map(|to| to.iter().map(Option::is_some).collect());
+        Ends { is_result, leads_to_loss, leads_to_loss_by_product, leads_to_result, wide, blocked, differentiates }
     }
-
-    /// For each node whether it reads an array, as large as its own, that comes from a lowered product.
-    fn of_products(&self, graph: &Dataflow<'_>) -> Vec<bool> {
-        graph.of_arrays(|node| {
-            let idx = node as usize;
-            match graph.node(node).class() {
-                Some(Class::Allow) => self.wide[idx].is_none().then_some(true),
-                Some(Class::Infer | Class::Clear) if !self.blocked[idx] => Some(false),
-                _ => None,
-            }
-        })
-    }
-}
-
-/// For each node which producer of `values`, itself included, is computed from it through nodes that satisfy `passes`.
-fn leads_to(graph: &Dataflow<'_>, values: &[ValueId], passes: impl Fn(NodeId) -> bool) -> Vec<Option<NodeId>> {
-    let mut leads = vec![None; graph.nodes.len()];
-    values.iter().map(|&value| graph.producer(value)).for_each(|node| leads[node as usize] = Some(node));
-    for node in (0..graph.nodes.len()).rev() {
-        let mut users = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
-        let end = leads[node].or_else(|| users.find_map(|&user| leads[user as usize].filter(|_| passes(user))));
-        leads[node] = end;
-    }
-    leads
-}
-
-/// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
-fn differentiates(graph: &Dataflow<'_>, leads_to_loss: &[bool], spreads: &[bool]) -> bool {
-    let is_of_loss = graph.derived([], |node, is_of_loss| {
-        leads_to_loss[node as usize] && spreads[node as usize] || graph.node(node).reads(is_of_loss)
-    });
-    graph.nodes.iter().any(|node| node.is_product() && node.reads(&is_of_loss))
 }

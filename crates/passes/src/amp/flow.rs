@@ -2,7 +2,8 @@
 //! them.
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::replace;
 
 impl Dataflow<'_> {
     /// For each value a fact that `rule` derives from those about the values before it. `taken` has the facts about the
@@ -21,15 +22,86 @@ impl Dataflow<'_> {
         facts
     }
 
+    /// For each node a fact: that of `ends` about the value that it computes, or the first that `rule` derives from one
+    /// of its readers and the fact about that.
+    pub(super) fn led<F: Copy + Default + PartialEq>(
+        &self,
+        ends: impl IntoIterator<Item = (ValueId, F)>,
+        rule: impl Fn(NodeId, F) -> F,
+    ) -> Vec<F> {
+        let mut facts = vec![F::default(); self.nodes.len()];
+        ends.into_iter().for_each(|(value, fact)| facts[self.producer(value) as usize] = fact);
+        for node in self.node_ids().rev() {
+            if facts[node as usize] == F::default() {
+                let fact = self
+                    .readers(node)
+                    .map(|reader| rule(reader, facts[reader as usize]))
+                    .find(|fact| *fact != F::default());
+                facts[node as usize] = fact.unwrap_or_default();
+            }
+        }
+        facts
+    }
+
     /// For each node whether it computes one of `ends`, or one of its readers leads on: `leads_on` says so of a reader,
     /// given whether that leads itself.
     pub(super) fn leads(&self, ends: &[ValueId], leads_on: impl Fn(NodeId, bool) -> bool) -> Vec<bool> {
-        let mut leads = vec![false; self.nodes.len()];
-        ends.iter().for_each(|&value| leads[self.producer(value) as usize] = true);
-        for node in self.node_ids().rev() {
-            leads[node as usize] |= self.readers(node).any(|reader| leads_on(reader, leads[reader as usize]));
+        self.led(ends.iter().map(|&value| (value, true)), leads_on)
+    }
+
+    /// For each node whether a product is computed from its result.
+    pub(super) fn leads_to_product(&self) -> Vec<bool> {
+        self.leads(&[], |reader, leads| leads || self.node(reader).is_product())
+    }
+
+    /// For each value whether it comes from a node that `begins`, through arrays at least as large as the result of each
+    /// node, so that nothing was summed between. `begins` returns `Some(true)` for a node that begins, `Some(false)` for
+    /// one that passes such an array on, and `None` for one that ends it.
+    pub(super) fn of_arrays(&self, begins: impl Fn(NodeId) -> Option<bool>) -> Vec<bool> {
+        let n_elements = |value: ValueId| self.value(value).n_elements;
+        self.derived([], |node, is_passed_on: &[bool]| {
+            let n_results = self.node(node).results().map(n_elements).max().unwrap_or(0);
+            let is_whole = |&value: &ValueId| is_passed_on[value as usize] && n_elements(value) >= n_results;
+            begins(node).is_some_and(|begins| begins || self.node(node).operands.iter().any(is_whole))
+        })
+    }
+
+    /// The results of the nodes that read a value and satisfy `passes`.
+    pub(super) fn next<'s>(
+        &'s self,
+        value: ValueId,
+        passes: &'s impl Fn(NodeId) -> bool,
+    ) -> impl Iterator<Item = ValueId> + 's {
+        let users = self.users[value as usize].iter().filter(|&&user| passes(user));
+        users.flat_map(|&user| self.node(user).results())
+    }
+
+    /// For each value whether it is in `open`, or is computed from such a value through nodes that satisfy `passes`.
+    pub(super) fn reached(&self, open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+        let mut is_reached = vec![false; self.values.len()];
+        close(open, |value| self.next(value, &passes), |value| !replace(&mut is_reached[value as usize], true));
+        is_reached
+    }
+
+    /// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of
+    /// the state that `is_source`, in the same step or in an earlier one.
+    pub(super) fn reached_in_steps(
+        &self,
+        state: &[ValueId],
+        begins: impl Fn(NodeId) -> bool,
+        is_source: impl Fn(usize) -> bool,
+    ) -> Vec<bool> {
+        // Results of the body, with the arrays of the next step's state that each becomes.
+        let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+        for (&before, &after) in state.iter().zip(&self.results).filter(|(before, _)| self.value(**before).is_f32()) {
+            becomes.entry(after).or_default().push(before);
         }
-        leads
+        let open = self.node_ids().filter(|&node| begins(node)).flat_map(|node| self.node(node).results());
+        let open = open.chain((0..).zip(state).filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
+        let mut is_reached = vec![false; self.values.len()];
+        let next = |value| self.next(value, &|_| true).chain(becomes.get(&value).into_iter().flatten().copied());
+        close(open.collect(), next, |value| !replace(&mut is_reached[value as usize], true));
+        is_reached
     }
 
     /// The values in `open`, and those that they are computed from by the producers of values that satisfy `passes`.
@@ -45,17 +117,25 @@ impl Dataflow<'_> {
     }
 }
 
-/// The values in `open`, the values that are `next` to them, and so on.
-pub(super) fn closure<I: IntoIterator<Item = ValueId>>(
-    open: impl IntoIterator<Item = ValueId>,
-    next: impl Fn(ValueId) -> I,
-) -> BTreeSet<ValueId> {
-    let mut open: Vec<ValueId> = open.into_iter().collect();
+/// The ids in `open`, the ids that are `next` to them, and so on: of values, or of computations.
+pub(super) fn closure<I: IntoIterator<Item = u32>>(
+    open: impl IntoIterator<Item = u32>,
+    next: impl Fn(u32) -> I,
+) -> BTreeSet<u32> {
     let mut closed = BTreeSet::new();
-    while let Some(value) = open.pop() {
-        if closed.insert(value) {
-            open.extend(next(value));
+    close(open.into_iter().collect(), next, |id| closed.insert(id));
+    closed
+}
+
+/// Visits the ids in `open`, those that are `next` to them, and so on; `is_new` says whether one was not visited before.
+fn close<I: IntoIterator<Item = u32>>(
+    mut open: Vec<u32>,
+    next: impl Fn(u32) -> I,
+    mut is_new: impl FnMut(u32) -> bool,
+) {
+    while let Some(id) = open.pop() {
+        if is_new(id) {
+            open.extend(next(id));
         }
     }
-    closed
 }

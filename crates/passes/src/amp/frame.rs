@@ -7,8 +7,8 @@ use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::Rule;
 use super::policy::Boundary;
-use crate::is_tied;
 use crate::tidy::keep_only;
+use crate::{is_tied, taken_or_awaited};
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp, infer_shape};
 use bf16scope_hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape};
@@ -166,28 +166,18 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let original = self.original.instr(id);
         let node = self.node(id);
         let kind = node.map(|node| &self.graph.node(node).kind);
-        let low_operand = |writer: &Self| {
+        // A value that is narrow already, or that was converted from the narrow dtype, needs no cast to it. But an
+        // instruction with more tied to it than its value is written, even if it no longer converts anything.
+        let converted = kind.filter(|kind| **kind == NodeKind::ToLow).map(|_| self.values(original.operands[0])[0]);
+        let same = converted.and_then(|value| {
             let operand = original.operands[0];
-            let is_low = writer.values(operand).first().is_some_and(|&value| writer.is_low(value));
-            is_low.then(|| writer.written[operand.idx()])
-        };
-        match kind {
-            // An instruction with more tied to it than its value is written, even if it no longer converts anything.
-            _ if is_tied(original) => {}
-            // A value that is narrow already, or that was converted from the narrow dtype, needs no cast to it.
-            Some(NodeKind::ToLow) => {
-                if let Some(same) = low_operand(self).or_else(|| self.came_from_low(original.operands[0])) {
-                    return same;
-                }
-                let value = self.values(original.operands[0])[0];
-                if let Some(&cast) = self.casts.get(&value) {
-                    return cast;
-                }
-            }
-            Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => {
-                return self.written[original.operands[0].idx()];
-            }
-            _ => {}
+            let narrow = self.is_low(value).then(|| self.written[operand.idx()]);
+            narrow.or_else(|| self.came_from_low(operand)).or_else(|| self.casts.get(&value).copied())
+        });
+        let widened = kind.filter(|kind| **kind == NodeKind::FromLow && self.is_low(self.values(id)[0]));
+        let same = same.or_else(|| widened.map(|_| self.written[original.operands[0].idx()]));
+        if let Some(same) = same.filter(|_| !is_tied(original)) {
+            return same;
         }
         // The parts are instructions of the frame that has the sum first.
         let is_here = |node: &NodeId| self.graph.node(*node).frame == self.frame;
@@ -224,8 +214,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let reader = reader.map_or(original, |&user| self.graph.instr(self.graph.node(user)));
             return self.convert_to(original, low, written, &reader.name);
         }
-        if kind == Some(&NodeKind::ToLow) && low_operand(self).is_none() {
-            self.casts.insert(self.values(original.operands[0])[0], written);
+        if let Some(value) = converted.filter(|&value| !self.is_low(value)) {
+            self.casts.insert(value, written);
         }
         written
     }
@@ -383,27 +373,16 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// Drops written instructions without a reader: casts and tuples that this pass added, and originals that had a
     /// reader before.
     fn drop_unused(&mut self) {
-        let n = self.out.instructions.len();
         let mut was_read = vec![false; self.original.instructions.len()];
-        for instr in &self.original.instructions {
-            for id in instr.operands.iter().chain(&instr.control_predecessors) {
-                was_read[id.idx()] = true;
-            }
-        }
-        was_read[self.original.root.idx()] = true;
-        let mut is_used = vec![false; n];
+        let read = self.original.instructions.iter().flat_map(taken_or_awaited).chain([self.original.root]);
+        read.for_each(|id| was_read[id.idx()] = true);
+        let mut is_used = vec![false; self.out.instructions.len()];
         is_used[self.out.root.idx()] = true;
-        for idx in (0..n).rev() {
-            let instr = &self.out.instructions[idx];
-            let may_go = match &self.origins[idx] {
-                Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
-                Origin::Cast { .. } | Origin::Added => true,
-            };
-            if !may_go || is_used[idx] {
+        for (idx, (instr, origin)) in self.out.instructions.iter().zip(&self.origins).enumerate().rev() {
+            let is_kept = |id: &InstrId| !was_read[id.idx()] || !is_pure(&instr.op);
+            if is_used[idx] || matches!(origin, Origin::Original(id) if is_kept(id)) {
                 is_used[idx] = true;
-                for id in instr.operands.iter().chain(&instr.control_predecessors) {
-                    is_used[id.idx()] = true;
-                }
+                taken_or_awaited(instr).for_each(|id| is_used[id.idx()] = true);
             }
         }
         let mut keep = is_used.iter();

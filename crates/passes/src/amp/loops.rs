@@ -6,21 +6,19 @@
 //! *reads* are stacked inputs of all steps. Both are only stored, once per step, and between products both are rounded
 //! for that, as any other stored value is; what is computed from them within a step is f32.
 //!
-//! A policy may lower what is carried from product to product, too (`carried`).
-//!
-//! A loop *over layers* multiplies its state by weights that it reads slice by slice, and that the program updates or
-//! returns gradients of. It is a network written as a loop, and its state is rounded where the same network without a
-//! loop would round it: between two layers. In a loop over time each step has the same weights, so this does not hold;
-//! nor does it for a training loop, which multiplies weights that it carries by data that it reads.
+//! Section 7 of docs/HOW_PRECISION_IS_DECIDED.md has the rules. A loop *over layers* is a network written as a loop, and its
+//! state is rounded where the same network without a loop would round it: between two layers. In a loop over time each
+//! step has the same weights, so this does not hold; nor does it for a training loop, which multiplies weights that it
+//! carries by data that it reads.
 //!
 //! A sum of logarithms in a loop, as CTC and hidden Markov models sum up likelihoods, is read by exponentials:
 //! rounding a logarithm of −100 is an error of 0.2, and of a fifth in the exponential.
 
+use super::assignment::RegionContext;
 use super::data_movement::MAX_TERMS;
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
-use super::need::Need;
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::decision::Need;
 use super::recurrences::{factors, solved_again};
-use super::surroundings::RegionContext;
 use super::terms::is_linear;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
@@ -86,8 +84,8 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, around: Opt
         .collect();
     let is_product = |node: NodeId| body.node(node).is_product();
     // The state comes from what the previous step computed.
-    let of_product = reached(body, &state, is_product, |_| false);
-    let of_read = reached(body, &state, |_| false, |leaf| arrays[leaf] == Some(Kept::Read));
+    let of_product = body.reached_in_steps(&state, is_product, |_| false);
+    let of_read = body.reached_in_steps(&state, |_| false, |leaf| arrays[leaf] == Some(Kept::Read));
     let is_carried = |&(leaf, (before, after)): &(usize, (ValueId, ValueId))| {
         arrays[leaf].is_none() && before != after && body.value(before).is_f32()
     };
@@ -166,14 +164,10 @@ impl<'b> Steps<'b> {
 
 /// For each array of a loop's state whether a sine or cosine of the body reads it, with no product between: as a need.
 fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<Vec<Need>> {
-    let mut is_angle = vec![false; body.values.len()];
-    for record in body.nodes.iter().rev() {
-        let turns = amplification(&body.instr(record).op) == Amplification::Angle;
-        if turns || record.is_soft() && record.gives(&is_angle) {
-            record.operands.iter().for_each(|&value| is_angle[value as usize] = true);
-        }
-    }
-    state.iter().map(|&value| if is_angle[value as usize] { vec![Need::Angle] } else { Vec::new() }).collect()
+    let turns = |record: &&Node| amplification(&body.instr(record).op) == Amplification::Angle;
+    let angles = body.nodes.iter().filter(turns).flat_map(|record| record.operands.iter().copied());
+    let angles = body.behind(angles, |value| body.node(body.producer(value)).is_soft());
+    state.iter().map(|value| angles.contains(value).then_some(Need::Angle).into_iter().collect()).collect()
 }
 
 /// The values of a region's only parameter.
@@ -209,4 +203,29 @@ pub(super) fn filled(body: &Dataflow<'_>, result: ValueId) -> Option<ValueId> {
     let node = body.node(body.producer(result));
     let is_write = node.kind == NodeKind::Op(Class::Clear) && matches!(body.instr(node).op, Op::DynamicUpdateSlice);
     is_write.then(|| node.operands.get(1).copied()).flatten()
+}
+
+/// A branch: what each of its results is computed from.
+#[derive(Clone, Debug)]
+pub(super) struct Branch {
+    /// The number of its operands.
+    pub n_taken: usize,
+    /// For each result whether it is computed from a product in the branch.
+    pub of_product: Vec<bool>,
+    /// For each result whether it is computed from an f32 array among the branch's operands.
+    pub of_taken: Vec<bool>,
+}
+
+/// Describes the branch that is this region. Results that are `scores` are returned in their own dtype.
+pub(super) fn of_branch(graph: &Dataflow<'_>, scores: &[bool]) -> Branch {
+    let taken: Vec<ValueId> = graph.parameters().collect();
+    let products = graph.nodes.iter().filter(|node| node.is_product()).flat_map(Node::results);
+    let arrays = taken.iter().copied().filter(|&value| graph.value(value).is_f32_array());
+    let is_score = |leaf: usize| scores.get(leaf) == Some(&true);
+    let results_of = |values: Vec<ValueId>| {
+        let is_reached = graph.reached(values, |_| true);
+        let results = graph.results.iter().enumerate();
+        results.map(|(leaf, &value)| is_reached[value as usize] && !is_score(leaf)).collect()
+    };
+    Branch { n_taken: taken.len(), of_product: results_of(products.collect()), of_taken: results_of(arrays.collect()) }
 }

@@ -57,15 +57,12 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;
     let is_aliased = aliased(graph);
     let scalars = || graph.results.iter().copied().zip(&is_aliased).filter(|(value, _)| is_number(value));
-    if scalars().next().is_none() {
-        return Vec::new();
-    }
-    let of_parameter = of_parameters(graph, |_| true, |_| true);
+    let of_parameter = of_parameters(graph, |_| true);
     // A loss times a parameter that scales it looks like an update of that parameter, and may be the only form in
     // which the loss is returned.
     let matching = |(may_be_update, may_be_aliased): (bool, bool)| -> Vec<ValueId> {
         let is_loss = |&(value, &is_aliased): &(ValueId, &bool)| {
-            (may_be_update || !of_parameter[graph.producer(value) as usize]) && (may_be_aliased || !is_aliased)
+            (may_be_update || !of_parameter[value as usize]) && (may_be_aliased || !is_aliased)
         };
         scalars().filter(is_loss).map(|(value, _)| value).collect()
     };
@@ -104,30 +101,18 @@ fn aliased(graph: &Dataflow<'_>) -> Vec<bool> {
     is_aliased
 }
 
-/// For each node whether it is a parameter that `is_open`, or is computed elementwise from one of its own dims,
-/// through nodes that satisfy `passes`.
-pub(super) fn of_parameters(
-    graph: &Dataflow<'_>,
-    is_open: impl Fn(NodeId) -> bool,
-    passes: impl Fn(NodeId) -> bool,
-) -> Vec<bool> {
-    let mut is_of_parameter = vec![false; graph.nodes.len()];
-    for (idx, node) in graph.nodes.iter().enumerate() {
-        is_of_parameter[idx] = match node.kind {
-            NodeKind::Parameter => is_open(idx as NodeId),
-            _ => {
-                elements(graph, node).any(|value| is_of_parameter[graph.producer(value) as usize])
-                    && passes(idx as NodeId)
-            }
-        };
-    }
-    is_of_parameter
+/// For each value whether it is a parameter, or is computed elementwise from one of its own dims, as far as the nodes
+/// satisfy `passes`.
+pub(super) fn of_parameters(graph: &Dataflow<'_>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+    graph.derived(graph.parameters().map(|value| passes(graph.producer(value))), |node, is_of_parameter| {
+        elements(graph, graph.node(node)).any(|value| is_of_parameter[value as usize]) && passes(node)
+    })
 }
 
 /// The f32 operands of an elementwise node that have the dims of its result.
 fn elements<'g>(graph: &'g Dataflow<'_>, node: &'g Node) -> impl Iterator<Item = ValueId> + 'g {
     let op = &graph.instr(node).op;
-    let is_open = node.kind != NodeKind::Parameter && is_map(op) && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
+    let is_open = is_map(op) && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
     let wanted = graph.dims(node).filter(|_| is_open);
     let is_same = move |&value: &ValueId| {
         graph.value(value).is_f32() && wanted.is_some() && graph.dims(graph.node(graph.producer(value))) == wanted
@@ -142,17 +127,14 @@ fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
     let is_no_map = |node: NodeId| !is_map(graph.op(node));
     let is_weight = |node: NodeId| leads_to_product[node as usize] || graph.readers(node).any(is_no_map);
-    let of_weight = of_parameters(graph, is_weight, |_| true);
+    let of_weight = of_parameters(graph, |node| graph.node(node).kind != NodeKind::Parameter || is_weight(node));
     let dims = |node: NodeId| graph.dims(graph.node(node));
     let parameters: BTreeSet<_> = graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
     let is_gradient = |node: NodeId| {
         let is_array = graph.node(node).results().all(|value| graph.value(value).n_elements > 1);
         is_array && !leads_to_product[node as usize] && dims(node).is_some_and(|dims| parameters.contains(dims))
     };
-    let begins = |value: &ValueId| {
-        let maker = graph.producer(*value);
-        of_weight[maker as usize] || is_gradient(maker)
-    };
+    let begins = |value: &ValueId| of_weight[*value as usize] || is_gradient(graph.producer(*value));
     let mut is_update = vec![false; graph.nodes.len()];
     let results = graph.results.iter().copied().filter(begins);
     for value in closure(results, |value| elements(graph, graph.node(graph.producer(value)))) {

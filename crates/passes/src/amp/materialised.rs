@@ -1,5 +1,18 @@
-//! Values that are computed in f32, because a loss or a result is computed from them, but are stored in the narrow
-//! dtype.
+//! Storage of what is computed in f32: elementwise functions of one array, which a compiler keeps in registers up to their
+//! ends, and values that a loss or a result is computed from, but that it materialises.
+//!
+//! # Elementwise functions
+//!
+//! Such as GELU, a softplus, the polynomials that a framework computes `erfc` by, or rounding to the steps of a
+//! quantization.
+//!
+//! A back end computes such a function in one fusion, whatever ops it is written with, and stores only its end. So
+//! rounding within it saves no memory, and could make the result worse than its operand: JAX computes `erfc` in f32
+//! for every dtype. So all ops on one array, element by element, are f32, up to an op that reads another array, a sum,
+//! or a product. A single number, such as a learned step, is no array: it is kept in a register, as a constant is. A
+//! value that is also read outside, as the gradient reads a function's terms, is an end.
+//!
+//! # Values for a loss or a result
 //!
 //! - A layer may read a value that leads to a loss, as where a loss compares the layers of two networks, or penalises
 //!   the size of their outputs. It is stored in the narrow dtype for the lowered ops that read it, so the loss reads
@@ -15,14 +28,14 @@
 //!   products computed. The parts are not fused one by one, so the whole is stored.
 
 use super::assignment::{Assignment, RegionKind};
-use super::dataflow::{Dataflow, NodeId, ValueId};
-use super::decision::{Decision, Rule};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::decision::{Decision, Need, Rule};
 use super::loss::of_parameters;
 use super::terms::{adds, scales};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
-use bf16scope_hlo::ops::decisions::is_map;
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{amplification, is_map};
+use bf16scope_hlo::ops::precision::{Amplification, Class};
 
 /// Finds the nodes that compute in f32 for a loss or a result, and whose value is rounded once for all consumers.
 /// `leads_by_product` marks the nodes from which a loss is computed through a product.
@@ -32,11 +45,9 @@ pub(super) fn materialised(
     kind: RegionKind,
     leads_by_product: &[bool],
 ) -> Vec<(NodeId, Decision)> {
-    let is_of_function = of_functions(graph);
-    let is_of_product = of_products(graph);
-    let is_clear = |node: NodeId| graph.node(node).is_clear();
-    let is_read_narrow = graph.read_by(|reader| assignment.low[reader as usize], is_clear);
-    let is_added_up = added_up(graph);
+    let (is_of_function, is_of_product, is_added_up) = (of_functions(graph), of_products(graph), added_up(graph));
+    let is_read_narrow =
+        graph.leads(&[], |reader, leads| assignment.low[reader as usize] || leads && graph.node(reader).is_clear());
     // Whether several ops of a layer read the value, as those of a norm.
     let feeds_layer = |value: ValueId| {
         let is_layer =
@@ -47,24 +58,15 @@ pub(super) fn materialised(
     };
     let is_materialised = |&node: &NodeId| {
         let record = graph.node(node);
-        let value = graph.value(record.first_result);
-        let is_array = record.n_results == 1 && value.is_f32_array();
-        is_array
-            && record.class() == Some(Class::Infer)
+        let (value, at) = (record.first_result, record.first_result as usize);
+        let is_array = record.n_results == 1 && graph.value(value).is_f32_array();
+        let is_of_product = is_array && record.class() == Some(Class::Infer) && is_of_product[at];
+        let is_read_narrow = is_read_narrow[node as usize];
+        is_of_product
             && match assignment.rule[node as usize] {
-                Rule::Loss => {
-                    let is_read = is_read_narrow[node as usize] || feeds_layer(record.first_result);
-                    is_read && is_of_product[node as usize] && !is_of_function[node as usize]
-                }
-                Rule::Result if kind == RegionKind::Body => {
-                    is_of_product[node as usize] && is_taken_apart(graph, record.first_result)
-                }
-                Rule::Result => {
-                    is_read_narrow[node as usize]
-                        && is_of_product[node as usize]
-                        && !graph.is_result[record.first_result as usize]
-                        && !is_added_up[node as usize]
-                }
+                Rule::Loss => (is_read_narrow || feeds_layer(value)) && !is_of_function[at],
+                Rule::Result if kind == RegionKind::Body => is_taken_apart(graph, value),
+                Rule::Result => is_read_narrow && !graph.is_result[at] && !is_added_up(node),
                 _ => false,
             }
     };
@@ -72,40 +74,44 @@ pub(super) fn materialised(
     graph.node_ids().filter(is_materialised).map(rounded).collect()
 }
 
-/// For each node whether it is computed from a denied function, such as an exponential or a logarithm, with no product
+/// For each value whether it is computed from a denied function, such as an exponential or a logarithm, with no product
 /// between. A root does not count, as its result is as accurate as its operand.
 fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
-    let is_function = |node: NodeId| {
+    graph.derived([], |node, is_of_function: &[bool]| {
         let (record, op) = (graph.node(node), graph.op(node));
         let is_root = matches!(op, Op::Unary(UnaryOp::Rsqrt | UnaryOp::Sqrt | UnaryOp::Cbrt));
         // Random bits that are converted to floats do not count.
         let is_of_float = record.operands.iter().any(|&value| graph.value(value).is_f32());
-        matches!(record.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root
-    };
-    graph.computed_from(is_function, |node| !graph.node(node).is_product())
+        let is_function = matches!(record.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
+        is_function || !record.is_product() && record.reads(is_of_function)
+    })
 }
 
-/// For each node whether it is a product, or computed from one by ops of class infer and clear.
+/// For each value whether it is the result of a node that `begins`, or computed from one by ops of class infer and clear.
+fn softly_of(graph: &Dataflow<'_>, begins: impl Fn(&Node) -> bool) -> Vec<bool> {
+    graph.derived([], |node, is_of: &[bool]| {
+        let record = graph.node(node);
+        begins(record) || record.is_soft() && record.reads(is_of)
+    })
+}
+
+/// For each value whether a product computes it, or it is computed from one by ops of class infer and clear.
 pub(super) fn of_products(graph: &Dataflow<'_>) -> Vec<bool> {
-    graph.computed_from(|node| graph.node(node).is_product(), |node| graph.node(node).is_soft())
+    softly_of(graph, Node::is_product)
 }
 
-/// For each node whether its result is a running sum, to which each step adds little: a parameter that steps of an
-/// optimizer updated, or a value that an add reads directly. A parameter that was divided by its norm does not count.
-fn added_up(graph: &Dataflow<'_>) -> Vec<bool> {
-    let is_denied = |node: NodeId| matches!(graph.node(node).class(), Some(Class::Deny { .. }));
-    let of_sum = graph.computed_from(is_denied, |node| graph.node(node).is_soft());
-    let of_parameter = of_parameters(
-        graph,
-        |_| true,
-        |node| {
-            let is_scaled = scales(graph.op(node));
-            let is_of_sum = |maker: NodeId| of_sum[maker as usize] && matches!(graph.op(maker), Op::Broadcast { .. });
-            !is_scaled || !graph.makers(node).any(is_of_sum)
-        },
-    );
-    let is_read = graph.read_by(|reader| adds(graph.op(reader)), |node| graph.node(node).is_clear());
-    of_parameter.iter().zip(is_read).map(|(&is_parameter, is_read)| is_parameter || is_read).collect()
+/// Whether a node's result is a running sum, to which each step adds little: a parameter that steps of an optimizer
+/// updated, or a value that an add reads directly. A parameter that was divided by its norm does not count.
+fn added_up(graph: &Dataflow<'_>) -> impl Fn(NodeId) -> bool {
+    let of_sum = softly_of(graph, |record| matches!(record.class(), Some(Class::Deny { .. })));
+    let of_parameter = of_parameters(graph, |node| {
+        let is_norm = |&value: &ValueId| {
+            of_sum[value as usize] && matches!(graph.op(graph.producer(value)), Op::Broadcast { .. })
+        };
+        !scales(graph.op(node)) || !graph.node(node).operands.iter().any(is_norm)
+    });
+    let is_added = graph.leads(&[], |reader, leads| adds(graph.op(reader)) || leads && graph.node(reader).is_clear());
+    move |node| of_parameter[graph.node(node).first_result as usize] || is_added[node as usize]
 }
 
 /// Whether several ops read a value, and all of them take a part of it.
@@ -113,4 +119,114 @@ fn is_taken_apart(graph: &Dataflow<'_>, value: ValueId) -> bool {
     let is_part = |&reader: &NodeId| matches!(graph.op(reader), Op::Slice(_));
     let readers = &graph.users[value as usize];
     readers.len() > 1 && readers.iter().all(is_part)
+}
+
+/// Finds the nodes of elementwise functions of one array: they compute in f32. `is_input` says which values are data
+/// that the program was given, or are computed from those alone: an end of such a function is not rounded for all that
+/// read it.
+pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment, is_input: &[bool]) -> Vec<(NodeId, Decision)> {
+    let sources = sources(graph);
+    // A value that is not a function of another is its own source.
+    let source =
+        |node: NodeId| sources[graph.node(node).first_result as usize].filter(|&value| graph.producer(value) != node);
+    // A node whose result only the function itself reads.
+    let is_inside = |&node: &NodeId| {
+        let mut users = graph.readers(node).peekable();
+        users.peek().is_some() && source(node).is_some() && users.all(|user| source(user) == source(node))
+    };
+    let mut is_within = vec![false; graph.nodes.len()];
+    for node in graph.node_ids().filter(is_inside) {
+        is_within[node as usize] = true;
+        graph.readers(node).for_each(|end| is_within[end as usize] = true);
+    }
+    let is_outside = |node: NodeId| !is_within[node as usize];
+    let is_read_narrow = graph.leads(&[], |user, leads| {
+        is_outside(user) && (assignment.low[user as usize] || leads && graph.node(user).is_clear())
+    });
+    let is_open = |&node: &NodeId| {
+        let record = graph.node(node);
+        let is_open = match record.class() {
+            Some(Class::Infer) => assignment.low[node as usize],
+            Some(Class::Clear) => graph.value(record.first_result).is_f32(),
+            _ => false,
+        };
+        is_within[node as usize] && is_open
+    };
+    let unstored = |node: NodeId| {
+        // A gradient finds the maximum's operand by equality; if only one side were rounded, neither would be equal.
+        let compares = |user: NodeId| matches!(graph.op(user), Op::Compare { .. }) && source(user) == source(node);
+        let is_compared = graph.readers(node).any(compares);
+        let is_given = is_input[graph.node(node).first_result as usize];
+        let is_stored = is_read_narrow[node as usize] && graph.readers(node).count() > 1 && !is_compared && !is_given;
+        (node, if is_stored { Decision::rounded(Rule::RoundedOnce, None) } else { Decision::f32(Rule::Fused, None) })
+    };
+    graph.node_ids().filter(is_open).map(unstored).collect()
+}
+
+/// Finds sums of a product and a smaller array, such as a bias of −5 before a softplus, that are lowered, and that only
+/// ops in f32 read, one of them an exponential, or a sigmoid that a recurrence needs. The sum is as large as the bias,
+/// and its rounding is an error of the exponential; a back end adds the bias in each fusion that reads the product.
+pub(super) fn shifted_exponents(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<(NodeId, Decision)> {
+    let is_wide = |node: NodeId| {
+        let is_decided = match graph.node(node).class() {
+            Some(Class::Infer | Class::Deny { .. }) => true,
+            Some(Class::Clear) => assignment.rule[node as usize] == Rule::Fused,
+            _ => false,
+        };
+        is_decided && !assignment.low[node as usize] && is_map(graph.op(node))
+    };
+    let is_exponential = |node: NodeId| {
+        let squashes = assignment.rule[node as usize] == Rule::Needed(Need::Recurrence);
+        // The exponential of a sigmoid is of class infer.
+        let is_denied = matches!(graph.node(node).class(), Some(Class::Deny { .. }));
+        is_wide(node) && (squashes || is_denied && amplification(graph.op(node)) == Amplification::Exponent)
+    };
+    let leads = graph.leads(&[], |reader, leads| is_exponential(reader) || leads && is_wide(reader));
+    let is_smaller = |node: NodeId| {
+        let n_elements = |node: NodeId| graph.value(graph.node(node).first_result).n_elements;
+        matches!(graph.op(node), Op::Broadcast { .. })
+            && graph.makers(node).all(|maker| n_elements(maker) < n_elements(node))
+    };
+    let is_shifted = |&node: &NodeId| {
+        let (record, idx) = (graph.node(node), node as usize);
+        let [a, b] = record.operands[..] else { return false };
+        let [a, b] = [a, b].map(|value| graph.producer(value));
+        let shifts = |product: NodeId, bias: NodeId| graph.node(product).is_product() && is_smaller(bias);
+        let is_read = |reader: NodeId| is_wide(reader) || matches!(graph.op(reader), Op::Compare { .. });
+        leads[idx]
+            && assignment.low[idx]
+            && record.class() == Some(Class::Infer)
+            && adds(graph.op(node))
+            && (shifts(a, b) || shifts(b, a))
+            && graph.readers(node).all(is_read)
+    };
+    graph.node_ids().filter(is_shifted).map(|node| (node, Decision::f32(Rule::Fused, None))).collect()
+}
+
+/// For each value the array that it is computed from elementwise, with constants and single numbers; `None` if it is
+/// computed from those alone.
+fn sources(graph: &Dataflow<'_>) -> Vec<Option<ValueId>> {
+    let is_number = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements == 1;
+    let initial = |value| Some(value).filter(|_| !is_number(value));
+    let mut sources: Vec<Option<ValueId>> = (0..graph.values.len() as ValueId).map(initial).collect();
+    for record in &graph.nodes {
+        let mut varying = record.operands.iter().filter_map(|&value| sources[value as usize]);
+        let op = &graph.instr(record).op;
+        let source = match (&record.kind, varying.next()) {
+            _ if matches!(op, Op::Constant(_)) => Some(None),
+            // The same numbers, which each computation that reads them may convert for itself.
+            (NodeKind::FromLow, Some(first)) => Some(Some(first)),
+            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !record.operands.is_empty() => Some(None),
+            (NodeKind::Op(_) | NodeKind::Fixed(_), Some(first)) => {
+                let is_placing = matches!(op, Op::Broadcast { .. } | Op::Reshape);
+                let is_of_one = is_map(op) && !is_placing && varying.all(|source| source == first);
+                is_of_one.then_some(Some(first))
+            }
+            _ => None,
+        };
+        if let Some(source) = source {
+            record.results().filter(|&value| !is_number(value)).for_each(|value| sources[value as usize] = source);
+        }
+    }
+    sources
 }

@@ -14,16 +14,15 @@
 //! | a large power | its base, and the powers and factors of that (`powers`) |
 //! | a sum with positions | a coordinate that positions are added to or subtracted from, back to products |
 
+use super::assignment::RegionContext;
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
-use super::differences::{below_one, of_moved, of_pairs};
-use super::extents::extents;
+use super::decision::Need;
+use super::differences::{below_one, extents, of_moved, of_pairs};
 use super::loops::Loop;
-use super::need::Need;
 use super::powers::powers;
 use super::provenance::{F32Origin, Provenance, is_reduction, is_running_sum, provenance};
 use super::recurrences::{recurrences, scans, solutions, solved_again, squashes, until_squashed};
-use super::surroundings::RegionContext;
 use super::terms::adds;
 use bf16scope_hlo::ops::decisions::{amplification, is_map};
 use bf16scope_hlo::ops::precision::Amplification;
@@ -130,8 +129,8 @@ type Reads = Option<(NodeId, Vec<ValueId>)>;
 
 impl Finder<'_, '_> {
     fn add(&mut self, node: NodeId, need: Need, at: NodeId) {
-        if self.graph.node(node).is_soft() {
-            self.needs.of_node[node as usize].get_or_insert((need, at));
+        if !self.graph.node(node).is_product() {
+            self.add_with_products(node, need, at);
         }
     }
 
@@ -163,10 +162,10 @@ impl Finder<'_, '_> {
         nodes.into_iter().for_each(|(node, sum)| self.add_with_products(node, Need::Cancellation, sum));
         for value in graph.behind(read, |value| graph.node(graph.producer(value)).is_soft()) {
             let maker = graph.producer(value);
-            if graph.node(maker).is_product() {
-                self.add_result(maker, Need::Cancellation, first);
+            match graph.node(maker).is_product() {
+                true => self.add_result(maker, Need::Cancellation, first),
+                false => self.add(maker, Need::Cancellation, first),
             }
-            self.add(maker, Need::Cancellation, first);
         }
     }
 
@@ -303,22 +302,21 @@ impl Finder<'_, '_> {
     fn needs_sum(&mut self, node: NodeId, need: Need, wanted: &Wanted) {
         let record = self.graph.node(node);
         let Some(at) = wanted_by(record, wanted) else { return };
-        let is_of_sum = self.provenance[record.first_result as usize].is_of_running_sum;
-        match record.results().find_map(|value| self.origin(value)) {
-            Some(F32Origin::Summed) => {}
-            // A product of what the program was given and a constant sums it, too.
-            Some(F32Origin::Multiplied) if is_of_sum => {}
-            Some(F32Origin::ByLoop) => {
-                let results = record.results().filter(|&value| wanted[value as usize].is_some());
-                results.for_each(|value| self.needs.given[value as usize] = true);
-            }
-            // A short one would be lowered as a sum over a small window.
-            _ if is_running_sum(self.graph, node) => {
-                self.needs.of_node[node as usize].get_or_insert((need, node));
-            }
-            Some(F32Origin::Multiplied | F32Origin::Computed) | None => return,
+        let origin = record.results().find_map(|value| self.origin(value));
+        // A product of what the program was given and a constant sums it, too.
+        let is_multiplied =
+            origin == Some(F32Origin::Multiplied) && self.provenance[record.first_result as usize].is_of_running_sum;
+        let (is_by_loop, is_by_windows) = (origin == Some(F32Origin::ByLoop), is_running_sum(self.graph, node));
+        for value in record.results().filter(|&value| is_by_loop && wanted[value as usize].is_some()) {
+            self.needs.given[value as usize] = true;
         }
-        self.add_result(node, need, at);
+        if is_by_windows {
+            // A short one would be lowered as a sum over a small window.
+            self.needs.of_node[node as usize].get_or_insert((need, node));
+        }
+        if origin == Some(F32Origin::Summed) || is_multiplied || is_by_loop || is_by_windows {
+            self.add_result(node, need, at);
+        }
     }
 
     /// A step back from sums of positions, which count places, and of coordinates that the network computes: the

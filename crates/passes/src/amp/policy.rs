@@ -171,7 +171,8 @@ fn keeps(pattern: &str, instr: &Instruction) -> bool {
 
 /// A policy prepared for queries about the instructions of one module.
 pub(super) struct Classes<'p> {
-    policy: &'p Policy,
+    /// The policy.
+    pub(super) policy: &'p Policy,
     /// The module.
     pub(super) module: &'p Module,
     listed: BTreeMap<&'p str, Class>,
@@ -201,11 +202,6 @@ impl<'p> Classes<'p> {
         let decided = policy.decided.iter().map(|decided| (&decided.instruction[..], decided)).collect();
         let (is_partitioned, effects) = (is_partitioned(module), side_effects(module));
         Classes { policy, module, listed: listed.collect(), decided, is_partitioned, effects }
-    }
-
-    /// The policy.
-    pub(super) fn policy(&self) -> &'p Policy {
-        self.policy
     }
 
     /// Whether an instruction has effects beyond its result.

@@ -18,12 +18,11 @@
 //!
 //! In Apex the levels are f16; here they are bf16 unless `dtype: f16` is given.
 
+pub use super::keys::PRESETS as NAMES;
 use super::keys::{Boundary, LowDType, Policy, Reach, Rounds};
 use super::policy::PolicyError;
 use bf16scope_hlo::ops::decisions::all_list_names;
 use bf16scope_hlo::words::nearest;
-
-pub use super::keys::PRESETS as NAMES;
 
 impl Policy {
     /// The policy of this name: see [the table](self).

@@ -1,9 +1,9 @@
 //! Where values come from: which have f32's precision, because no product between rounds them, and how it came about.
 
+use super::assignment::Known;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::loops::Loop;
 use super::loss;
-use super::surroundings::Known;
 use super::terms::{adds, is_linear, scales};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::WindowDim;

@@ -1,9 +1,9 @@
 //! Recurrences: what a loop, or a scan by halves, multiplies or adds up at every step, so that one rounding becomes
 //! one per step; and what is solved for again and again.
 
-use super::dataflow::{Dataflow, Node, NodeId, ValueId, reached};
+use super::assignment::Known;
+use super::dataflow::{Dataflow, Node, NodeId, ValueId};
 use super::flow::closure;
-use super::surroundings::Known;
 use super::terms::{adds, is_linear, scales};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::{amplification, calls_regions, movement};
@@ -27,29 +27,21 @@ pub(super) fn of_products_alone(graph: &Dataflow<'_>, taken: &[Known]) -> Vec<bo
 /// loop, as the decay of a gated delta rule. A network whose factors are computed from its state, such as an LSTM,
 /// forgets its roundings.
 pub(super) fn recurrences(graph: &Dataflow<'_>, taken: &[Known]) -> BTreeMap<NodeId, Vec<ValueId>> {
-    let (mut recurrences, carried) = (BTreeMap::new(), carried(graph));
+    let carried = carried(graph);
     if carried.is_empty() {
-        return recurrences;
+        return BTreeMap::new();
     }
     let state: Vec<ValueId> = graph.parameters().collect();
-    let is_of_carried = {
-        let is_carried = |leaf: usize| state[leaf] != graph.results[leaf] && graph.value(state[leaf]).is_f32();
-        reached(graph, &state, |_| false, is_carried)
-    };
-    let reads_carried = |node: NodeId| {
-        let record = graph.node(node);
-        record.is_product() && record.reads(&is_of_carried)
-    };
-    let is_closed = reached(graph, &state, reads_carried, |_| false);
+    let is_carried = |leaf: usize| state[leaf] != graph.results[leaf] && graph.value(state[leaf]).is_f32();
+    let is_of_carried = graph.reached_in_steps(&state, |_| false, is_carried);
+    let reads_carried = |node: NodeId| graph.node(node).is_product() && graph.node(node).reads(&is_of_carried);
+    let is_closed = graph.reached_in_steps(&state, reads_carried, |_| false);
     let is_open = of_products_alone(graph, taken);
+    let is_from_outside = |&value: &ValueId| is_open[value as usize] && !is_closed[value as usize];
+    let mut recurrences = BTreeMap::new();
     for (before, after) in carried {
-        let is_product_of_itself = is_closed[after as usize];
-        for (node, factors) in factors_of(graph, before, after) {
-            let is_from_outside = |&value: &ValueId| is_open[value as usize] && !is_closed[value as usize];
-            if !is_product_of_itself || factors.iter().any(is_from_outside) {
-                recurrences.insert(node, factors);
-            }
-        }
+        let is_recurrence = |factors: &[ValueId]| !is_closed[after as usize] || factors.iter().any(is_from_outside);
+        recurrences.extend(factors_of(graph, before, after).into_iter().filter(|(_, factors)| is_recurrence(factors)));
     }
     recurrences
 }
@@ -93,9 +85,8 @@ pub(super) fn solved_again(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let is_linear = |node: NodeId| is_linear(graph, node) || graph.node(node).is_product();
     let state = multiplied_by_itself(graph, |node| is_linear(node) || solves(node));
     let of_solution = closure(solutions, |value| {
-        let readers = graph.users[value as usize].iter().filter(|&&reader| is_linear(reader));
         let before = state.iter().filter(move |(_, after)| *after == value).map(|&(before, _)| before);
-        readers.flat_map(|&reader| graph.node(reader).results()).chain(before)
+        graph.next(value, &is_linear).chain(before)
     });
     let matrices = nodes().filter(|&node| solves(node)).flat_map(|node| graph.node(node).operands.iter().copied());
     let to_matrix = closure(matrices, |value| {
@@ -151,9 +142,6 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     let later = graph.node_ids().filter(|&node| level(node) > 1);
     let sources: Vec<ValueId> =
         later.flat_map(|node| halved(graph, node).into_iter().chain(graph.node(node).results())).collect();
-    if sources.is_empty() {
-        return BTreeSet::new();
-    }
     let is_of_scan = |node: NodeId| {
         let op = graph.op(node);
         let is_op =

@@ -4,12 +4,11 @@
 //! and which of its results are scores outside. A loop is asked until its state no longer changes: the results of one
 //! step are the operands of the next.
 
-use super::assignment::RegionKind;
+use super::assignment::{RegionContext, RegionKind};
 use super::dataflow::{CALL_ROOM, Dataflow};
 use super::discrete_choices::{Choices, Through, discrete_choices};
-use super::exact;
 use super::policy::Classes;
-use super::surroundings::RegionContext;
+use super::sums;
 use bf16scope_hlo::{CompId, Op};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -31,7 +30,7 @@ impl<'m> Regions<'m> {
         if let Some(graph) = self.graphs.get(&comp).filter(|graph| graph.fits(room)) {
             return Rc::clone(graph);
         }
-        let graph = Rc::new(exact::graph(&self.classes, comp, room));
+        let graph = Rc::new(sums::graph(&self.classes, comp, room));
         self.graphs.entry(comp).or_insert_with(|| Rc::clone(&graph));
         graph
     }

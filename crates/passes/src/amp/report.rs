@@ -1,19 +1,33 @@
 //! The lowering report: the decision on each instruction and the inserted casts, for display and as JSON.
+//!
+//! A second look at the roundings that a policy asked for: those that are likely to hurt accuracy.
+//!
+//! The default policy leaves some values f32 for their consumers: a choice, a recurrence, a sine, a decomposition, a
+//! cancellation. If another policy rounds one of these, or an f32 sum that one reads, the report names it, and how to
+//! keep it f32.
+//!
+//! # Alternatives
+//!
+//! The other forms in which a value could be stored without an additional rounding.
+//!
+//! The rules infer from the form of a program what is materialised, and a compiler may do otherwise. So the search
+//! over compiled forms may try others, if they cost no accuracy. An alternative never rounds a value that the rules
+//! leave f32 for a consumer: a rounded value stays f32, or is rounded elsewhere on its way to consumers that all read
+//! it rounded; and data movement may move rounded values before they are converted back to f32.
 
-use super::alternatives::alternatives;
 use super::assignment::Assignment;
 use super::dataflow::{Dataflow, FrameId, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
-use super::decision::Rule;
+use super::decision::{Need, Rule};
 use super::frame::Origin;
 use super::loss::TakenLoss;
-use super::need::Need;
-use super::policy::{Because, Policy};
+use super::policy::{Because, Boundary, Policy, Reach};
+use crate::PassError;
 use crate::name_pattern::bare;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::{DType, InstrId, Module, Op, Shape};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The decision on one instruction of the original, for one copy of it in the lowered module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -261,7 +275,7 @@ fn sentence(record: &Node, rule: Rule) -> String {
 
 /// The reasons that a [`Decision::rule`] may begin with, by name of the rule, except those of ops that are always f32.
 pub fn reasons() -> Vec<(String, String)> {
-    let needs = Need::ALL.map(Rule::Needed);
+    let needs = Need::REASONS.iter().copied().map(Rule::Needed);
     let rules = Rule::REASONS.iter().copied().chain(needs);
     rules.map(|rule| (format!("{rule:?}"), rule.why().to_string())).collect()
 }
@@ -308,4 +322,101 @@ pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<ComputationRep
         }
     }
     report
+}
+
+/// The values that a policy rounds though the default leaves them f32 for a consumer, in the order of the module.
+///
+/// # Errors
+/// The errors of lowering by the default policy.
+pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -> Result<Vec<Hurt>, PassError> {
+    let Policy { dtype, keep, losses, data, decided, min_elements, sums, .. } = policy.clone();
+    let usual = Policy { dtype, keep, losses, data, decided, min_elements, sums, ..Policy::default() };
+    if usual == *policy || policy.reach == Reach::None || report.n_lowered() == 0 {
+        return Ok(Vec::new());
+    }
+    let (_, usual) = super::lowered(module, &usual)?;
+    let needed = usual.decisions.iter().filter(|decision| decision.need.is_some() && decision.new == decision.old);
+    let needed: BTreeMap<&str, &Decision> = needed.map(|decision| (&decision.instruction[..], decision)).collect();
+    let (readers, usual_readers) = (low_readers(report), low_readers(&usual));
+    let mut hurts: Vec<Hurt> = Vec::new();
+    for decision in &report.decisions {
+        let Some(usual) = needed.get(&decision.instruction[..]) else { continue };
+        let Some((need, reader)) = &usual.need else { continue };
+        let is_rounded = decision.new != decision.old || decision.is_lowered && !usual.is_lowered;
+        // A loop or a branch keeps the types at its border, whatever is rounded within and behind.
+        let runs_regions = matches!(&decision.opcode[..], "while" | "conditional");
+        let is_read_low = runs_regions && readers.contains(&reader[..]) && !usual_readers.contains(&reader[..]);
+        if !(is_rounded || is_read_low) {
+            continue;
+        }
+        let read_by = Some(reader.clone()).filter(|reader| *reader != decision.instruction);
+        let why = need.why();
+        if let Some(hurt) = hurts.iter_mut().find(|hurt| hurt.why == why && hurt.read_by == read_by) {
+            hurt.n += 1;
+            continue;
+        }
+        hurts.push(Hurt {
+            instruction: decision.instruction.clone(),
+            opcode: decision.opcode.clone(),
+            n: 1,
+            read_by,
+            why: why.to_string(),
+            remedy: remedy(*need, policy, decision, is_rounded),
+        });
+    }
+    Ok(hurts)
+}
+
+/// The names of instructions that read the narrow dtype.
+fn low_readers(report: &LoweringReport) -> BTreeSet<&str> {
+    let readers = report.decisions.iter().filter(|decision| decision.reads_low);
+    readers.map(|decision| &decision.instruction[..]).collect()
+}
+
+/// How to keep such a value f32.
+fn remedy(need: Need, policy: &Policy, decision: &Decision, is_rounded: bool) -> String {
+    let name = &decision.instruction;
+    if need == Need::Choice && policy.choices == Boundary::Lower {
+        format!("`choices: keep` in a policy leaves all scores f32, --keep '{name}' this one")
+    } else if is_rounded {
+        format!("--keep '{name}' leaves it f32; the policy `default` leaves all such values")
+    } else {
+        "the policy `default` leaves all such values f32, and the steps that add them up".to_string()
+    }
+}
+
+/// The other forms in which a node's result could be stored without an additional rounding.
+pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: NodeId) -> Vec<StoredAs> {
+    let record = graph.node(node);
+    let (value, class) = (record.first_result, record.class());
+    let readers = &graph.users[value as usize];
+    let is_open = record.n_results == 1
+        && class.is_some()
+        && !record.gives_f32
+        && graph.value(value).is_f32()
+        && !readers.is_empty()
+        && record.decided.is_none()
+        && record.because == Because::Op
+        && !matches!(graph.op(node), Op::Broadcast { .. } | Op::Reshape);
+    if !is_open {
+        return Vec::new();
+    }
+    let is_rounded = |&operand: &ValueId| assignment.value_low[operand as usize];
+    if is_rounded(&value) {
+        let wide = Some(StoredAs::F32).filter(|_| !record.is_product());
+        return wide.into_iter().chain([StoredAs::Barrier]).collect();
+    }
+    let takes_narrow = |&reader: &NodeId| {
+        let is_cast = graph.node(reader).kind == NodeKind::ToLow;
+        is_cast || assignment.low[reader as usize] || assignment.is_narrow_state(graph, reader, value)
+    };
+    let is_read_narrow = readers.iter().all(takes_narrow) && !graph.is_result[value as usize];
+    let floats = || record.operands.iter().filter(|&&operand| graph.value(operand).is_f32());
+    let moves_rounded = record.is_clear()
+        && floats().any(is_rounded)
+        && floats().all(|operand| is_rounded(operand) || graph.value(*operand).is_exact);
+    // Rounding commutes with an op of class clear, so the cast moves above the op, or below it.
+    let form = if record.is_clear() { StoredAs::Narrow } else { StoredAs::Rounded };
+    let is_other = record.is_soft() && !assignment.low[node as usize] && (is_read_narrow || moves_rounded);
+    Some(form).filter(|_| is_other).into_iter().collect()
 }

@@ -6,21 +6,20 @@
 //! one that changes becomes a copy. In the end, computations without a caller are dropped and names are made unique.
 
 use super::assign::assign;
-use super::assignment::{Assignment, Crossing, RegionKind};
-use super::branches::{self, Branch};
+use super::assignment::{Assignment, Crossing, RegionContext, RegionKind};
 use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
 use super::discrete_choices::Choices;
+use super::flow::closure;
 use super::frame::{Callees, FrameWriter, Origin};
-use super::loops::{self, Loop};
+use super::loops::{self, Branch, Loop};
 use super::loss::{self, TakenLoss};
 use super::needs::{Needs, needs};
 use super::policy::{Boundary, Classes, Policy};
 use super::regions::Regions;
 use super::report::{ComputationReport, Decision, decisions};
-use super::surroundings::RegionContext;
 use bf16scope_hlo::ops::decisions::calls_regions;
 use bf16scope_hlo::{CompId, Computation, DType, Module, Op};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A written computation.
@@ -141,7 +140,7 @@ impl<'m> Rewriter<'m> {
         let mut branches = BTreeMap::new();
         for node in graph.node_ids().filter(|&node| matches!(graph.op(node), Op::Conditional(_))) {
             let scores = choices.last_around(node).map(|around| &around.scores[..]).unwrap_or_default();
-            let branch = |comp: CompId| branches::of_region(&self.graph(comp), scores);
+            let branch = |comp: CompId| loops::of_branch(&self.graph(comp), scores);
             branches.insert(node, graph.op(node).called().into_iter().map(branch).collect());
         }
         branches
@@ -243,16 +242,13 @@ impl<'m> Rewriter<'m> {
     pub(super) fn finish(mut self, entry: CompId) -> (Module, Vec<ComputationReport>) {
         let n_original = self.module.computations.len();
         let written = |id: CompId| Some(&self.written[id.idx().checked_sub(n_original)?]);
-        let mut reached = BTreeSet::new();
-        let mut pending = vec![entry];
-        while let Some(id) = pending.pop() {
-            if reached.insert(id) {
-                let computation = written(id).map_or_else(|| self.module.comp(id), |written| &written.computation);
-                pending.extend(computation.instructions.iter().flat_map(|instr| instr.op.called()));
-            }
-        }
+        let called = |id: u32| {
+            let (id, written) = (CompId(id), written(CompId(id)));
+            let computation = written.map_or_else(|| self.module.comp(id), |written| &written.computation);
+            computation.instructions.iter().flat_map(|instr| instr.op.called()).map(|comp| comp.0)
+        };
         // Each copy stands behind its original, whether that remains or not.
-        let mut order: Vec<CompId> = reached.into_iter().collect();
+        let mut order: Vec<CompId> = closure([entry.0], called).into_iter().map(CompId).collect();
         order.sort_by_key(|&id| (written(id).map_or(id, |written| written.original), id));
         let new_ids: BTreeMap<CompId, CompId> =
             order.iter().enumerate().map(|(place, &id)| (id, CompId(place as u32))).collect();

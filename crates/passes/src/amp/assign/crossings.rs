@@ -1,7 +1,7 @@
 //! Which arrays cross the border of a region's loops and branches in the narrow dtype: those that are materialised
 //! there between products.
 //!
-//! `loops` and `branches` say what each loop or branch does with its operands and results; the region around it says
+//! `loops` says what each loop or branch does with its operands and results; the region around it says
 //! where the operands come from, and where the results go.
 
 use super::*;

@@ -7,29 +7,14 @@
 //!   The result of a reduction, a broadcast, and values computed from those alone are not streams.
 //! - a *statistic* is not a stream, and is computed from a denied op, such as a mean over a row.
 //!
-//! An op of class infer stays in f32 where
-//! 1. it applies a statistic, as in `x - mean`; or
-//! 2. it continues such a value, or that of a denied op: all streams that it reads are f32 and read by it alone, as in
-//!    `(x - mean) · scale + bias`; or it scales or shifts one by a smaller array, whatever else reads it, as the gradient
-//!    of that scale does; or
-//! 3. its only consumer computes in f32: a sum, a denied function, an op of these rules. But not behind a reshape that
-//!    changes how many elements lie along lanes, as that is a copy, which is materialised. If it reads an f32 value, or a
-//!    part of one, that a product reads too, or an op that is lowered for one, it reads what is stored of that value, in the
-//!    narrow dtype; or
-//! 4. it scales or adds streams, all its consumers compute in f32, and one of them computes an exponential of it, as a
-//!    softmax reads its scores, for their maximum too. Only the streams are materialised, and each consumer recomputes
-//!    it. A rounding error of an exponent makes an error of the exponential proportional to the exponent's size, which is
-//!    that of the largest term: a mask's or a bias's; or
-//! 5. it adds, and all that reads it adds on, as gradients of a residual stream are summed. The last of such a chain is
-//!    rounded once. Not where it reads what was looked up, which is materialised for it; nor in a program for several
-//!    devices: a partitioner sums and gathers what is f32 in f32.
-//!
-//! So an f32 value ends where it meets another stream, as where a residual is added, and where two ops read it.
-//!
-//! A stream of rule 1 or 2 is materialised if it ends so, is read by several ops, one of them in the narrow dtype, and
-//! is not continued; a comparison does not continue it. It is rounded once, by its producer, for all of them, as Flax
-//! casts at the end of a norm.
-//! Otherwise a compiler would store it in f32: it fuses a cast into each consumer, however many there are.
+//! The rules are those of section 5 of docs/HOW_PRECISION_IS_DECIDED.md: 1 to 4 of its list; chains of adds, here rule 5;
+//! and ends. Besides:
+//! - Rule 3 does not hold behind a reshape that changes how many elements lie along lanes, as that is a copy, which is
+//!   materialised.
+//! - By rule 4 only the streams are materialised, and each consumer recomputes the exponent. A rounding error of an
+//!   exponent makes an error of the exponential proportional to the exponent's size, which is that of the largest term: a
+//!   mask's or a bias's.
+//! - Rule 5 does not hold where an add reads what was looked up, which is materialised for it.
 
 use super::super::data_movement::{changes_lanes, moved_from};
 use super::super::terms::{adds, scales};

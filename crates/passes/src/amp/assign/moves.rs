@@ -138,13 +138,13 @@ impl Assigner<'_> {
     /// Whether a node moves data and a TPU's compiler materialises its result, unless a loss, a result or a choice is
     /// computed from that, or it moves what the program was given: of that, a reader in f32 sees all digits.
     pub(super) fn is_moved(&self, node: NodeId) -> bool {
-        let idx = node as usize;
+        let (idx, value) = (node as usize, self.graph.node(node).first_result as usize);
         self.policy.moved == Boundary::Lower
             && !self.ends.leads_to_loss[idx]
             && !self.ends.leads_to_result[idx]
             && self.needs.of_node[idx].is_none()
-            && !self.needs.is_input[self.graph.node(node).first_result as usize]
-            && self.moved[idx]
+            && !self.needs.is_input[value]
+            && self.moved[value]
     }
 
     /// Whether casting a node's operands is more work than casting its result: for ops that take a part.
