@@ -54,6 +54,114 @@ fn a_loss_is_guessed_or_given() {
     assert_eq!((dtype(&module, "squares"), dtype(&module, "bent")), (DType::F32, DType::F32));
 }
 
+/// A loss and the gradients of a layer that a learned number scales, among them that of the number.
+const SCALED: &str = "HloModule scaled
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+ENTRY main {
+  x = f32[8,32] parameter(0)
+  w = f32[32,32] parameter(1)
+  v = f32[32,32] parameter(2)
+  scale = f32[] parameter(3)
+  zero = f32[] constant(0)
+  h = f32[8,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  scales = f32[8,32] broadcast(scale), dimensions={}
+  scaled = f32[8,32] multiply(h, scales)
+  y = f32[8,32] dot(scaled, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  squares = f32[8,32] multiply(y, y)
+  loss = f32[] reduce(squares, zero), dimensions={0,1}, to_apply=add
+  dy = f32[8,32] add(y, y)
+  dv = f32[32,32] dot(scaled, dy), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ds = f32[8,32] dot(dy, v), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  terms = f32[8,32] multiply(ds, h)
+  dscale = f32[] reduce(terms, zero), dimensions={0,1}, to_apply=add
+  dh = f32[8,32] multiply(ds, scales)
+  dw = f32[32,32] dot(x, dh), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT out = (f32[], f32[32,32], f32[32,32], f32[]) tuple(loss, dw, dv, dscale)
+}";
+
+#[test]
+fn the_gradient_of_a_learned_number_is_no_loss() {
+    let (module, report) = lowered(SCALED, &Policy::default());
+    assert_eq!(taken(&report), [(0, "loss", false)]);
+    assert_eq!((dtype(&module, "squares"), dtype(&module, "dh")), (DType::F32, DType::BF16));
+}
+
+/// A loop that counts rows and adds them up, a loss of their squares, which are a result too and have the dims of a
+/// bias, and its gradient, by a second loop.
+const BY_LOOPS: &str = "HloModule loops
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+goes_on {
+  state = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  three = s32[] constant(3)
+  ROOT less = pred[] compare(i, three), direction=LT
+}
+forward {
+  state = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  n = f32[] get-tuple-element(state), index=1
+  rows = f32[] constant(8)
+  m = f32[] add(n, rows)
+  zero = f32[] constant(0)
+  x = f32[8,32] get-tuple-element(state), index=3
+  w = f32[32,32] get-tuple-element(state), index=4
+  h = f32[8,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  sum = f32[32] reduce(h, zero), dimensions={0}, to_apply=add
+  before = f32[32] get-tuple-element(state), index=2
+  after = f32[32] add(before, sum)
+  ROOT next = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) tuple(j, m, after, x, w)
+}
+back {
+  state = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  n = f32[] get-tuple-element(state), index=1
+  d = f32[32] get-tuple-element(state), index=2
+  x = f32[8,32] get-tuple-element(state), index=3
+  ds = f32[8,32] broadcast(d), dimensions={1}
+  dw = f32[32,32] dot(x, ds), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  before = f32[32,32] get-tuple-element(state), index=4
+  after = f32[32,32] add(before, dw)
+  ROOT next = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) tuple(j, n, d, x, after)
+}
+ENTRY main {
+  x = f32[8,32] parameter(0)
+  w = f32[32,32] parameter(1)
+  bias = f32[32] parameter(2)
+  i = s32[] constant(0)
+  zero = f32[] constant(0)
+  zeros = f32[32,32] broadcast(zero), dimensions={}
+  first = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) tuple(i, zero, bias, x, w)
+  last = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) while(first), condition=goes_on, body=forward
+  n = f32[] get-tuple-element(last), index=1
+  sums = f32[32] get-tuple-element(last), index=2
+  squares = f32[32] multiply(sums, sums)
+  cubes = f32[32] multiply(squares, sums)
+  loss = f32[] reduce(cubes, zero), dimensions={0}, to_apply=add
+  d = f32[32] add(squares, squares)
+  second = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) tuple(i, zero, d, x, zeros)
+  done = (s32[], f32[], f32[32], f32[8,32], f32[32,32]) while(second), condition=goes_on, body=back
+  dw = f32[32,32] get-tuple-element(done), index=4
+  ROOT out = (f32[], f32[], f32[32], f32[32,32]) tuple(loss, n, squares, dw)
+}";
+
+#[test]
+fn what_a_loop_goes_on_with_is_no_gradient() {
+    let (_, report) = lowered(BY_LOOPS, &Policy::default());
+    assert_eq!(taken(&report), [(0, "loss", false)]);
+}
+
 #[test]
 fn numbers_that_the_module_has_not_are_refused() {
     let module = text::parse(SUMS, "source.hlo").unwrap();

@@ -5,9 +5,10 @@
 //! other element by element, or declares it by an alias; but an alias alone may only reuse the memory of a parameter
 //! of the same shape.
 //!
-//! If a program returns several scalars, losses are those that gradients start from. A measure of gradients or
-//! updates, such as a logged norm, is not a loss; nor is a measure taken on the way to a loss, such as the mean size
-//! of an activation: gradients read no more of that than layers do.
+//! If a program returns several scalars, losses are those that gradients start from, but that are no gradient of another,
+//! as that of a learned step or temperature is. A measure of gradients or updates, such as a logged norm, is not a loss;
+//! nor is a measure taken on the way to a loss, such as the mean size of an activation: gradients read no more of that
+//! than layers do.
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::flow::closure;
@@ -74,8 +75,14 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let updates = updates(graph);
     let is_of_updates = measures(graph, &updates);
     let losses = or_all(losses, |value| !is_of_updates[value as usize]);
+    let losses = without_gradients(graph, losses, &updates);
     let starts = starts(graph, &losses, &updates);
     or_all(losses, |value| starts[value as usize])
+}
+
+/// For each node whether a product, or a loop or branch that may compute some, is computed from its result.
+fn leads_to_product(graph: &Dataflow<'_>) -> Vec<bool> {
+    graph.leads(&[], |reader, leads| leads || graph.multiplies(graph.node(reader)))
 }
 
 /// The values that `is_kept`, or all values if that selects nothing.
@@ -124,7 +131,7 @@ fn elements<'g>(graph: &'g Dataflow<'_>, node: &'g Node) -> impl Iterator<Item =
 /// another op that is not elementwise, reads; or that value is computed from it elementwise, as from a gradient; or it
 /// is a gradient that is a result itself.
 fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
-    let leads_to_product = graph.leads_to_product();
+    let leads_to_product = leads_to_product(graph);
     let is_no_map = |node: NodeId| !is_map(graph.op(node));
     let is_weight = |node: NodeId| leads_to_product[node as usize] || graph.readers(node).any(is_no_map);
     let of_weight = of_parameters(graph, |node| graph.node(node).kind != NodeKind::Parameter || is_weight(node));
@@ -169,11 +176,33 @@ pub(super) fn leads_by_product(graph: &Dataflow<'_>, losses: &[ValueId]) -> Vec<
     if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, losses, &updates(graph)).1 }
 }
 
+/// The scalars that are no gradient of another one, as that of a learned step or temperature is: a gradient that starts from
+/// an earlier result leads to it, and none leads back.
+fn without_gradients(graph: &Dataflow<'_>, scalars: Vec<ValueId>, updates: &[bool]) -> Vec<ValueId> {
+    let leads_to_product = leads_to_product(graph);
+    let of_gradient = |scalar: &ValueId| {
+        let (within, by_product) = ways(graph, &[*scalar], updates);
+        let is_gradient = |reader: NodeId| {
+            let multiplies = graph.multiplies(graph.node(reader));
+            !updates[reader as usize] && (multiplies || leads_to_product[reader as usize] && !within[reader as usize])
+        };
+        let is_end = |&node: &NodeId| within[node as usize] && !by_product[node as usize];
+        let ends = graph.node_ids().filter(is_end).filter(|&node| graph.node(node).kind != NodeKind::Constant);
+        let starts = ends.flat_map(|node| graph.readers(node)).filter(|&reader| is_gradient(reader));
+        let open = starts.flat_map(|node| graph.node(node).results()).collect();
+        graph.reached(open, |reader| !updates[reader as usize])
+    };
+    let reached: Vec<Vec<bool>> = scalars.iter().map(of_gradient).collect();
+    let leads = |from: usize, to: usize| reached[from][scalars[to] as usize];
+    let is_gradient = |nth: usize| (0..nth).any(|earlier| leads(earlier, nth) && !leads(nth, earlier));
+    (0..scalars.len()).filter(|&nth| !is_gradient(nth)).map(|nth| scalars[nth]).collect()
+}
+
 /// For each value whether a gradient starts from a value that it is computed from since the last product: from a value
 /// with no way to a loss through a product (other than through updates), as the values of a layer have, but which
 /// another op on the way to a product reads.
 fn starts(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
-    let leads_to_product = graph.leads_to_product();
+    let leads_to_product = leads_to_product(graph);
     let (within, by_product) = ways(graph, losses, updates);
     let is_gradient =
         |user: NodeId| graph.multiplies(graph.node(user)) || leads_to_product[user as usize] && !within[user as usize];
