@@ -192,3 +192,42 @@ fn steps_of_a_quantization_are_counted_in_f32() {
     let names = ["features", "scaled", "clipped", "rest", "through", "quantized"];
     assert_eq!(dtypes(source, &Policy::default(), names), ["bf16", "f32", "f32", "f32", "f32", "f32"]);
 }
+
+/// A softmax whose gradient goes through its maximum, too, as one written by hand has it: scores plus a bias are as large
+/// as the bias, and the comparison that finds the maximum recomputes them, as the exponential does.
+#[test]
+fn scores_that_are_compared_with_their_maximum_are_f32_before_the_exponential() {
+    let source = "greater {
+  c = f32[] parameter(0)
+  d = f32[] parameter(1)
+  ROOT most = f32[] maximum(c, d)
+}
+
+ENTRY main {
+  q = f32[8,32] parameter(0)
+  k = f32[32,16] parameter(1)
+  bias = f32[16] parameter(2)
+  v = f32[16,32] parameter(3)
+  zero = f32[] constant(0)
+  least = f32[] constant(-inf)
+  products = f32[8,16] dot(q, k), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  biases = f32[8,16] broadcast(bias), dimensions={1}
+  scores = f32[8,16] add(products, biases)
+  maximum = f32[8] reduce(scores, least), dimensions={1}, to_apply=greater
+  maxima = f32[8,16] broadcast(maximum), dimensions={0}
+  exponents = f32[8,16] subtract(scores, maxima)
+  exponentials = f32[8,16] exponential(exponents)
+  total = f32[8] reduce(exponentials, zero), dimensions={1}, to_apply=add
+  totals = f32[8,16] broadcast(total), dimensions={0}
+  weights = f32[8,16] divide(exponentials, totals)
+  averages = f32[8,32] dot(weights, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  back = f32[8,16] dot(averages, v), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  is_most = pred[8,16] compare(scores, maxima), direction=EQ
+  zeros = f32[8,16] broadcast(zero), dimensions={}
+  of_most = f32[8,16] select(is_most, back, zeros)
+  ROOT by_q = f32[8,32] dot(of_most, k), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+}
+";
+    let names = ["products", "scores", "exponents", "exponentials"];
+    assert_eq!(dtypes(source, &Policy::default(), names), ["bf16", "f32", "f32", "f32"]);
+}

@@ -221,7 +221,9 @@ impl Finder<'_> {
         }
         let (mut exponential, mut open) = (None, vec![node]);
         while let Some(next) = open.pop() {
-            for reader in self.graph.readers(next) {
+            // A comparison is fused, too, and gives truth values.
+            let is_comparison = |reader: NodeId| matches!(self.graph.op(reader), Op::Compare { .. });
+            for reader in self.graph.readers(next).filter(|&reader| !is_comparison(reader)) {
                 if self.moves_wide(reader) {
                     open.push(reader);
                 } else if !self.computes_wide(reader) {
