@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from bf16scope import _jax_internals as internals
-from bf16scope._leaves import Leaves
+from bf16scope._leaves import Leaves, Shape
 
 _DICTS = (dict, OrderedDict, defaultdict)
 _NUMBERS = (bool, int, float, complex)
@@ -110,11 +110,12 @@ def _is_in_object(value: Any, path: tuple) -> bool:
     return False
 
 
-def unread_changes(jaxpr: Any, results: Leaves) -> Leaves:
+def unread_changes(jaxpr: Any, results: Shape) -> Leaves:
     """The places of changes from which a traced function computes nothing that it returns, for `write_back`."""
-    _, changes = results.with_arrays(range(len(results.arrays))).whole()
+    n_arrays = sum(results.is_dynamic)
+    _, changes = Leaves(list(range(n_arrays)), results).whole()
     places = [(place.value, [it for it in jax.tree_util.tree_leaves(value) if isinstance(it, int)]) for place, value in changes]
-    n_returned = len(results.arrays) - sum(len(numbers) for _, numbers in places)
+    n_returned = n_arrays - sum(len(numbers) for _, numbers in places)
     unread = internals.unread_results(jaxpr, n_returned) if places else set()
     return Leaves.from_results(_Fixed(tuple(place for place, numbers in places if numbers and unread.issuperset(numbers))))
 

@@ -122,9 +122,8 @@ def trace(fun, options: Options, args) -> tuple[ClosedJaxpr, list[Any]]:
         return fun(*args)
 
     call.__name__ = _marked(getattr(fun, "__name__", "function"), options)
-    # With `disable_jit` JAX would compute operation by operation, and there would be no jaxpr. The results' own tracers are kept
-    # until the jaxpr is called, which a check for leaks would take for one.
-    with jax.disable_jit(False), jax.check_tracer_leaks(False):
+    # With `disable_jit` JAX would compute operation by operation, and there would be no jaxpr.
+    with jax.disable_jit(False):
         closed = jax.make_jaxpr(jax.jit(call))(*args)
     return ClosedJaxpr(_hoisted(closed.jaxpr), ()), list(closed.consts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,21 @@ class Shape:
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
         dynamic, static = iter(arrays), iter(self.statics)
         return [next(dynamic if is_dynamic else static) for is_dynamic in self.is_dynamic]
+
+    def check_is_computed(self, function: str, arguments: Shape) -> None:
+        """Checks that no result, such as a coroutine or a generator, computes only after the function has returned. Arguments may
+        be returned whatever they are.
+
+        Raises:
+          Error: one does.
+        """
+        for it in self.statics:
+            if isinstance(it, (Awaitable, Iterator)) and all(it is not argument for argument in arguments.statics):
+                getattr(it, "close", lambda: None)()
+                raise Error(
+                    f"`{function}` gives a {type(it).__name__}, which computes after JAX has traced the function",
+                    "give arrays: a list of them, or lower the function that the coroutine calls",
+                )
 
 
 class Leaves:

@@ -57,6 +57,11 @@ __all__ = [
 _outermost: contextvars.ContextVar[str] = contextvars.ContextVar("bf16scope_outermost", default="")
 
 
+def _is_in_full_precision() -> bool:
+    # A lowered function that is pickled by its code, as cloudpickle does, would take the variable along, which has no pickle.
+    return _outermost.get() == "full_precision"
+
+
 @contextlib.contextmanager
 def _within(name: str):
     token = _outermost.set(_outermost.get() or name)
@@ -162,7 +167,7 @@ def lower(
 
     @functools.wraps(fn)
     def lowered(*args, **kwargs):
-        if _outermost.get() == "full_precision":
+        if _is_in_full_precision():
             help = f"write `full_precision` inside of `{_called(fn)}`, or call it without `lower`"
             warnings.warn(f"`{_called(fn)}` is lowered, and a `full_precision` around its call changes nothing: {help}", stacklevel=2)
         args, kwargs = statics.marked(args, kwargs)
@@ -217,7 +222,7 @@ def _plain(fn: Callable, options) -> Callable:
             flat, results = _flat(fn, leaves.shape)
             arrays = derivatives.loss_at_once(flat, options, leaves.arrays)
             if arrays is not None:
-                return finished(results[0].with_arrays(arrays), args, kwargs)
+                return finished(Leaves(arrays, results[0]), args, kwargs)
         if internals.donates(fn) and not internals.is_tracing():
             results, unread = run_donating(leaves, args, kwargs)
         else:
@@ -227,9 +232,10 @@ def _plain(fn: Callable, options) -> Callable:
     return call
 
 
-def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Leaves]]:
-    """The function as a function of flat arrays, for arguments of this shape, and a list that holds its results after a call."""
-    results: list[Leaves] = []
+def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Shape]]:
+    """The function as a function of flat arrays, for arguments of this shape, and a list that holds its results' shape after a
+    call. The results themselves belong to one trace, and would be a leak outside of it."""
+    results: list[Shape] = []
 
     # With the function's name and source position in JAX's messages.
     @functools.wraps(fn, updated=())
@@ -240,8 +246,10 @@ def _flat(fn: Callable, shape: Shape) -> tuple[Callable, list[Leaves]]:
         with _within("lower"):
             out = fn(*bare(args), **bare(kwargs))
         watch.warn()
-        results[:] = [Leaves.from_results((out, watch.changes()))]
-        return results[0].arrays
+        flat_out = Leaves.from_results((out, watch.changes()))
+        flat_out.shape.check_is_computed(_called(fn), shape)
+        results[:] = [flat_out.shape]
+        return flat_out.arrays
 
     return flat, results
 
@@ -259,7 +267,7 @@ def _run(fn: Callable, options, shape: Shape, *arrays) -> tuple[Leaves, Leaves]:
     is_lasting = not getattr(fn, "is_open_once", False) and not any(isinstance(it, jax.core.Tracer) for it in consts)
     again = (lambda *args: flat(*args[len(consts) :])) if is_lasting else functools.partial(internals.inside, jaxpr)
     unread = unread_changes(jaxpr, results[0])
-    return results[0].with_arrays(derivatives.differentiable(jaxpr, options, again)(*consts, *arrays)), unread
+    return Leaves(list(derivatives.differentiable(jaxpr, options, again)(*consts, *arrays)), results[0]), unread
 
 
 def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module:

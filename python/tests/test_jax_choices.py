@@ -50,6 +50,20 @@ def test_wrong_use_is_one_clear_exception():
         bf16scope.jax.lower(lambda x: x @ x, dtype="float8")(draw(0, 3, 3))
 
 
+def test_what_computes_later_is_refused():
+    async def step(x):
+        return x @ x
+
+    def layers(x):
+        yield x @ x
+
+    for fn, kind in ((step, "coroutine"), (layers, "generator"), (lambda x: map(jnp.tanh, [x @ x]), "map")):
+        with pytest.raises(bf16scope.Error, match=f"gives a {kind}, which computes after JAX has traced the function"):
+            bf16scope.jax.lower(fn)(draw(0, 3, 3))
+    batches = iter([1, 2])
+    assert bf16scope.jax.lower(lambda x, batches: (x @ x, batches))(draw(0, 3, 3), batches)[1] is batches
+
+
 def test_two_files_alone_import_what_jax_does_not_document():
     """`_jax_internals` and `_carried`, as ARCHITECTURE.md has it."""
     files = Path(bf16scope.__file__).parent.glob("*.py")

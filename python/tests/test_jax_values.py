@@ -1,6 +1,9 @@
 """What goes in and out of a lowered function: leaves of every kind, constants, callbacks, checks."""
 
 import functools
+import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -292,6 +295,30 @@ def test_lowered_functions_run_where_leaks_are_checked():
     with jax.checking_leaks():
         for it in (jax.value_and_grad(low), jax.jit(jax.value_and_grad(low))):
             assert jax.tree.all(jax.tree.map(jnp.array_equal, it(w), expected))
+
+
+@pytest.mark.parametrize("transformed", [lambda fn: fn, jax.jit, jax.grad, lambda fn: jax.jit(jax.grad(fn))])
+def test_leaks_of_a_lowered_function_are_found(transformed):
+    leaked, w = [], draw(12, 4, 4)
+
+    def leaks(w):
+        leaked.append(w @ w)
+        return jnp.sum(w @ w)
+
+    with jax.checking_leaks(), pytest.raises(Exception, match="Leaked trace"), pytest.warns(UserWarning, match=r"stores leaked\[0\] outside"):
+        transformed(bf16scope.jax.lower(leaks))(w)
+
+
+def test_lowered_functions_go_to_other_processes():
+    """By their code, as joblib and Ray send functions."""
+    cloudpickle = pytest.importorskip("cloudpickle", reason="only with cloudpickle")
+    w = draw(12, 4, 4) / 2
+    low = bf16scope.jax.lower(lambda w: jnp.sum(jnp.tanh(w @ w)))
+    sent = cloudpickle.dumps((np.asarray(w), low, jax.jit(low), jax.grad(low)))
+    script = "import pickle, sys; w, *calls = pickle.load(sys.stdin.buffer); print([call(w).tolist() for call in calls])"
+    received = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=True).stdout
+    value, again, gradient = json.loads(received)
+    assert value == again == float(low(w)) and far(jax.grad(low)(w), np.float32(gradient)) == 0
 
 
 def test_numbers_of_python_are_static_where_they_are_constants(caplog):
