@@ -115,10 +115,19 @@ def _with_derivative(call: Callable, derivative: Callable, forward_mode: Callabl
                 raise
             # The function has no reverse mode, since it has a `while_loop`, for example.
             results, by_number = forward_mode(wanted, primals, along)
-        zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
-        return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
+        return results, [by_number[number] if number in by_number else _zero(it) for number, it in enumerate(results)]
 
     return differentiated
+
+
+def _zero(result):
+    """The tangent of a result that does not depend on what is differentiated."""
+    if _is_inexact(result):
+        return jax.numpy.zeros(result.shape, result.dtype)
+    if all(isinstance(dim, int) for dim in result.shape):
+        return np.zeros(result.shape, jax.dtypes.float0)
+    # NumPy has no array with symbolic dimensions.
+    return jax.custom_derivatives.SymbolicZero(jax.core.ShapedArray(result.shape, jax.dtypes.float0))
 
 
 def _forward_mode(jaxpr, wanted, primals, along):

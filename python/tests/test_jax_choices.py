@@ -106,6 +106,8 @@ def test_exports():
         assert 0 < far(exact(*values), exported.call(*values)) <= 16 * ROUNDING
     n_narrow = lambda keep: export.export(jax.jit(bf16scope.jax.lower(loss, keep=keep)))(w, of_rows).mlir_module().count("xbf16>) -> ")
     assert (n_narrow("*/head/*"), n_narrow(())) == (1, 3)
+    with_places = export.export(jax.jit(bf16scope.jax.lower(lambda x: (jnp.tanh(x @ w), jnp.argmax(x, -1)))))(of_rows)
+    assert with_places.vjp().out_avals[0].shape == with_places.in_avals[0].shape
 
 
 def test_a_platform_without_bfloat16_is_refused():
