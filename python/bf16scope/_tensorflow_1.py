@@ -154,13 +154,21 @@ class Standin(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         value = self._contrib.named(self.__name__, name)
-        if value is None and self.__name__.count(".") == 1:
-            # `tf.contrib.tpu` may be used without an explicit import.
+        # `tf.contrib.tpu` may be used without an explicit import, and files of its `python` folder have names in small letters.
+        may_be_module = self.__name__.count(".") == 1 or ".python" in self.__name__ and name == name.lower()
+        if value is None and may_be_module:
             value = importlib.import_module(f"{self.__name__}.{name}")
         if value is None:
-            value = Unsupplied(f"{self.__name__.replace('tensorflow', 'tf', 1)}.{name}")
+            value = Unsupplied(self._name_of(name))
         setattr(self, name, value)
         return value
+
+    def _name_of(self, name=""):
+        return f"{self.__name__}.{name}".rstrip(".").replace("tensorflow", "tf", 1)
+
+    def __call__(self, *values, **options):
+        # A function of a file, which was taken for a module.
+        Unsupplied(self._name_of())._refuse()
 
 
 def stand_in(tf):

@@ -28,6 +28,7 @@ if not __package__ and "bf16scope" not in sys.modules:
     sys.modules["bf16scope"] = types.ModuleType("bf16scope")
     sys.modules["bf16scope"].__path__ = [os.path.dirname(os.path.abspath(__file__))]
 
+from bf16scope import _tensorflow_2 as steps
 from bf16scope._tensorflow_1 import Params, TraceError, load, read_script, stand_in
 
 # The attribute of a node with the lines that made it, and how many of them are kept.
@@ -35,8 +36,9 @@ SOURCE = "_bf16scope_source"
 MAX_FRAMES = 16
 # The attribute with the number that all elements of a variable have as the graph is traced.
 VALUE = "_bf16scope_value"
-# TensorFlow's number of the dtype.
+# TensorFlow's numbers of dtypes: bfloat16, and all of floating point (float32, float64, bfloat16, float16).
 BFLOAT16 = 14
+FLOATS = {1, 2, 14, 19}
 MODES = {"train": "train", "eval": "eval", "predict": "infer"}
 
 
@@ -393,10 +395,15 @@ def report(meta, scopes):
     casts = [node.attr for node in meta.graph_def.node if node.op == "Cast"]
     if scopes.entered and not asked and not any(attr["DstT"].type == BFLOAT16 for attr in casts):
         is_lost = any(attr["SrcT"].type == BFLOAT16 for attr in casts)
+        inputs = [node.attr["dtype"].type for node in meta.graph_def.node if node.op == "Placeholder"]
+        has_numbers = any(dtype in FLOATS for dtype in inputs)
         help = ("help: its bfloat16 is cast to float32, as layers of tf.keras do, which the scope does not reach: use tf.layers, or\n"
                 '  tf.keras.mixed_precision.set_global_policy("mixed_bfloat16") without the scope'
                 if is_lost else
-                "help: cast the features to tf.bfloat16 as the last step of input_fn, and trace with --features …,bfloat16")
+                "help: cast the features to tf.bfloat16 as the last step of input_fn, and trace with --features …,bfloat16"
+                if has_numbers else
+                "help: of indices, tf.get_variable(…, dtype=tf.bfloat16) in the scope is an f32 table whose rows are bfloat16, or cast\n"
+                "  its rows: tf.cast(tf.nn.embedding_lookup(table, ids), tf.bfloat16)")
         print(f"warning: a bfloat16_scope was opened, and nothing in it asked for bfloat16: the network is float32\n{help}",
               file=sys.stderr)
 
@@ -428,7 +435,9 @@ def inputs_of_model(model, names, specs):
 
 def concrete_function(tf, model, args):
     """A Keras model or tf.function at the shapes of its features."""
-    specs = [(text, *parse_spec(text)) for text in args.features]
+    specs, labels = [(text, *parse_spec(text)) for text in args.features], parse_specs(args.labels)
+    if labels:
+        steps.check_labels(model, args.function.rpartition(":")[2], args.labels)
     names = [name for _, name, _, _ in specs]
     doubled = next((name for name in names if name and names.count(name) > 1), None)
     if doubled:
@@ -443,23 +452,30 @@ def concrete_function(tf, model, args):
             raise TraceError(f"`{args.function}` has no inputs of its own; expected --features 8x224x224x3,float32")
         signature = [tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name.split(":")[0]) for tensor in inputs]
         names = [""] * len(signature)
+    if args.mode == "train" and steps.is_compiled(model):
+        if labels:
+            by_name = {name: tf.TensorSpec(dims, as_dtype(tf, text, dtype), name or "labels") for name, (text, dims, dtype) in labels.items()}
+            return steps.step_of(tf, model, inputs_of_model(model, names, signature), by_name.get("", by_name))
+        print("the model is compiled: with --labels 8,int32 its training step is traced, with its loss and optimizer", file=sys.stderr)
     call = tf.function(lambda inputs: model(inputs, training=args.mode == "train"))
     return call.get_concrete_function(inputs_of_model(model, names, signature))
 
 
 def trace_keras(tf, model, args):
     """The graph of a Keras model or tf.function as a serialized GraphDef with its functions."""
-    concrete = concrete_function(tf, model, args)
+    with steps.Differentiated().watched(tf) as differentiated:
+        concrete = concrete_function(tf, model, args)
     definition = concrete.graph.as_graph_def()
     # Variables are captured handles here: each is replaced by the variable's own node, and a captured array by a constant.
     handles = {id(variable.handle): variable for variable in concrete.graph.variables}
     captured = {inner.op.name: outer for outer, inner in concrete.graph.captures}
+    names = names_of(concrete.graph.variables)
     for node in definition.node:
         outer = captured.get(node.name)
         if outer is None:
             continue
         if outer.dtype == tf.resource:
-            place_variable(tf, node, outer, handles.get(id(outer)))
+            place_variable(tf, node, outer, handles.get(id(outer)), names)
         elif hasattr(outer, "numpy") and outer.dtype != tf.variant:
             node.op = "Const"
             node.ClearField("attr")
@@ -472,16 +488,28 @@ def trace_keras(tf, model, args):
     trained = [one for one in concrete.graph.variables if one.trainable and id(one.handle) in changed]
     if not any("gradient_tape/" in node.name for node in definition.node):
         return definition.SerializeToString(deterministic=True)
-    return trained_step(tf, concrete, definition, trained).SerializeToString(deterministic=True)
+    loss = differentiated.loss(concrete.graph)
+    return trained_step(tf, concrete, definition, trained, names, loss).SerializeToString(deterministic=True)
 
 
-def place_variable(tf, node, handle, variable):
+def names_of(variables):
+    """Names of variables by their handles: of a tf.Module's, and of others outside of layers, several may have the same."""
+    names, taken = {}, set()
+    for variable in variables:
+        name = variable.name.split(":")[0]
+        free = next(one for one in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(1))) if one not in taken)
+        taken.add(free)
+        names[id(variable.handle)] = free
+    return names
+
+
+def place_variable(tf, node, handle, variable, names):
     """Makes a placeholder of a captured handle the node of its variable; a counter that is only added to has no variable in its
     graph's list, and keeps the name of its placeholder."""
     known = getattr(handle, "_handle_data", None)
     if variable is None and not (known and known.is_set and known.shape_and_type):
         return
-    name = variable.name.split(":")[0] if variable is not None else node.name.removesuffix("/resource")
+    name = names[id(variable.handle)] if variable is not None else node.name.removesuffix("/resource")
     dtype = variable.dtype.as_datatype_enum if variable is not None else known.shape_and_type[0].dtype
     shape = variable.shape.as_proto() if variable is not None else known.shape_and_type[0].shape
     node.op = "VarHandleOp"
@@ -506,7 +534,7 @@ def value_of_all(variable):
         return None
 
 
-def trained_step(tf, concrete, definition, trained):
+def trained_step(tf, concrete, definition, trained, names, differentiated):
     """A function that takes gradients as a MetaGraphDef, which names its results, the loss last, and the variables it trains."""
     from tensorflow.core.framework import variable_pb2
     from tensorflow.python.util import nest
@@ -514,18 +542,21 @@ def trained_step(tf, concrete, definition, trained):
     meta = tf.compat.v1.MetaGraphDef(graph_def=definition)
     meta.meta_info_def.tensorflow_version = tf.__version__
     for variable in trained:
-        proto = variable_pb2.VariableDef(variable_name=variable.name, is_resource=True, trainable=True)
+        name = names[id(variable.handle)]
+        proto = variable_pb2.VariableDef(variable_name=f"{name}:0", is_resource=True, trainable=True)
         meta.collection_def["trainable_variables"].bytes_list.value.append(proto.SerializeToString())
     paths = [path for path, _ in nest.flatten_with_joined_string_paths(concrete.structured_outputs)]
     is_number = lambda tensor: tensor.dtype.is_floating and tensor.shape.rank == 0
     # Results that are no tensors have a path and no tensor.
     paths = paths if len(paths) == len(concrete.outputs) else [""] * len(concrete.outputs)
     numbers = [(path, tensor) for path, tensor in zip(paths, concrete.outputs) if is_number(tensor)]
-    if not numbers:
+    if not numbers and differentiated is None:
         print("warning: no result of the function is a number, so the loss is not known\nhelp: return the loss", file=sys.stderr)
         return meta
-    loss = next((tensor for path, tensor in numbers if "loss" in path), numbers[0][1])
+    loss = next((tensor for path, tensor in numbers if "loss" in path), numbers[0][1] if numbers else differentiated)
     among = "the result that is a number" if len(numbers) == 1 else f"of {len(numbers)} results that are numbers"
+    if differentiated is not None and steps.behind(loss) is not steps.behind(differentiated):
+        loss, among = differentiated, "whose gradients the tape takes"
     print(f"the loss is `{loss.name}`, {among}", file=sys.stderr)
     others = [tensor for tensor in concrete.outputs if tensor is not loss]
     meta.collection_def["losses"].node_list.value.extend(tensor.name for tensor in (*others, loss))
@@ -633,6 +664,8 @@ def main(arguments=None):
         traceback.print_exc()
         place = place_of_error(error)
         help = "help: the lines above are the script's own error; --params, --flag and --features give what it expects"
+        if isinstance(error, ModuleNotFoundError):
+            help = f"help: it imports `{error.name}`, which is not installed: pip install it, or put its folder in PYTHONPATH"
         print(f"bf16scope.tf: the script failed{place and f' at {place}'} as it built its graph\n{help}", file=sys.stderr)
         return 2
     for output, data in graphs.items():

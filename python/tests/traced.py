@@ -127,6 +127,83 @@ def input_fn(params):
 '''
 
 
+# As people wrote for TensorFlow 1.6: names of files below contrib's folder `python`.
+FILES = ESTIMATOR.replace("from tensorflow.contrib import tpu as contrib_tpu\n", """from tensorflow.contrib.tpu.python.tpu import bfloat16
+from tensorflow.contrib.tpu.python.tpu import tpu_estimator
+from tensorflow.contrib.tpu.python.tpu import tpu_optimizer
+""").replace("contrib_tpu.bfloat16", "bfloat16.bfloat16").replace("contrib_tpu.Cross", "tpu_optimizer.Cross").replace(
+    "contrib_tpu.TPU", "tpu_estimator.TPU")
+
+# A network of indices, whose table is f32 as it was asked for without a dtype.
+INDICES = '''import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+
+def model_fn(features, labels, mode, params):
+    with tf.tpu.bfloat16_scope():
+        x = tf.reduce_mean(tf.gather(tf.get_variable("table", [20, 6]), features), 1)
+        logits = tf.layers.dense(x, 3)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, tf.cast(logits, tf.float32))
+    train_op = tf.train.GradientDescentOptimizer(0.5).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+'''
+
+# A model that `fit` trains, with a train_step of its own that returns running means.
+COMPILED = '''import tensorflow as tf
+
+class Model(tf.keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compiled_loss(y, self(x, training=True))
+        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+        self.compiled_metrics.update_state(y, self(x))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+def make(kind=tf.keras.Model):
+    x = tf.keras.Input((6,), name="x")
+    model = kind(x, tf.keras.layers.Dense(4, name="scores")(x))
+    model.compile(tf.keras.optimizers.SGD(0.25), tf.keras.losses.Huber(0.7))
+    return model
+
+own = make(Model)
+'''
+
+# Variables of one name, whose loss is returned as a part of it, and is scaled before its gradient is taken.
+MODULES = '''import tensorflow as tf
+
+class Linear(tf.Module):
+    def __init__(self, n, m):
+        super().__init__()
+        self.w = tf.Variable(tf.random.normal([n, m]), name="w")
+
+    def __call__(self, x):
+        return tf.matmul(x, self.w)
+
+one, two = Linear(6, 5), Linear(5, 4)
+scale = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1), dynamic=False, initial_scale=128)
+
+def loss_of(x, y):
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=two(tf.nn.relu(one(x)))))
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(x, y)
+    for v, g in zip([one.w, two.w], tape.gradient(loss, [one.w, two.w])):
+        v.assign_sub(0.1 * g)
+    return loss / 5
+
+@tf.function
+def scaled(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(x, y)
+        product = scale.get_scaled_loss(loss)
+    for v, g in zip([one.w, two.w], scale.get_unscaled_gradients(tape.gradient(product, [one.w, two.w]))):
+        v.assign_sub(0.1 * g)
+    return loss
+'''
+
+
 class Failure(Exception):
     """What a check found, in words."""
 
@@ -193,6 +270,53 @@ def a_scope_that_layers_of_keras_do_not_see_is_shown(program, folder):
     keras = ESTIMATOR.replace("network(features)", "tf.keras.layers.Dense(5)(tf.keras.layers.Flatten()(features))")
     _, said = trace(folder, keras, "model_fn", *MODEL)
     check("nothing in it asked for bfloat16" in said and "layers of tf.keras" in said and "last step of input_fn" not in said, said)
+
+
+def files_of_contrib_are_stood_in_for(program, folder):
+    graph, _ = trace(folder, FILES, "model_fn", *MODEL)
+    check("{kind: momentum, momentum: 0.9}" in run([program, "port", graph]), "no optimizer")
+    strange = FILES.replace("bfloat16.bfloat16_scope()", "bfloat16.scope_of(tpu_optimizer)")
+    _, shown = trace(folder, strange, "model_fn", *MODEL, status=2)
+    check("tf.contrib.tpu.python.tpu.bfloat16.scope_of, which TensorFlow 2 does not have" in shown, shown)
+
+
+def a_scope_of_indices_is_told_of_its_table(program, folder):
+    _, shown = trace(folder, INDICES, "model_fn", "--features", "8x4,int32", "--labels", "8,int32")
+    check("nothing in it asked for bfloat16" in shown and "help: of indices, tf.get_variable(" in shown, shown)
+
+
+def a_compiled_model_is_traced_with_its_step(program, folder):
+    for name, features in (("make", []), ("own", ["--features", "8x6"])):
+        graph, shown = trace(folder, COMPILED, name, *features, "--labels", "8x4")
+        screen = run([program, "port", graph])
+        for part in ("{huber: , delta: 0.7}", "{kind: sgd}", "0.25", "the graph shows none"):
+            check(part in screen and "Missing" not in screen, name, part, "is not in", screen, shown)
+    _, shown = trace(folder, COMPILED, "make")
+    check("the model is compiled: with --labels 8,int32 its training step is traced" in shown, shown)
+    _, shown = trace(folder, KERAS, "make", "--labels", "8,int32", status=2)
+    check("the model `make` is not compiled, so it has no loss that takes labels" in shown, shown)
+    _, shown = trace(folder, MODULES, "step", "--features", "x=8x6", "--labels", "8,int32", status=2)
+    check("`step` is a tf.function; expected all its inputs as --features" in shown, shown)
+
+
+def the_loss_is_what_gradients_are_taken_of(program, folder):
+    for name, expected in (("step", "whose gradients the tape takes"), ("scaled", "the result that is a number")):
+        graph, shown = trace(folder, MODULES, name, "--features", "x=8x6", "--features", "y=8,int32")
+        check(expected in shown, name, shown)
+        text = shown_by(program, graph)["experiment"]
+        check("\n  loss: sparse_softmax_cross_entropy\n" in text, name, text)
+
+
+def variables_of_one_name_are_told_apart(program, folder):
+    graph, _ = trace(folder, MODULES, "step", "--features", "x=8x6", "--features", "y=8,int32")
+    shown = shown_by(program, graph)
+    check("{dense: 5, use_bias: false" in shown["experiment"] and "{dense: 4, use_bias: false" in shown["experiment"], shown)
+    check(not shown["missing"] and "does not become HLO" not in shown["step"], shown)
+
+
+def a_module_that_is_not_installed_is_named(program, folder):
+    _, shown = trace(folder, "import no_such_module\n", "model_fn", status=2)
+    check("help: it imports `no_such_module`, which is not installed: pip install it" in shown, shown)
 
 
 def what_nothing_stands_in_for_is_named(program, folder):
@@ -357,7 +481,9 @@ def computed(program, folder, graph, arrays):
         return results["out0"]
 
 
-CHECKS = [an_estimator_is_traced, a_loss_in_bf16_is_shown_at_its_line, gradients_that_are_summed_are_shown,
+CHECKS = [an_estimator_is_traced, files_of_contrib_are_stood_in_for, a_scope_of_indices_is_told_of_its_table,
+          a_compiled_model_is_traced_with_its_step, the_loss_is_what_gradients_are_taken_of,
+          variables_of_one_name_are_told_apart, a_module_that_is_not_installed_is_named, a_loss_in_bf16_is_shown_at_its_line, gradients_that_are_summed_are_shown,
           what_nothing_stands_in_for_is_named, keras_computes_the_same, functions_compute_the_same,
           the_numbers_of_an_optimizer_are_ported, a_scope_that_layers_of_keras_do_not_see_is_shown,
           features_go_to_the_inputs_of_their_names, a_script_reads_its_own_command_line,
