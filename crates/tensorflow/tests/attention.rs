@@ -1,8 +1,34 @@
-//! Attention in words: what BERT's self-attention becomes.
+//! Attention in words: what BERT's self-attention and Keras' become.
 
+mod fixtures;
 mod graphs;
+mod run;
 
+use bf16scope_tensorflow::{Graph, port};
+use fixtures::unpacked;
 use graphs::{encoder, read};
+
+/// Learned positions, `MultiHeadAttention` and `LayerNormalization` at Keras' defaults.
+#[test]
+fn a_decoder_of_keras_has_words() {
+    let ported = port(&Graph::read(&unpacked("keras_decoder.meta"), "keras_decoder.meta").unwrap());
+    assert_eq!(ported.missing, []);
+    let text = ported.experiment.unwrap();
+    for line in [
+        "{position_embedding: 10, ",
+        "{attention: 3, use_causal_mask: true, dropout: 0.1, name: heads}",
+        "{layer_norm: , epsilon: 0.001, name: norm}",
+        "{dense: 5, name: scores}",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    // Kernels have an axis of heads in both, and biases in Keras alone.
+    let network = &ported.network;
+    assert_eq!(network.variables["heads/query/kernel"], [12, 3, 4]);
+    assert_eq!(network.names["heads/attention_output/kernel"], "heads/out/kernel");
+    assert_eq!(network.layouts.get("heads/key/bias").map(String::as_str), Some("axes_of: kernel"));
+    assert_eq!(network.layouts.get("heads/query/kernel"), None);
+}
 
 #[test]
 fn attention_of_plain_ops_is_a_layer() {

@@ -1,5 +1,6 @@
 //! Recognises attention written with plain ops, as BERT writes it: `softmax(q · kᵀ / √size + hidden) · v` over heads. Its q,
-//! k and v are dense layers, and another one follows. `hidden` is `(1 - mask) · -10000`.
+//! k and v are dense layers, and another one follows. `hidden` is `(1 - mask) · -10000`. Keras' `MultiHeadAttention` is the same
+//! in `einsum`s, whose kernels have an axis of heads.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,6 +15,9 @@ pub(super) struct Dense {
     pub bias: Option<Edge>,
 }
 
+/// A score is hidden from here on.
+const HIDDEN: f64 = -1e3;
+
 /// Attention over heads.
 pub(super) struct Attention {
     /// The layers of queries, keys and values, and the one that follows.
@@ -25,12 +29,35 @@ pub(super) struct Attention {
     pub dropout: f64,
     /// The input that is 0 for what no query attends to.
     pub mask: Option<Edge>,
+    /// Whether positions see none behind them.
+    pub is_causal: bool,
     /// Whether its result is a matrix, with a row for each position of each example.
     pub is_matrix: bool,
+    /// Whether kernels and biases have an axis of heads.
+    pub is_split: bool,
 }
 
 const PRODUCTS: [&str; 3] = ["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"];
 const SUMS: [&str; 2] = ["Add", "AddV2"];
+/// Keras' products: of layers, of queries with keys, of weights with values, and of the layer that follows.
+const EQUATIONS: [&str; 4] = ["abc,cde->abde", "aecd,abcd->acbe", "acbe,aecd->abcd", "abcd,cde->abe"];
+
+/// An equation of `einsum` with its letters in the order in which they first stand.
+fn in_order(equation: &str) -> String {
+    let mut letters: Vec<char> = Vec::new();
+    let named = equation.chars().filter(|c| *c != ' ').map(|c| {
+        if !c.is_ascii_alphabetic() {
+            return c;
+        }
+        let at = letters.iter().position(|known| *known == c).unwrap_or_else(|| {
+            letters.push(c);
+            letters.len() - 1
+        });
+        char::from(b'a'.saturating_add(at as u8))
+    });
+    named.collect()
+}
+
 const QUOTIENTS: [&str; 3] = ["Mul", "RealDiv", "Div"];
 
 /// The attentions among `order`, by the node of their result; and all nodes inside of them.
@@ -39,10 +66,12 @@ pub(super) fn attentions(symbols: &Symbols<'_>, order: &[usize]) -> (HashMap<usi
     if !order.iter().any(|idx| symbols.node(*idx).op == "Softmax") {
         return (attentions, inside);
     }
-    let is_end = |idx: &&usize| matches!(symbols.node(**idx).op.as_str(), "BiasAdd" | "Add" | "AddV2" | "MatMul");
+    let is_end =
+        |idx: &&usize| matches!(symbols.node(**idx).op.as_str(), "BiasAdd" | "Add" | "AddV2" | "MatMul" | "Einsum");
     for &idx in order.iter().filter(is_end) {
         let mut walk = Walk { symbols, seen: Vec::new() };
-        if let Some(attention) = walk.attention(idx) {
+        let attention = walk.maybe(|walk| walk.attention(idx));
+        if let Some(attention) = attention.or_else(|| walk.keras(idx)) {
             inside.extend(walk.seen.into_iter().filter(|node| *node != idx));
             attentions.insert(idx, attention);
         }
@@ -106,7 +135,63 @@ impl<'g> Walk<'_, 'g> {
         let fits = [of_query, of_key] == [sizes; 2]
             && is_close(scale * (size as f64).sqrt(), 1.0)
             && layers.iter().all(|layer| layer.bias.is_some() == layers[0].bias.is_some());
-        fits.then_some(Attention { layers, n_heads, size, dropout, mask, is_matrix })
+        let (is_causal, is_split) = (false, false);
+        fits.then_some(Attention { layers, n_heads, size, dropout, mask, is_causal, is_matrix, is_split })
+    }
+
+    /// Keras' `MultiHeadAttention`, without a mask or with a causal one.
+    fn keras(&mut self, idx: usize) -> Option<Attention> {
+        let [of_layer, of_keys, of_values, of_out] = EQUATIONS;
+        let out = self.projected(Edge { node: idx, output: 0 }, of_out)?;
+        let [weights, values] = self.einsum(out.x, of_values)?;
+        let (weights, dropout) = self.maybe(|walk| walk.dropped(weights)).unwrap_or((weights, 0.0));
+        let scores = *self.op(weights, &["Softmax"])?.inputs.first()?;
+        let causal = self.maybe(|walk| walk.causal(scores));
+        let [keys, queries] = self.einsum(causal.unwrap_or(scores), of_keys)?;
+        let (queries, scale) = factor(self.symbols, self.op(queries, &QUOTIENTS)?)?;
+        let query = self.projected(queries, of_layer)?;
+        let (key, value) = (self.projected(keys, of_layer)?, self.projected(values, of_layer)?);
+        let kernel = self.symbols.node(self.symbols.behind(query.kernel).node);
+        let [_, n_heads, size] = kernel.dims("shape")?[..] else { return None };
+        let layers = [query, key, value, out];
+        let fits = n_heads > 0
+            && size > 0
+            && is_close(scale * (size as f64).sqrt(), 1.0)
+            && layers.iter().all(|layer| layer.bias.is_some() == layers[0].bias.is_some());
+        let (is_causal, is_matrix, is_split) = (causal.is_some(), false, true);
+        fits.then_some(Attention { layers, n_heads, size, dropout, mask: None, is_causal, is_matrix, is_split })
+    }
+
+    /// The operands of an `einsum` of this equation.
+    fn einsum(&mut self, edge: Edge, equation: &str) -> Option<[Edge; 2]> {
+        let node = self.op(edge, &["Einsum"])?;
+        let [x, y] = node.inputs[..] else { return None };
+        (in_order(node.text("equation")) == in_order(equation)).then_some([x, y])
+    }
+
+    /// A layer by `einsum`, with its bias.
+    fn projected(&mut self, edge: Edge, equation: &str) -> Option<Dense> {
+        let node = self.op(edge, &["Add", "AddV2", "Einsum"])?;
+        let (product, bias) = match (node.op.as_str(), &node.inputs[..]) {
+            ("Einsum", _) => (edge, None),
+            (_, [product, added]) => (*product, Some(*added)),
+            _ => return None,
+        };
+        let [x, kernel] = self.einsum(product, equation)?;
+        Some(Dense { x, kernel, bias })
+    }
+
+    /// The scores of a sum with `(1 - mask) · -1e9`, whose mask is the lower triangle of ones.
+    fn causal(&mut self, edge: Edge) -> Option<Edge> {
+        let [scores, hidden] = self.op(edge, &SUMS)?.inputs[..] else { return None };
+        let (hidden, by) = factor(self.symbols, self.op(hidden, &["Mul"])?)?;
+        let [one, mask] = self.op(hidden, &["Sub"])?.inputs[..] else { return None };
+        let expanded = self.op(mask, &["ExpandDims"])?;
+        let band = self.op(*expanded.inputs.first()?, &["MatrixBandPart"])?;
+        let ends = [1, 2].map(|number| self.symbols.scalar(band, number));
+        let is_of_ones = self.symbols.node(band.inputs.first()?.node).op == "Fill";
+        let is_causal = ends == [Some(-1.0), Some(0.0)] && is_of_ones;
+        (is_causal && by < HIDDEN && self.symbols.value(one) == Some(1.0)).then_some(scores)
     }
 
     /// A dense layer, and whether its result is the product's matrix.
@@ -168,8 +253,6 @@ impl<'g> Walk<'_, 'g> {
 
     /// The mask in `(1 - mask) · -10000`, before the axes of heads and of queries were added to it.
     fn mask(&mut self, edge: Edge) -> Option<Edge> {
-        /// A score is hidden from here on.
-        const HIDDEN: f64 = -1e3;
         let (hidden, by) = factor(self.symbols, self.op(edge, &["Mul"])?)?;
         let [one, mut mask] = self.op(hidden, &["Sub"])?.inputs[..] else { return None };
         if by > HIDDEN || self.symbols.value(one) != Some(1.0) {

@@ -439,6 +439,9 @@ fn first_option(kind: &str) -> &str {
         "rescaling" => "scale",
         "dropout" => "rate",
         "reshape" => "target_shape",
+        "position_embedding" => "max_length",
+        "take" => "index",
+        "slice" => "bounds",
         _ => "value",
     }
 }

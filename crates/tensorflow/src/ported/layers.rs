@@ -3,7 +3,9 @@
 mod attention;
 mod ends;
 mod pools;
+mod positions;
 mod products;
+mod slices;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -200,6 +202,7 @@ impl Porting<'_, '_> {
             ("Squeeze", Some(x), _) if self.kind_of(&x) == Some("conv1d") => Symbol::Layer(x),
             ("Max", Some(x), _) => self.maximum(node, x),
             ("MatMul", Some(x), _) => self.dense(node, x),
+            ("Add" | "AddV2", ..) if self.position_table(node).is_some() => self.positions(node),
             ("BiasAdd" | "Add" | "AddV2", Some(x), None) if self.is_bias(&x, node) => self.bias(x, node),
             ("FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3", Some(x), _) => self.batch_norm(node, x),
             ("Pad", Some(x), _) => self.padding(node, x),
@@ -208,6 +211,7 @@ impl Porting<'_, '_> {
             ("Mean", Some(x), _) => self.mean(node, x),
             ("Reshape", Some(x), _) => self.reshape(idx, node, x),
             ("Squeeze", Some(x), _) => self.squeezed(node, x),
+            ("StridedSlice", Some(x), _) => self.sliced(node, x),
             ("AddN", Some(_), _) => self.merged(node, "add", node.inputs.len()),
             ("Add" | "AddV2", Some(_), Some(_)) => self.merged(node, "add", 2),
             ("Sub", Some(_), Some(_)) => self.merged(node, "subtract", 2),

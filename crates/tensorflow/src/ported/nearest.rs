@@ -2,6 +2,7 @@
 
 use super::symbols::is_variable;
 use crate::graph::Graph;
+use crate::node::Node;
 use bf16scope_hlo::words;
 
 /// Ops that no single layer stands for, and the words by which a layer is written.
@@ -95,17 +96,20 @@ pub(super) fn optimizer(op: &str) -> String {
     }
 }
 
-/// Help for a network whose parts have no words, and which is written as a whole: BERT, by the names of its variables. Empty
-/// for any other.
+/// Help for a network whose parts have no words, and which is written as a whole: BERT, or cells in a loop, by the names of
+/// their variables. Empty for any other.
 pub(super) fn network(graph: &Graph) -> &'static str {
-    let is_query = |name: &str| name.contains("attention/self/query");
-    let mut variables = graph.body.nodes.iter().filter(|node| is_variable(&node.op));
-    match variables.any(|node| is_query(&node.variable_name())) {
-        true => {
-            "BERT in words is examples/models/bert_pretraining.yaml, which takes this graph's checkpoints by the family \
-             `bert_tensorflow` (`weights --rules bert_tensorflow`)"
-        }
-        false => "",
+    const BERT: &str = "BERT in words is examples/models/bert_pretraining.yaml, which takes this graph's checkpoints by the family \
+                        `bert_tensorflow` (`weights --rules bert_tensorflow`)";
+    const CELLS: &str = "cells of `tf.nn.dynamic_rnn` or `static_rnn` in words are `{lstm: UNITS, return_sequences: true}` and \
+                         `gru`; their kernels have other parts and another order of gates, so checkpoints do not fit";
+    let variables = graph.body.nodes.iter().filter(|node| is_variable(&node.op));
+    let names: Vec<String> = variables.map(Node::variable_name).collect();
+    let has = |part: &str| names.iter().any(|name| name.contains(part));
+    match (has("attention/self/query"), has("lstm_cell/kernel") || has("gru_cell/gates/kernel")) {
+        (true, _) => BERT,
+        (false, true) => CELLS,
+        (false, false) => "",
     }
 }
 

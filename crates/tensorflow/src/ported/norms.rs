@@ -1,9 +1,10 @@
 //! Recognises normalisations written with plain ops: as by `tf.nn.batch_normalization`, `x · m + (beta - mean · m)`, where `m` is
-//! `gamma / sqrt(variance + epsilon)`, or as by hand, `(x - mean) / sqrt(variance + epsilon) · gamma + beta`.
+//! `gamma / sqrt(variance + epsilon)`, or as by hand, `(x - mean) / sqrt(variance + epsilon) · gamma + beta`. Keras' layer norm is
+//! a fused batch norm of examples in the place of channels.
 
 use std::collections::{HashMap, HashSet};
 
-use super::symbols::{Symbols, constant};
+use super::symbols::{Symbols, constant, is_variable, shortest};
 use crate::node::Edge;
 
 /// The axes of the statistics.
@@ -30,7 +31,7 @@ pub(super) struct Norm {
 pub(super) fn norms(symbols: &Symbols<'_>, order: &[usize]) -> (HashMap<usize, Norm>, HashSet<usize>) {
     let (mut norms, mut inside) = (HashMap::new(), HashSet::new());
     for &idx in order {
-        if let Some(norm) = norm(symbols, idx).or_else(|| by_hand(symbols, idx)) {
+        if let Some(norm) = norm(symbols, idx).or_else(|| by_hand(symbols, idx)).or_else(|| fused(symbols, idx)) {
             let ends: Vec<usize> =
                 [Some(norm.x), norm.gamma, norm.beta].into_iter().flatten().map(|edge| edge.node).collect();
             let mut pending = vec![idx];
@@ -138,6 +139,35 @@ fn by_hand(symbols: &Symbols<'_>, idx: usize) -> Option<Norm> {
         kind,
         axes,
         x,
+        gamma: Some(gamma),
+        beta: Some(beta),
+        epsilon,
+    })
+}
+
+/// Keras' `LayerNormalization` with an epsilon that fused batch norms take: `reshape(fused(reshape(x))) · gamma + beta`, with
+/// ones and zeros for the fused one's own.
+fn fused(symbols: &Symbols<'_>, idx: usize) -> Option<Norm> {
+    let (scaled, beta) = pair(symbols, Edge { node: idx, output: 0 }, &["Add", "AddV2"])?;
+    let (normed, gamma) = pair(symbols, through(symbols, scaled), &["Mul"])?;
+    let node = symbols.node(through(symbols, normed).node);
+    let [input, ones, zeros, ..] = node.inputs[..] else { return None };
+    let input = symbols.node(input.node);
+    let is_vector = |edge: Edge| {
+        let variable = symbols.node(symbols.behind(edge).node);
+        is_variable(&variable.op) && variable.dims("shape").is_some_and(|dims| dims.len() == 1)
+    };
+    let is_of_examples = input.op == "Reshape"
+        && matches!(symbols.sizes(input)[..], [1, _, _, 1])
+        && node.text("data_format") == "NCHW"
+        && (node.flag("is_training") || node.kind("is_training").is_none());
+    let is_fused = matches!(node.op.as_str(), "FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3")
+        && [ones, zeros].map(|edge| symbols.fill(edge)) == [Some(1.0), Some(0.0)];
+    let epsilon = shortest(node.float("epsilon")?);
+    (is_fused && is_of_examples && is_vector(gamma) && is_vector(beta)).then_some(Norm {
+        kind: NormKind::Layer,
+        axes: vec![-1],
+        x: *input.inputs.first()?,
         gamma: Some(gamma),
         beta: Some(beta),
         epsilon,

@@ -42,9 +42,12 @@ pub(super) fn output_dims(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Opti
         }
         "max_pool" | "avg_pool" => slid(pair(&line.first)?, None),
         "zero_padding" => {
-            let (pads, dims) = (numbers(&line.first), first()?);
-            let ([top, bottom, left, right], [height, width, n]) = (&pads[..], &dims[..]) else { return None };
-            Some(vec![height + top + bottom, width + left + right, *n])
+            let (pads, mut dims) = (numbers(&line.first), first()?);
+            let is_of_all = pads.len() == 2 * dims.len().checked_sub(1)?;
+            dims.iter_mut()
+                .zip(pads.chunks(2))
+                .for_each(|(dim, pair)| *dim = pair.iter().fold(*dim, |sum, pad| sum.saturating_add(*pad)));
+            is_of_all.then_some(dims)
         }
         "dense" => {
             let mut dims = first()?;
@@ -57,6 +60,25 @@ pub(super) fn output_dims(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Opti
         "embedding" => {
             let mut dims = first()?;
             dims.push(*numbers(&line.first).last()?);
+            Some(dims)
+        }
+        "take" | "slice" => {
+            let mut dims = first()?;
+            let at = option("axis").map_or(Some(0), |axis| axis.parse::<usize>().ok()?.checked_sub(1))?;
+            let size = *dims.get(at)?;
+            if line.kind == "take" {
+                dims.remove(at);
+                return Some(dims);
+            }
+            let (begin, end) = line.first.trim_matches(['[', ']']).split_once(", ")?;
+            let bound = |text: &str, other: i64| match text {
+                "null" => Some(other),
+                text => text
+                    .parse::<i64>()
+                    .ok()
+                    .map(|at| if at < 0 { at.saturating_add(size).max(0) } else { at.min(size) }),
+            };
+            dims[at] = bound(end, size)?.saturating_sub(bound(begin, 0)?).max(0);
             Some(dims)
         }
         "upsample" => {

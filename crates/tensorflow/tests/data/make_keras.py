@@ -24,6 +24,7 @@ OPTIMIZERS = {
     "adagrad": lambda: K.Adagrad(0.05, initial_accumulator_value=0.2),
     "adadelta": lambda: K.Adadelta(1.0),
     "adamax": lambda: K.Adamax(2e-3),
+    "ftrl": lambda: K.Ftrl(0.05, l1_regularization_strength=0.01, l2_regularization_strength=0.02),
     "lion": lambda: K.Lion(1e-4, weight_decay=0.1),
     "legacy": lambda: K.legacy.SGD(0.1, momentum=0.9, nesterov=True),
 }
@@ -84,17 +85,48 @@ def two():
     return step
 
 
+class Positions(tf.keras.layers.Layer):
+    """Learned positions, in a table that is longer than a sequence."""
+
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.table = tf.keras.layers.Embedding(10, 12, name="table")
+
+    def call(self, x):
+        return x + self.table(tf.range(8))
+
+
+def decoder():
+    """A decoder of Keras' layers: positions, causal attention with dropout, and a layer norm, all at their defaults."""
+    layers = tf.keras.layers
+    ids = tf.keras.Input((8,), dtype="int32", name="ids")
+    x = Positions("positions")(layers.Embedding(20, 12, name="tokens")(ids))
+    heads = layers.MultiHeadAttention(3, 4, dropout=0.1, name="heads")(x, x, use_causal_mask=True)
+    x = layers.LayerNormalization(name="norm")(x + heads)
+    model = tf.keras.Model(ids, layers.Dense(5, name="scores")(x))
+    optimizer, loss_of = K.SGD(0.1), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(ids, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(ids, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return loss
+
+    return step
+
+
 def main(folder, *names):
     spec = importlib.util.spec_from_file_location("bf16scope_tf", TRACER)
     tracer = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tracer)
     steps = {name: (lambda make=make: trained_by(make()), IDS) for name, make in OPTIMIZERS.items()}
-    steps.update(by_hand=(by_hand, DENSE), two=(two, ["x=8x6,float32", "y=8x6,float32"]))
+    steps.update(by_hand=(by_hand, DENSE), two=(two, ["x=8x6,float32", "y=8x6,float32"]), decoder=(decoder, ["ids=4x8,int32", "y=4x8,int32"]))
     for name in names or steps:
         tf.keras.backend.clear_session()
         tf.keras.utils.set_random_seed(54)
         make, features = steps[name]
-        args = argparse.Namespace(features=features, mode="train", function=name)
+        args = argparse.Namespace(features=features, labels=[], mode="train", function=name)
         with open(os.path.join(folder, f"keras_{name}.meta.gz"), "wb") as file:
             file.write(gzip.compress(tracer.trace_keras(tf, make(), args), mtime=0))
 

@@ -52,10 +52,24 @@ impl Porting<'_, '_> {
         let heads = attention.n_heads.checked_mul(attention.size)?;
         for (name, expected, dims) in &self.claims {
             let (is_kernel, is_out) = (expected.ends_with("kernel"), *expected == "out/kernel");
-            if is_out && dims[..] != [heads, features] || is_kernel && !is_out && dims.get(1) != Some(&heads) {
+            let sizes = [attention.n_heads, attention.size];
+            let fits = match (attention.is_split, is_out) {
+                _ if !is_kernel => true,
+                (false, true) => dims[..] == [heads, features],
+                (false, false) => dims.get(1) == Some(&heads),
+                (true, true) => dims[..] == [sizes[0], sizes[1], features],
+                (true, false) => dims.get(1..) == Some(&sizes[..]),
+            };
+            if !fits {
                 return None;
             }
-            // Ours have an axis of heads.
+            // Ours have an axis of heads in kernels, and none in biases.
+            if attention.is_split {
+                if !is_kernel && *expected != "out/bias" {
+                    self.port.layouts.insert(name.clone(), "axes_of: kernel".to_string());
+                }
+                continue;
+            }
             let joined = if is_out { "joined: [[0, 1], [2]]" } else { "joined: [[0], [1, 2]]" };
             if is_kernel {
                 self.port.layouts.insert(name.clone(), joined.to_string());
@@ -67,6 +81,9 @@ impl Porting<'_, '_> {
         }
         if query.bias.is_none() {
             options.push(("use_bias", "false".to_string()));
+        }
+        if attention.is_causal {
+            options.push(("use_causal_mask", "true".to_string()));
         }
         if is_full {
             options.push(("mask", "full".to_string()));
@@ -82,7 +99,7 @@ impl Porting<'_, '_> {
             let text = "attention's kernels and biases start from several initializers; here from one, and zeros";
             self.note_attention(node, text);
         }
-        if mask.is_some() {
+        if mask.is_some() || attention.is_causal {
             self.note_attention(node, "a mask adds a large negative number to scores; here it makes weights exactly 0");
         }
         let reads = match mask {

@@ -4,11 +4,12 @@ use super::super::cores;
 use super::super::heads::{self, Head, Smoothing};
 use super::super::nearest;
 use super::super::network::HeadLine;
+use super::super::region;
 use super::super::scale;
 use super::super::symbols::{Symbol, shortest, yaml_number};
 use super::super::terms::{self, Weights};
 use super::super::updates;
-use super::{Node, Note, Notes, Porting};
+use super::{Edge, Node, Note, Notes, Porting};
 use crate::graph::Graph;
 use crate::host::is_input;
 
@@ -87,13 +88,27 @@ impl Porting<'_, '_> {
                 _ => {
                     let name = &graph.body.nodes[head.logits.node].name;
                     let end = if head.labels.is_some() { "loss" } else { "output" };
-                    let text = format!("the {end} at `{name}` is not of layers alone");
+                    let text = format!("the {end} at `{name}` is not of layers alone{}", self.first_other(head.logits));
                     let note = Note::new(graph, Some(head.logits.node), text, nearest::network(graph)).in_step();
                     self.notes.missing.push(note);
                     self.port.layers.clear();
                 }
             }
         }
+    }
+
+    /// The first node before an edge that reads a layer and is none, in words.
+    fn first_other(&self, edge: Edge) -> String {
+        let graph = self.symbols.graph;
+        let is_layer = |edge: &Edge| matches!(self.symbols.of_edge.get(edge), Some(Symbol::Layer(_)));
+        let is_other = |at: &usize| {
+            let node = &graph.body.nodes[*at];
+            let is_known = self.inside.contains(at) || region::is_of_shape(&node.op);
+            !is_known && !is_layer(&Edge { node: *at, output: 0 }) && node.inputs.iter().any(is_layer)
+        };
+        let first = region::ancestors(graph, [edge.node]).into_iter().filter(is_other).min();
+        let Some(node) = first.map(|at| &graph.body.nodes[at]) else { return String::new() };
+        format!(": `{}` ({}) of a layer has no word", node.name, node.op)
     }
 
     /// Moves a softmax cross-entropy that reads a softmax layer to that layer's input, since the loss computes the softmax.

@@ -11,11 +11,15 @@ impl Porting<'_, '_> {
             return Symbol::Layer(x);
         }
         let (spatial, format): (&[i64], Option<&str>) = match pads[..] {
+            // A sequence, an image, a volume.
+            [0, 0, _, _, 0, 0] => (&pads[2..4], None),
             [0, 0, _, _, _, _, 0, 0] => (&pads[2..6], None),
+            [0, 0, _, _, _, _, _, _, 0, 0] => (&pads[2..8], None),
             [0, 0, 0, 0, _, _, _, _] => (&pads[4..8], Some("channels_first")),
             _ => return self.unclaimed(node),
         };
-        let first = format!("[[{}, {}], [{}, {}]]", spatial[0], spatial[1], spatial[2], spatial[3]);
+        let pairs: Vec<String> = spatial.chunks(2).map(|pair| format!("[{}, {}]", pair[0], pair[1])).collect();
+        let first = if pairs.len() == 1 { pairs.concat() } else { format!("[{}]", pairs.join(", ")) };
         let options = format.map(|format| ("data_format", format.to_string())).into_iter().collect();
         self.push(node, "zero_padding", first, options, vec![x])
     }
