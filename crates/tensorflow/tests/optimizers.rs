@@ -54,6 +54,14 @@ fn optimizers_of_plain_ops_have_words() {
         ("adagrad", "{kind: adagrad, epsilon: 1.0e-7, initial_accumulator_value: 0.2}", "0.05", "", ""),
         ("adadelta", "{kind: adadelta, rho: 0.95, epsilon: 1.0e-7}", "1.0", "", ""),
         ("adamax", "{kind: adamax, beta1: 0.9, beta2: 0.999, epsilon: 1.0e-7}", "0.002", "", ""),
+        (
+            "ftrl",
+            "{kind: ftrl, learning_rate_power: -0.5, initial_accumulator_value: 0.1, l1_regularization_strength: 0.01, \
+             l2_regularization_strength: 0.02}",
+            "0.05",
+            "",
+            "",
+        ),
         ("lion", "{kind: lion, beta1: 0.9, beta2: 0.99}", "0.0001", "{value: 0.1}", ""),
         ("by_hand", "{kind: sgd}", "0.05", "", ""),
     ] {
@@ -85,6 +93,25 @@ fn another_update_is_missing() {
         texts(&ported.missing),
         ["its optimizer, Keras' Adam, is written with plain ops, whose numbers are not read"]
     );
+}
+
+/// Updates by hand at a rate of ops, which are no optimizer's here.
+#[test]
+fn updates_by_hand_that_are_not_known_are_said() {
+    let gradient = "gradient_tape/MatMul_grad";
+    let nodes = graphs::classes()
+        + &number("rate", 0.1)
+        + &plain(gradient, "MatMul", &["features", "mean"])
+        + &plain("cube", "Mul", &[gradient, gradient])
+        + &plain("step", "Mul", &["cube", gradient])
+        + &plain("change", "Mul", &["step", "rate"])
+        + &plain("update", "AssignSubVariableOp", &["classes/kernel", "change"]);
+    let ported = read(&format!(
+        "graph_def {{ {nodes} }} collection_def {{ key: \"losses\" value {{ node_list {{ value: \"mean:0\" }} }} }}"
+    ));
+    assert_eq!(ported.training.optimizer, "");
+    let text = "its updates of variables are written with plain ops, whose numbers are not read";
+    assert!(texts(&ported.missing).contains(&text), "{:?}", ported.missing);
 }
 
 /// A GAN's second loss and second optimizer.
@@ -138,6 +165,83 @@ fn sums_of_losses_have_their_weight() {
     }
 }
 
+/// Losses of plain ops that are known by their values: Huber's in two spellings, log cosh, hinges, quantiles, and a sigmoid's.
+#[test]
+fn losses_of_plain_ops_have_words() {
+    let graph = |ending: &str| {
+        let numbers = [
+            ("zero", 0.0),
+            ("half", 0.5),
+            ("one", 1.0),
+            ("two", 2.0),
+            ("delta", 0.7),
+            ("rest", 0.245),
+            ("ln2", std::f32::consts::LN_2),
+        ];
+        let text = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+            + &node("value", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 3]))
+            + &dense("scores", 3)
+            + &graphs::ints("both", &[0, 1])
+            + &numbers.map(|(name, value)| number(name, value)).concat()
+            + &[("tenth", 0.1), ("less", -0.9), ("minus_two", -2.0)].map(|(name, value)| number(name, value)).concat()
+            + &plain("error", "Sub", &["scores/MatMul", "value"])
+            + &plain("size", "Abs", &["error"])
+            + ending
+            + &plain("mean", "Mean", &["loss", "both"])
+            + &gradients("mean");
+        read(&text)
+    };
+    let op = |name: &str, op: &str, inputs: &[&str]| plain(name, op, inputs);
+    let huber = op("square", "Square", &["error"])
+        + &op("near", "Mul", &["half", "square"])
+        + &op("line", "Mul", &["delta", "size"])
+        + &op("far", "Sub", &["line", "rest"])
+        + &op("is_near", "LessEqual", &["size", "delta"])
+        + &op("loss", "SelectV2", &["is_near", "near", "far"]);
+    let log_cosh = op("minus", "Mul", &["minus_two", "error"])
+        + &op("softplus", "Softplus", &["minus"])
+        + &op("sum", "AddV2", &["error", "softplus"])
+        + &op("loss", "Sub", &["sum", "ln2"]);
+    let signs = op("double", "Mul", &["two", "value"]) + &op("sign", "Sub", &["double", "one"]);
+    let hinge = signs + &op("product", "Mul", &["sign", "scores/MatMul"]) + &op("margin", "Sub", &["one", "product"]);
+    let squared = hinge.clone() + &op("hinge", "Maximum", &["margin", "zero"]) + &op("loss", "Square", &["hinge"]);
+    let hinge = hinge + &op("loss", "Maximum", &["margin", "zero"]);
+    let quantile = op("distance", "Sub", &["value", "scores/MatMul"])
+        + &op("above", "Mul", &["tenth", "distance"])
+        + &op("below", "Mul", &["less", "distance"])
+        + &op("loss", "Maximum", &["above", "below"]);
+    let sigmoid = op("softplus", "Softplus", &["scores/MatMul"])
+        + &op("chosen", "Mul", &["scores/MatMul", "value"])
+        + &op("loss", "Sub", &["softplus", "chosen"]);
+    // The same of probabilities: -log p and -log(1 - p).
+    let of_probabilities = op("p", "Sigmoid", &["scores/MatMul"])
+        + &op("q", "Sub", &["one", "p"])
+        + &op("log_p", "Log", &["p"])
+        + &op("log_q", "Log", &["q"])
+        + &op("not", "Sub", &["one", "value"])
+        + &op("first", "Mul", &["value", "log_p"])
+        + &op("second", "Mul", &["not", "log_q"])
+        + &op("both_logs", "AddV2", &["first", "second"])
+        + &op("loss", "Neg", &["both_logs"]);
+    for (ending, expected) in [
+        (huber, "{huber: , delta: 0.7}"),
+        (log_cosh, "log_cosh"),
+        (hinge, "hinge"),
+        (squared, "squared_hinge"),
+        (quantile, "{quantile: , tau: 0.1}"),
+        (sigmoid, "sigmoid_cross_entropy"),
+        (of_probabilities, "sigmoid_cross_entropy"),
+    ] {
+        let ported = graph(&ending);
+        let text = ported.experiment.unwrap_or_else(|| panic!("{expected}: {:?}", ported.missing));
+        assert!(text.contains(&format!("\n  loss: {expected}\n")), "{expected}: {text}");
+        assert!(ported.missing.is_empty(), "{expected}: {:?}", ported.missing);
+    }
+    // The cube of a distance is no loss of ours.
+    let cube = op("square", "Square", &["error"]) + &op("loss", "Mul", &["square", "size"]);
+    assert!(graph(&cube).experiment.is_none());
+}
+
 /// A loss that is not of layers leaves no network, and the other losses none of its lines.
 #[test]
 fn a_loss_beside_one_of_layers_that_is_not_of_layers_is_said() {
@@ -148,7 +252,66 @@ fn a_loss_beside_one_of_layers_that_is_not_of_layers_is_said() {
         + &gradients("total");
     let ported = read(&(graphs::classes() + &negative));
     assert!(ported.experiment.is_none());
-    assert!(texts(&ported.missing).contains(&"the loss at `negative` is not of layers alone"), "{:?}", ported.missing);
+    let text = "the loss at `negative` is not of layers alone: `negative` (Neg) of a layer has no word";
+    assert!(texts(&ported.missing).contains(&text), "{:?}", ported.missing);
+}
+
+/// A warm-up and a cosine that nothing ends, as callables of schedules often have it.
+#[test]
+fn a_cosine_that_rises_again_has_words_up_to_its_end() {
+    let steps = node("step", "VarHandleOp", &[], &[("dtype", "DT_INT64")], Some(&[]))
+        + &node("step/read", "ReadVariableOp", &["step"], &[("dtype", "DT_INT64")], None)
+        + &node("now", "Cast", &["step/read"], &[("SrcT", "DT_INT64"), ("DstT", "DT_FLOAT")], None);
+    let numbers =
+        [("one", 1.0), ("begin", 100.0), ("peak", 0.2), ("long", 900.0), ("half", 0.1), ("pi", std::f32::consts::PI)];
+    let rate = plain("share", "RealDiv", &["now", "begin"])
+        + &plain("warm", "Mul", &["share", "peak"])
+        + &plain("behind", "Sub", &["now", "begin"])
+        + &plain("angle", "Mul", &["behind", "pi"])
+        + &plain("passed", "RealDiv", &["angle", "long"])
+        + &plain("cosine", "Cos", &["passed"])
+        + &plain("above", "AddV2", &["cosine", "one"])
+        + &plain("base", "Mul", &["above", "half"])
+        + &plain("is_warm", "Less", &["now", "begin"])
+        + &plain("rate", "SelectV2", &["is_warm", "warm", "base"]);
+    let gradient = "gradients/classes/MatMul_grad/MatMul";
+    let update = plain(gradient, "MatMul", &["features", "gradients/grad_ys_0"])
+        + &plain("update", "ResourceApplyGradientDescent", &["classes/kernel", "rate", gradient]);
+    let numbers = numbers.map(|(name, value)| number(name, value)).concat();
+    let ported = read(&(graphs::classes() + &gradients("mean") + &steps + &numbers + &rate + &update));
+    assert_eq!(ported.training.learning_rate, "{kind: cosine, value: 0.2, decay_steps: 900}", "{:?}", ported.missing);
+    assert_eq!(ported.training.warm_up, "{steps: 100}");
+    let differs = texts(&ported.differs);
+    assert!(
+        differs.iter().any(|text| text.starts_with("the cosine rises again where training goes on")),
+        "{differs:?}"
+    );
+}
+
+/// A rate that a script assigns between steps, as language models of TensorFlow 1 do.
+#[test]
+fn a_rate_in_a_variable_begins_at_its_initial_value() {
+    let float = [("dtype", "DT_FLOAT")];
+    let gradient = "gradients/classes/MatMul_grad/MatMul";
+    let nodes = graphs::classes()
+        + &gradients("mean")
+        + &number("first", 0.5)
+        + &node("rate", "VariableV2", &[], &float, Some(&[]))
+        + &plain("rate/Assign", "Assign", &["rate", "first"])
+        + &plain("rate/read", "Identity", &["rate"])
+        + &plain(gradient, "MatMul", &["features", "gradients/grad_ys_0"])
+        + &plain("update", "ResourceApplyGradientDescent", &["classes/kernel", "rate/read", gradient]);
+    let read_with = |variables: &str| read(&format!("graph_def {{ {nodes} }} {variables}"));
+    let known = read_with(
+        "collection_def { key: \"variables\" value { bytes_list { value: \"\\n\\006rate:0\\022\\013rate/Assign\" } } }",
+    );
+    assert_eq!(known.training.learning_rate, "0.5", "{:?}", known.missing);
+    let text = "the learning rate is the variable `rate`, which begins at 0.5 and which the script may assign between steps; \
+                here it stays";
+    assert!(texts(&known.differs).contains(&text), "{:?}", known.differs);
+    let unknown = read_with("");
+    let text = "the learning rate is this variable's value, which the graph does not have";
+    assert!(texts(&unknown.missing).contains(&text), "{:?}", unknown.missing);
 }
 
 /// A warm-up by `(step + 1) / n`, behind which the schedule goes on at a lower rate.

@@ -6,13 +6,45 @@ use super::symbols::{shortest, yaml_number};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Candidate {
     Sgd,
-    Momentum { momentum: f64, nesterov: bool },
-    Adam { betas: [f64; 2], epsilon: f64, epsilon_hat: bool, is_corrected: bool },
-    Adamax { betas: [f64; 2], epsilon: f64 },
-    Lion { betas: [f64; 2] },
-    RmsProp { decay: f64, momentum: f64, epsilon: f64, centered: bool, start: f64 },
-    SumOfSquares { epsilon: f64, start: f64 },
-    Adadelta { rho: f64, epsilon: f64 },
+    Momentum {
+        momentum: f64,
+        nesterov: bool,
+    },
+    Adam {
+        betas: [f64; 2],
+        epsilon: f64,
+        epsilon_hat: bool,
+        is_corrected: bool,
+    },
+    Adamax {
+        betas: [f64; 2],
+        epsilon: f64,
+    },
+    Lion {
+        betas: [f64; 2],
+    },
+    RmsProp {
+        decay: f64,
+        momentum: f64,
+        epsilon: f64,
+        centered: bool,
+        start: f64,
+    },
+    SumOfSquares {
+        epsilon: f64,
+        start: f64,
+    },
+    Adadelta {
+        rho: f64,
+        epsilon: f64,
+    },
+    /// `power` is that of the sums, minus the learning rate's.
+    Ftrl {
+        power: f64,
+        strengths: [f64; 2],
+        shrinkage: f64,
+        start: f64,
+    },
 }
 
 /// Slots of one element, as each optimizer uses them.
@@ -27,6 +59,7 @@ pub(super) fn candidates(constants: &[f64], start: f64) -> Vec<Candidate> {
     let epsilons: Vec<f64> = constants.iter().copied().filter(|x| *x <= 1.0).collect();
     let mut all = vec![Candidate::Sgd];
     all.extend([0.0].iter().chain(&epsilons).map(|epsilon| Candidate::SumOfSquares { epsilon: *epsilon, start }));
+    all.extend(ftrl(constants, start));
     for &first in &shares {
         all.extend([false, true].map(|nesterov| Candidate::Momentum { momentum: first, nesterov }));
         for &epsilon in &epsilons {
@@ -55,10 +88,34 @@ pub(super) fn candidates(constants: &[f64], start: f64) -> Vec<Candidate> {
     all
 }
 
+/// Ftrl has a sum of squares that begins above 0, and four numbers: one after the other is tried beside its defaults, and all
+/// strengths at its usual power.
+fn ftrl(constants: &[f64], start: f64) -> Vec<Candidate> {
+    const POWER: f64 = 0.5;
+    let strengths: Vec<f64> = std::iter::once(0.0).chain(constants.iter().copied()).collect();
+    let pairs = || strengths.iter().flat_map(|l1| strengths.iter().map(move |l2| [*l1, *l2]));
+    let one = |power: f64, strengths: [f64; 2], shrinkage: f64| Candidate::Ftrl { power, strengths, shrinkage, start };
+    let mut all: Vec<Candidate> = Vec::new();
+    if start > 0.0 {
+        all.extend(pairs().map(|pair| one(POWER, pair, 0.0)));
+        all.extend(constants.iter().map(|power| one(*power, [0.0; 2], 0.0)));
+        // The graph has twice the number.
+        let shrinkages = || constants.iter().map(|twice| shortest((twice / 2.0) as f32));
+        all.extend(
+            shrinkages()
+                .flat_map(|shrinkage| pairs().map(move |pair| (shrinkage, pair)))
+                .map(|(shrinkage, pair)| one(POWER, pair, shrinkage)),
+        );
+    }
+    all
+}
+
 impl Candidate {
     pub(super) fn slots(self) -> Slots {
         match self {
-            Candidate::RmsProp { start, .. } | Candidate::SumOfSquares { start, .. } => [start, 0.0, 0.0],
+            Candidate::RmsProp { start, .. }
+            | Candidate::SumOfSquares { start, .. }
+            | Candidate::Ftrl { start, .. } => [start, 0.0, 0.0],
             _ => [0.0; 3],
         }
     }
@@ -68,8 +125,8 @@ impl Candidate {
         matches!(self, Candidate::Lion { .. } | Candidate::Adam { .. })
     }
 
-    /// Changes the slots, and returns what a step subtracts from the variable. The first step is 0.
-    pub(super) fn step(self, slots: &mut Slots, gradient: f64, rate: f64, step: u32) -> f64 {
+    /// Changes the slots, and returns what a step subtracts from the variable, whose value is known. The first step is 0.
+    pub(super) fn step(self, slots: &mut Slots, value: f64, gradient: f64, rate: f64, step: u32) -> f64 {
         let g = gradient;
         let mean = |slot: &mut f64, share: f64, new: f64| {
             *slot = share * *slot + (1.0 - share) * new;
@@ -117,6 +174,13 @@ impl Candidate {
                 mean(second, rho, change * change);
                 rate * change
             }
+            Candidate::Ftrl { power, strengths: [l1, l2], shrinkage, .. } => {
+                let before = *first;
+                *first += g * g;
+                let root = first.powf(power);
+                *second += g + 2.0 * shrinkage * value - (root - before.powf(power)) / rate * value;
+                value - (second.clamp(-l1, l1) - *second) / (root / rate + 2.0 * l2)
+            }
         }
     }
 
@@ -148,6 +212,17 @@ impl Candidate {
                 format!("adagrad, epsilon: {}, initial_accumulator_value: {}", n(epsilon), n(shortest(start as f32)))
             }
             Candidate::Adadelta { rho, epsilon } => format!("adadelta, rho: {}, epsilon: {}", n(rho), n(epsilon)),
+            Candidate::Ftrl { power, strengths, shrinkage, start } => {
+                let numbers = [
+                    ("initial_accumulator_value", shortest(start as f32)),
+                    ("l1_regularization_strength", strengths[0]),
+                    ("l2_regularization_strength", strengths[1]),
+                    ("l2_shrinkage_regularization_strength", shrinkage),
+                ];
+                let shown = numbers.iter().filter(|(_, number)| *number > 0.0);
+                let options: String = shown.map(|(key, number)| format!(", {key}: {}", n(*number))).collect();
+                format!("ftrl, learning_rate_power: {}{options}", n(-power))
+            }
         };
         format!("{{kind: {inside}}}")
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::distances::{self, Recognised};
 use super::symbols::{Symbols, constant, is_variable, shortest, yaml_number};
 use super::{cores, region, updates};
 use crate::choice;
@@ -115,7 +116,7 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         None => 1.0,
     };
     let mut heads: Vec<Head> = Vec::new();
-    for idx in before.into_iter().filter(|idx| !region::is_backward(&nodes[*idx].name)) {
+    for idx in before.iter().copied().filter(|idx| !region::is_backward(&nodes[*idx].name)) {
         let node = &nodes[idx];
         let head = match node.op.as_str() {
             "SparseSoftmaxCrossEntropyWithLogits" => Some((node.inputs.first(), "sparse_softmax_cross_entropy")),
@@ -151,6 +152,13 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         if let Some((logits, labels, delta)) = huber(&symbols, node) {
             let options = vec![("delta", yaml_number(delta))];
             heads.push(Head { node: idx, logits, labels: Some(labels), loss: "huber", options, weight: weigh(idx) });
+        }
+    }
+    let known: Vec<usize> = heads.iter().map(|head| head.node).collect();
+    if let Some(loss) = loss {
+        for one in distances::recognised(&symbols, &readers, &before, loss, &known) {
+            let Recognised { node, logits, labels, loss, options } = one;
+            heads.push(Head { node, logits, labels: Some(labels), loss, options, weight: weigh(node) });
         }
     }
     heads

@@ -29,6 +29,14 @@ pub(super) fn initial(symbols: &Symbols<'_>, variable: &str, dims: &[i64], prefe
     Some(word)
 }
 
+/// The number that all elements of a variable have at first.
+pub(super) fn number(symbols: &Symbols<'_>, variable: &str) -> Option<f64> {
+    match start(symbols, variable)? {
+        Start::Constant(value) => Some(value),
+        Start::Drawn(_) => None,
+    }
+}
+
 /// Initializers that describe some variable unambiguously, by decreasing number of such variables.
 pub(super) fn preferred(symbols: &Symbols<'_>, variables: &HashMap<String, Vec<i64>>) -> Vec<&'static str> {
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();

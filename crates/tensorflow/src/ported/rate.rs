@@ -1,6 +1,7 @@
 //! Recognises a graph's learning-rate schedule: the graph's nodes are evaluated at many steps, and a form is accepted only if it
 //! gives the same rate at every step that is tried.
 
+mod ends;
 mod pieces;
 
 use std::cell::Cell;
@@ -175,6 +176,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         first
             .or_else(|| Some(self.form(&curve).or_else(|| self.with_warm_up(&curve))?.words()))
             .or_else(|| self.with_floor(&curve))
+            .or_else(|| self.until_it_rises(&curve))
             .or_else(pieces)
     }
 
@@ -182,37 +184,6 @@ impl<'s, 'g> Rate<'s, 'g> {
     fn form(&self, curve: &[(f64, f64)]) -> Option<Schedule> {
         let fits = |form: &Form| form.n_changes() == 0 && apart(curve, |step| form.at(step)) <= ROUNDINGS;
         self.candidates(curve).into_iter().find(fits).map(Schedule::plain)
-    }
-
-    /// A form that is cut off at a least rate.
-    fn with_floor(&self, curve: &[(f64, f64)]) -> Option<RateInWords> {
-        const LEAST_STEPS: usize = 8;
-        let floor = curve.last()?.1;
-        let is_above = |(_, rate): &(f64, f64)| *rate != floor;
-        let (begin, until) = (curve.iter().position(is_above)?, curve.iter().rposition(is_above)? + 1);
-        if floor <= 0.0 || until - begin < LEAST_STEPS {
-            return None;
-        }
-        let (head, tail) = (&curve[begin..until], &curve[until..]);
-        let schedule = self.form(head).or_else(|| self.with_warm_up(head))?;
-        let mut words = schedule.words();
-        let in_words = yaml_number(short(floor));
-        let falls_below = |(step, _): &(f64, f64)| schedule.at(*step) <= floor * (1.0 + ROUNDINGS);
-        match tail.iter().all(falls_below) {
-            true => words.floor = in_words.clone(),
-            false => {
-                let from = tail[0].0;
-                words.differs = Some(format!("the rate stays at {in_words} from about step {from}; here it does not"));
-            }
-        }
-        if begin > 0 {
-            let note = format!(
-                "the floor of {in_words} holds during the warm-up too; here the rates before about step {} are lower",
-                head[0].0
-            );
-            words.differs = Some(words.differs.map_or(note.clone(), |other| format!("{note}; {other}")));
-        }
-        Some(words)
     }
 
     /// A form after a linear warm-up from 0 or from another rate.

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::network::NetworkPort;
 use super::plain_adam::{PlainAdam, plain_adam};
 use super::rate::{Rate, RateInWords};
-use super::symbols::{Symbols, constant, shortest, yaml_number};
+use super::symbols::{Symbols, constant, is_variable, shortest, yaml_number};
 use super::written::{Written, WrittenRate, written};
-use super::{Note, Notes, Place, accumulation, cores, nearest, region, terms, updates};
+use super::{Note, Notes, Place, accumulation, cores, initial, nearest, region, terms, updates};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 
@@ -72,11 +72,15 @@ pub(super) fn training(
             notes.missing.push(Note::new(graph, None, text, help).in_step());
         }
         None => {
-            if let Some(optimizer) = updates::of_keras(graph) {
-                let text =
-                    format!("its optimizer, Keras' {optimizer}, is written with plain ops, whose numbers are not read");
+            let by_hand = || updates::of_gradients(graph, &updates::from_gradients(graph)).first().map(|(at, _)| *at);
+            let (at, optimizer) = match updates::of_keras(graph) {
+                Some(optimizer) => (None, format!("its optimizer, Keras' {optimizer}, is")),
+                None => (by_hand(), "its updates of variables are".to_string()),
+            };
+            if at.is_some() || optimizer.contains("Keras") {
+                let text = format!("{optimizer} written with plain ops, whose numbers are not read");
                 let help = "name it under `train`: `optimizer: {kind: adam, …}`, and `learning_rate`";
-                notes.missing.push(Note::new(graph, None, text, help).in_step());
+                notes.missing.push(Note::new(graph, at, text, help).in_step());
             }
         }
     }
@@ -239,9 +243,7 @@ fn written_rate(symbols: &Symbols<'_>, rate: WrittenRate, notes: &mut Notes) -> 
             None => rate_at(symbols, edge, notes),
         },
         WrittenRate::Variable(at) => {
-            let text = "the learning rate is this variable's value, which the graph does not have";
-            let help = "write `learning_rate: …`; a graph of `python -m bf16scope.tf` has it";
-            notes.missing.push(Note::new(symbols.graph, Some(at), text, help).in_step());
+            notes.missing.push(unknown_rate(symbols, at));
             RateInWords::default()
         }
     }
@@ -271,7 +273,9 @@ fn decay_of_optimizer(
         notes.missing.push(Note::new(symbols.graph, None, text, help).in_step());
         return;
     }
-    let spared = names.0.iter().map(String::as_str).filter(|name| network.variables.contains_key(*name));
+    // Without a network all are named.
+    let is_known = |name: &&str| network.variables.is_empty() || network.variables.contains_key(*name);
+    let spared = names.0.iter().map(String::as_str).filter(is_known);
     port.weight_decay = decay_in_words(decay, &spared.collect::<Vec<_>>(), names.1);
 }
 
@@ -383,8 +387,11 @@ fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) 
 
 /// The learning rate that a tensor computes, in YAML.
 fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords {
-    let rate = Rate::new(symbols, edge);
     let at = symbols.behind(edge).node;
+    if is_variable(&symbols.node(at).op) {
+        return rate_of_variable(symbols, at, notes);
+    }
+    let rate = Rate::new(symbols, edge);
     if let Some(words) = rate.in_words() {
         if let Some(text) = &words.differs {
             let help = "`bf16scope schedule` draws what is written here; `kind: piecewise` follows any other rate, change by change";
@@ -404,6 +411,31 @@ fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords 
                 inverse_sqrt, warm_up_step); `bf16scope schedule` draws it";
     notes.missing.push(Note::new(symbols.graph, Some(at), text, help));
     RateInWords::default()
+}
+
+/// The learning rate that a script keeps in a variable, and assigns between steps.
+fn rate_of_variable(symbols: &Symbols<'_>, at: usize, notes: &mut Notes) -> RateInWords {
+    let name = symbols.node(at).variable_name();
+    let Some(value) = initial::number(symbols, &name) else {
+        notes.missing.push(unknown_rate(symbols, at));
+        return RateInWords::default();
+    };
+    let value = yaml_number(value);
+    let text = format!(
+        "the learning rate is the variable `{name}`, which begins at {value} and which the script may assign between steps; \
+         here it stays"
+    );
+    let help =
+        format!("`learning_rate: {{kind: piecewise, value: {value}, changes: [{{step: …, value: …}}]}}` changes it");
+    notes.differs.push(Note::new(symbols.graph, Some(at), text, help));
+    RateInWords { learning_rate: value, ..RateInWords::default() }
+}
+
+/// The remark on a rate in a variable whose value the graph does not have.
+fn unknown_rate(symbols: &Symbols<'_>, at: usize) -> Note {
+    let text = "the learning rate is this variable's value, which the graph does not have";
+    let help = "write `learning_rate: …`; a graph of `python -m bf16scope.tf` has it";
+    Note::new(symbols.graph, Some(at), text, help).in_step()
 }
 
 /// Weight decay: `L2Loss` of variables, times a number, in the loss. A term that no loss has decays nothing.

@@ -224,8 +224,12 @@ impl<'s, 'g> Step<'s, 'g> {
     /// Whether a tensor is not computed of numbers: a gradient, one that is clipped, or another.
     fn ends_at(&self, edge: Edge) -> bool {
         let node = self.symbols.node(edge.node);
-        let is_clipped =
-            || node.name.contains("clip_by") && node.name.split('/').any(|part| part.starts_with("clip_by"));
+        // Ftrl clips a slot, which is no gradient.
+        let is_clipped = || {
+            self.from_gradients[edge.node]
+                && node.name.contains("clip_by")
+                && node.name.split('/').any(|part| part.starts_with("clip_by"))
+        };
         let is_known = || is_variable(&node.op) || is_assignment(&node.op) || numbers::is_known(node);
         updates::is_gradient(node) || is_clipped() || !is_known()
     }
@@ -359,7 +363,7 @@ fn is_like(curve: &[f64], candidate: Candidate, decay: Option<f64>, rate: impl F
     (0..N_STEPS).zip(curve).all(|(step, expected)| {
         let before = value;
         value -= rate(step) * decay.unwrap_or(0.0) * before;
-        value -= candidate.step(&mut slots, gradient_at(step), rate(step), step);
+        value -= candidate.step(&mut slots, value, gradient_at(step), rate(step), step);
         let is_near = (value - expected).abs() <= ROUNDINGS * (expected - before).abs() + 1e-15;
         is_near && value.is_finite()
     })
