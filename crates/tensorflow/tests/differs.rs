@@ -4,7 +4,7 @@ mod fixtures;
 mod graphs;
 mod run;
 
-use bf16scope_tensorflow::{Graph, Note, Ported, port};
+use bf16scope_tensorflow::{Graph, Note, Ported, Slip, SlipKind, port};
 use fixtures::unpacked;
 use graphs::{classes, dense, gradients, node, number, plain, read};
 
@@ -27,6 +27,118 @@ fn sums_over_cores_differ_by_their_number() {
     assert!(text.contains("train:\n  batch: 64\n") && text.ends_with("\nmesh: {data: 8}\n"), "{text}");
     let means = ported("clean_cores");
     assert!(means.differs.iter().all(|note| !note.text.contains("sums over")), "{:?}", means.differs);
+}
+
+/// Labels that the graph casts to bf16 are no features that the host could cast.
+#[test]
+fn labels_cast_on_the_device_are_no_features() {
+    let half = |name: &str, op: &str, inputs: &[&str]| node(name, op, inputs, &[("T", "DT_BFLOAT16")], None);
+    let cast = |name: &str, x: &str| node(name, "Cast", &[x], &[("SrcT", "DT_FLOAT"), ("DstT", "DT_BFLOAT16")], None);
+    let graph = |features: &str, more: &str| {
+        let text = node("features", "Placeholder", &[], &[("dtype", features)], Some(&[8, 4]))
+            + &node("value", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 3]))
+            + &node("kernel", "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 3]))
+            + &node("read", "ReadVariableOp", &["kernel"], &[("dtype", "DT_FLOAT")], None)
+            + &cast("kernel_bf16", "read")
+            + &cast("value_bf16", "value")
+            + more
+            + &half("difference", "Sub", &["x", "value_bf16"])
+            + &half("square", "Square", &["difference"])
+            + &half("loss", "Mean", &["square"])
+            + &node("step", "NoOp", &["^loss"], &[], None)
+            + &gradients("loss");
+        let collection = "collection_def { key: \"train_op\" value { node_list { value: \"step\" } } }";
+        read(&format!("graph_def {{ {text} }} {collection}")).slips
+    };
+    let kinds = |slips: Vec<Slip>| slips.iter().map(|slip| slip.kind).collect::<Vec<_>>();
+    let on_host = graph("DT_BFLOAT16", &half("x", "MatMul", &["features", "kernel_bf16"]));
+    assert_eq!(kinds(on_host), [SlipKind::Bf16LossSum]);
+    let on_device = cast("features_bf16", "features") + &half("x", "MatMul", &["features_bf16", "kernel_bf16"]);
+    assert_eq!(kinds(graph("DT_FLOAT", &on_device)), [SlipKind::Bf16LossSum, SlipKind::CastOnDevice]);
+}
+
+/// An accuracy beside the loss, in the dtype of its cast.
+#[test]
+fn an_accuracy_in_bf16_is_a_slip() {
+    let graph = |dtype: &str| {
+        let text = classes()
+            + &graphs::ints("axis", &[-1])
+            + &node("best", "ArgMax", &["classes/MatMul", "axis"], &[("T", "DT_FLOAT")], None)
+            + &node("is_right", "Equal", &["best", "class"], &[("T", "DT_INT32")], None)
+            + &node("right", "Cast", &["is_right"], &[("SrcT", "DT_BOOL"), ("DstT", dtype)], None)
+            + &node("accuracy", "Mean", &["right", "axis"], &[("T", dtype)], None)
+            + &gradients("mean");
+        read(&text).slips.iter().map(|slip| (slip.kind, slip.node.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(graph("DT_BFLOAT16"), [(SlipKind::Bf16Count, "accuracy".to_string())]);
+    assert_eq!(graph("DT_FLOAT"), []);
+}
+
+/// The first position of a sequence and a range of them; what has no word is named where the loss is not of layers.
+#[test]
+fn slices_of_an_axis_are_layers_and_what_is_none_is_named() {
+    let graph = |masks: [i64; 3], bounds: [[i64; 2]; 2], end: &str| {
+        let slice = plain("part", "StridedSlice", &["features", "begin", "end", "ones"]);
+        let names = ["begin_mask", "end_mask", "shrink_axis_mask"];
+        let slice =
+            names.iter().zip(masks).fold(slice, |text, (name, mask)| graphs::with(&text, name, &format!("i: {mask}")));
+        let kernel = node("classes/kernel", "VarHandleOp", &[], &[("dtype", "DT_FLOAT")], Some(&[4, 3]));
+        read(
+            &(node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 5, 4]))
+                + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+                + &graphs::ints("begin", &bounds[0])
+                + &graphs::ints("end", &bounds[1])
+                + &graphs::ints("ones", &[1, 1])
+                + &graphs::ints("axis", &[1])
+                + &slice
+                + end
+                + &kernel
+                + &node("read", "ReadVariableOp", &["classes/kernel"], &[("dtype", "DT_FLOAT")], None)
+                + &plain("scores", "MatMul", &["x", "read"])
+                + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["scores", "class"])
+                + &plain("mean", "Mean", &["entropy"])
+                + &gradients("mean")),
+        )
+    };
+    let same = plain("x", "Identity", &["part"]);
+    let mean = plain("x", "Mean", &["part", "axis"]);
+    for (masks, bounds, end, expected) in [
+        ([1, 1, 2], [[0, 0], [0, 1]], &same, "{take: 0, name: part}"),
+        ([1, 1, 2], [[0, -1], [0, 0]], &same, "{take: -1, name: part}"),
+        ([1, 3, 0], [[0, 1], [0, 0]], &mean, "{slice: [1, null], name: part}"),
+        ([3, 1, 0], [[0, 0], [0, 3]], &mean, "{slice: [null, 3], name: part}"),
+    ] {
+        let ported = graph(masks, bounds, end);
+        let text = ported.experiment.unwrap_or_else(|| panic!("{expected}: {:?}", ported.missing));
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let ported = graph([1, 1, 2], [[0, 0], [0, 1]], &plain("x", "Erfc", &["part"]));
+    noted(&ported.missing, "the loss at `scores` is not of layers alone: `x` (Erfc) of a layer has no word");
+}
+
+/// Paddings of sequences and volumes, as `Conv1D` with `causal` has them.
+#[test]
+fn paddings_of_sequences_and_volumes_are_layers() {
+    for (dims, pads, axes, expected) in [
+        (&[8, 5, 4][..], &[0, 0, 4, 0, 0, 0][..], &[1][..], "{zero_padding: [4, 0], name: padded}"),
+        (&[8, 2, 2, 2, 4], &[0, 0, 1, 1, 0, 0, 0, 2, 0, 0], &[1, 2, 3], ""),
+    ] {
+        let ported = read(
+            &(node("x", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(dims))
+                + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+                + &graphs::ints("pads", pads)
+                + &graphs::ints("axes", axes)
+                + &plain("padded", "Pad", &["x", "pads"])
+                + &plain("features", "Mean", &["padded", "axes"])
+                + &dense("classes", 3)
+                + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+                + &plain("mean", "Mean", &["entropy"])
+                + &gradients("mean")),
+        );
+        assert!(ported.missing.iter().all(|note| note.node != "padded"), "{:?}", ported.missing);
+        let text = ported.experiment.unwrap_or_default();
+        assert!(text.contains(expected) || dims.len() == 5, "{expected}: {text}");
+    }
 }
 
 /// Smoothed labels leave -0.92 ln 0.92 - 4 · 0.02 ln 0.02 of five classes.

@@ -59,6 +59,8 @@ pub enum SlipKind {
     CastOnDevice,
     /// A step counter in bf16.
     Bf16Counter,
+    /// The results of a comparison are counted or averaged in bf16, as an accuracy is.
+    Bf16Count,
     /// float16 in a TPU program, which TPUs compute slowly or not.
     Float16,
     /// A loss reads the probabilities of a softmax or sigmoid as logits.
@@ -83,6 +85,7 @@ impl SlipKind {
             SlipKind::NoSumOverCores => "gradients of several cores, which nothing sums",
             SlipKind::CastOnDevice => "features come as f32 and are cast on the device",
             SlipKind::Bf16Counter => "a counter becomes bf16",
+            SlipKind::Bf16Count => "a count or an accuracy in bf16",
             SlipKind::Float16 => "float16 on a TPU",
             SlipKind::ProbabilitiesAsLogits => "probabilities are given as logits",
             SlipKind::UnaddedRegulariser => "a regulariser whose loss is never added",
@@ -108,6 +111,7 @@ impl SlipKind {
             SlipKind::SumOverCores => "the step is as many times too large as there are cores",
             SlipKind::CastOnDevice => "twice the bytes go to the device, and the host casts nothing",
             SlipKind::Bf16Counter => "whole numbers above 256 are rounded",
+            SlipKind::Bf16Count => "a count above 256 is rounded, and an accuracy keeps three digits",
             SlipKind::Float16 => "a TPU computes f16 slowly or not, and f16 ends at 65504",
             SlipKind::ProbabilitiesAsLogits => {
                 "the loss takes a softmax or sigmoid itself: of logits from 0 to 1 no class gets more than e times another's share"
@@ -122,9 +126,13 @@ impl SlipKind {
             SlipKind::Bf16Variable => {
                 "make it by tf.get_variable inside bfloat16_scope (tf.keras layers do not), or dtype=tf.float32 and a cast"
             }
-            SlipKind::Bf16Loss => "logits = tf.cast(logits, tf.float32), right after the scope",
+            SlipKind::Bf16Loss => {
+                "logits = tf.cast(logits, tf.float32), right after the scope (of Keras: dtype=\"float32\" on its last layer)"
+            }
             SlipKind::Bf16LossSum => "cast the network's output to tf.float32 before the loss",
-            SlipKind::Bf16Statistics => "tf.nn.fused_batch_norm, or cast to tf.float32 before tf.nn.moments",
+            SlipKind::Bf16Statistics => {
+                "tf.nn.fused_batch_norm, or cast to tf.float32 before tf.nn.moments (a layer of Keras: dtype=\"float32\")"
+            }
             SlipKind::RoundedStatistics => "keep batch norm's variables f32 and assign them f32 values",
             SlipKind::Bf16Update => "f32 variables, whose gradients come through the cast in f32",
             SlipKind::Bf16GradientSum => "cast gradients to tf.float32 before CrossShardOptimizer sums them",
@@ -135,6 +143,7 @@ impl SlipKind {
             }
             SlipKind::CastOnDevice => "images = tf.cast(images, tf.bfloat16) as the last step of input_fn",
             SlipKind::Bf16Counter => "tf.cast(global_step, tf.float32)",
+            SlipKind::Bf16Count => "tf.reduce_mean(tf.cast(tf.equal(…), tf.float32))",
             SlipKind::Float16 => "tf.bfloat16",
             SlipKind::ProbabilitiesAsLogits => {
                 "give the loss what is before the softmax or sigmoid (of Keras: classifier_activation=None)"
@@ -211,6 +220,9 @@ fn node_slips(
         "Sum" | "Mean" if is_bf16("T") && is_forward && behind.contains(&idx) => {
             shown.push((SlipKind::Bf16LossSum, idx))
         }
+        "Sum" | "Mean" if is_bf16("T") && is_forward && is_count(symbols, node) => {
+            shown.push((SlipKind::Bf16Count, idx));
+        }
         "Log" | "Log1p"
             if is_forward && behind.contains(&idx) && (is_bf16("T") || of_bf16_probabilities(symbols, node)) =>
         {
@@ -244,7 +256,10 @@ fn node_slips(
                 )
             });
             // A graph that only predicts takes whatever dtype its caller has.
-            if from == Some(DType::F32) && is_input && is_in_bf16_network && !graph.collection("train_op").is_empty() {
+            // An input that only the loss reads is no feature.
+            let is_feature = is_input && !behind.contains(&idx);
+            if from == Some(DType::F32) && is_feature && is_in_bf16_network && !graph.collection("train_op").is_empty()
+            {
                 shown.push((SlipKind::CastOnDevice, idx));
             }
             let is_counter = source
@@ -255,6 +270,13 @@ fn node_slips(
         }
         _ => {}
     }
+}
+
+/// Whether a sum is of what a comparison gives.
+fn is_count(symbols: &Symbols<'_>, sum: &Node) -> bool {
+    const COMPARISONS: [&str; 8] =
+        ["Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "InTopK", "InTopKV2"];
+    sum.inputs.first().is_some_and(|edge| COMPARISONS.contains(&symbols.node(symbols.behind(*edge).node).op.as_str()))
 }
 
 /// The probabilities in bf16 that no layer reads: the network ends with them.

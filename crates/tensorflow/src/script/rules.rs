@@ -69,7 +69,7 @@ pub fn read_script(text: &str) -> ScriptReading {
 
 type RuleOfScript = fn(&Script) -> Vec<Finding>;
 
-const RULES: [RuleOfScript; 18] = [
+const RULES: [RuleOfScript; 19] = [
     scope_around_compile,
     scope_in_a_comment,
     cast_without_use,
@@ -79,6 +79,7 @@ const RULES: [RuleOfScript; 18] = [
     scaling_with_bf16,
     half_on_a_tpu,
     optimizers::optimizer_without_shards,
+    optimizers::gradients_summed,
     optimizers::rate_without_use,
     input::remainder_kept,
     input::batch_of_all_hosts,

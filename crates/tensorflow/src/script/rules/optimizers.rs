@@ -1,6 +1,7 @@
-//! Optimizers and rates: one that is not wrapped, a wrapped one or a rate that nothing reads.
+//! Optimizers and rates: one that is not wrapped, one that sums gradients, a wrapped one or a rate that nothing reads.
 
 use super::{Finding, Line, Script, Token, arguments_in, called, calls, calls_of, has, slip};
+use crate::ported::SlipKind;
 
 const NOT_WRAPPED: &str = "an optimizer that is not wrapped in CrossShardOptimizer";
 const OWN_PART: &str = "each core then trains on its own part of the batch";
@@ -49,6 +50,28 @@ fn wrapped_without_use(script: &Script) -> Vec<Finding> {
     };
     let mend = "take the gradients and the update of the wrapped one: optimizer = …CrossShardOptimizer(optimizer)";
     (0..lines.len()).filter(is_unused).map(|at| slip(lines[at].number, NOT_WRAPPED, OWN_PART, mend)).collect()
+}
+
+/// A `CrossShardOptimizer` that gets the gradients of `tf.gradients`: its `compute_gradients` would divide the loss by the cores.
+pub(super) fn gradients_summed(script: &Script) -> Vec<Finding> {
+    let lines = script.lines();
+    // A script that counts cores or talks across them may divide by itself.
+    const DIVIDES: [&str; 6] =
+        ["compute_gradients", "minimize", "num_shards", "num_cores", "num_replicas", "get_number_of_shards"];
+    let divides = |line: &Line| DIVIDES.iter().any(|word| has(line, word)) || has(line, "cross_replica_sum");
+    if !lines.iter().any(|line| calls_of(line, "tf", "gradients")) || lines.iter().any(divides) {
+        return Vec::new();
+    }
+    let wrapped = lines.iter().filter_map(|line| match &line.tokens[..] {
+        [Token::Name(name), equals, value @ ..] if equals.is("=") => Some((name, value)),
+        _ => None,
+    });
+    let wrapped = wrapped.filter(|(_, value)| called(value) == Some("CrossShardOptimizer")).map(|(name, _)| name);
+    let wrapped: Vec<&String> = wrapped.collect();
+    let applies = |line: &&Line| wrapped.iter().any(|name| calls_of(line, name, "apply_gradients"));
+    let kind = SlipKind::SumOverCores;
+    let finding = |line: &Line| slip(line.number, kind.what(), kind.why(), kind.mend());
+    lines.iter().find(applies).map(finding).into_iter().collect()
 }
 
 const DECAYS: [&str; 15] = [
