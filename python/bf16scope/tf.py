@@ -469,7 +469,7 @@ def trace_keras(tf, model, args):
     # Variables are captured handles here: each is replaced by the variable's own node, and a captured array by a constant.
     handles = {id(variable.handle): variable for variable in concrete.graph.variables}
     captured = {inner.op.name: outer for outer, inner in concrete.graph.captures}
-    names = names_of(concrete.graph.variables)
+    names = names_of(concrete.graph)
     for node in definition.node:
         outer = captured.get(node.name)
         if outer is None:
@@ -492,10 +492,12 @@ def trace_keras(tf, model, args):
     return trained_step(tf, concrete, definition, trained, names, loss).SerializeToString(deterministic=True)
 
 
-def names_of(variables):
-    """Names of variables by their handles: of a tf.Module's, and of others outside of layers, several may have the same."""
+def names_of(graph):
+    """Names of variables by their handles, in the order in which the function reads them: those of a tf.Module, and others outside
+    of layers, may share a name."""
+    order = {id(outer): at for at, (outer, _) in enumerate(graph.captures)}
     names, taken = {}, set()
-    for variable in variables:
+    for variable in sorted(graph.variables, key=lambda one: order.get(id(one.handle), len(order))):
         name = variable.name.split(":")[0]
         free = next(one for one in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(1))) if one not in taken)
         taken.add(free)

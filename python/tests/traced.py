@@ -311,6 +311,8 @@ def variables_of_one_name_are_told_apart(program, folder):
     graph, _ = trace(folder, MODULES, "step", "--features", "x=8x6", "--features", "y=8,int32")
     shown = shown_by(program, graph)
     check("{dense: 5, use_bias: false" in shown["experiment"] and "{dense: 4, use_bias: false" in shown["experiment"], shown)
+    # The first that is read keeps the name.
+    check(any("`w` is called `MatMul/kernel`" in note["text"] for note in shown["differs"]), shown["differs"])
     check(not shown["missing"] and "does not become HLO" not in shown["step"], shown)
 
 
