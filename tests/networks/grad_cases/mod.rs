@@ -669,6 +669,18 @@ fn normalisation() -> Vec<Case> {
         case("batch_norm_inference", &[&[3, 2, 2], &[2], &[2], &[2], &[2]], (0.5, 2.0), move |e, args| {
             e.emit(Op::BatchNormInference(attributes), args, None)
         }),
+        Case {
+            build: Box::new(move |e, args| {
+                let grads = e.emit(Op::BatchNormGrad(attributes), args, None);
+                (0..3).map(|index| e.get_tuple_element(grads, index)).collect()
+            }),
+            ..case("batch_norm_grad", &[&[3, 2, 2], &[2], &[2], &[2], &[3, 2, 2]], (0.5, 2.0), |_, args| args[0])
+        },
+        case("second_derivative_of_batch_norm", &[&[3, 2, 2], &[2], &[2]], (0.5, 2.0), move |e, args| {
+            let y = e.batch_norm_training([args[0], args[1], args[2]], attributes)[0];
+            let loss = e.reduce_sum(e.mul(y, e.mul(y, y)), &[0, 1, 2]);
+            gradients(e, loss, &args[..1]).unwrap()[0]
+        }),
     ]
 }
 

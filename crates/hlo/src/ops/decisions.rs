@@ -45,10 +45,7 @@ pub fn gradient(op: &Op) -> Gradient<'_> {
         }
         Op::BatchNormTraining(attributes) => Gradient::vjp(|vjp| batch_norm::grad::training(vjp, attributes)),
         Op::BatchNormInference(attributes) => Gradient::vjp(|vjp| batch_norm::grad::inference(vjp, attributes)),
-        Op::BatchNormGrad(_) => Gradient::undefined(
-            "second derivatives through batch-norm-grad have no rule; write the normalisation out of elementwise ops \
-             and reductions",
-        ),
+        Op::BatchNormGrad(attributes) => Gradient::vjp(|vjp| batch_norm::grad::gradients(vjp, attributes)),
         Op::Sort { dimension, is_stable, to_apply } => {
             Gradient::vjp(|vjp| reduction::grad::sort(vjp, *dimension, *is_stable, *to_apply))
         }

@@ -58,6 +58,52 @@ pub(crate) fn inference(vjp: &Vjp<'_>, attributes: &BatchNorm) -> Cotangents {
     })
 }
 
+/// The gradient of [`training`]'s rule, of x, scale γ, mean, variance and g. With `c = x - mean`, `r = 1 / sqrt(variance +
+/// epsilon)`, sums Σ over the n elements of a feature, `S = Σ g c` and `T = Σ g`, its results are
+/// `γ r (g - T / n - c r² S / n)`, `r S` and `T`. With their cotangents u, s and t, `A = Σ u`, `B = Σ u c`, `C = Σ u g` and
+/// `Q = C - T A / n`, those of its operands are, in order:
+/// `r g s - γ r³ (S u + B g) / n`, `r (Q - r² S B / n)`, `γ r³ (S A + B T) / n - r T s`,
+/// `-r³ / 2 · (γ (Q - 3 r² S B / n) + S s)` and `γ r (u - A / n - r² c B / n) + r c s + t`.
+pub(crate) fn gradients(vjp: &Vjp<'_>, attributes: &BatchNorm) -> Cotangents {
+    let e = vjp.e;
+    let [x, scale, mean, variance, g] = [0, 1, 2, 3, 4].map(|idx| vjp.operand(idx));
+    let data = PerFeature { e, x, feature_index: attributes.feature_index };
+    let share = 1.0 / data.n_elements();
+    let zeros = |like: InstrId| e.full_like(like, 0.0);
+    let or_zeros = |index, like| vjp.cotangent.element(index).array().unwrap_or_else(|| zeros(like));
+    let (u, s, t) = (or_zeros(0, x), or_zeros(1, scale), or_zeros(2, scale));
+    let centred = e.sub(x, data.spread(mean));
+    let r = e.unary(UnaryOp::Rsqrt, e.add_scalar(variance, f64::from(attributes.epsilon)));
+    let (r2, slope) = (e.mul(r, r), e.mul(scale, r));
+    let (of_gc, of_g) = (data.sum(e.mul(g, centred)), data.sum(g));
+    let (of_u, of_uc, of_ug) = (data.sum(u), data.sum(e.mul(u, centred)), data.sum(e.mul(u, g)));
+    let q = || e.sub(of_ug, e.mul_scalar(e.mul(of_g, of_u), share));
+    let along = || e.mul_scalar(e.mul(r2, e.mul(of_gc, of_uc)), share);
+    let cubed = || e.mul_scalar(e.mul(slope, r2), share);
+    vjp.each(|idx| match idx {
+        0 => {
+            let both = e.add(e.mul(data.spread(of_gc), u), e.mul(data.spread(of_uc), g));
+            e.sub(e.mul(data.spread(e.mul(r, s)), g), e.mul(data.spread(cubed()), both))
+        }
+        1 => e.mul(r, e.sub(q(), along())),
+        2 => {
+            let both = e.add(e.mul(of_gc, of_u), e.mul(of_uc, of_g));
+            e.sub(e.mul(cubed(), both), e.mul(e.mul(r, of_g), s))
+        }
+        3 => {
+            let of_r = e.add(e.mul(scale, e.sub(q(), e.mul_scalar(along(), 3.0))), e.mul(of_gc, s));
+            e.mul_scalar(e.mul(e.mul(r, r2), of_r), -0.5)
+        }
+        _ => {
+            let constant = e.mul_scalar(of_u, share);
+            let line = e.mul_scalar(e.mul(r2, of_uc), share);
+            let rest = e.sub(e.sub(u, data.spread(constant)), e.mul(centred, data.spread(line)));
+            let of_data = e.add(e.mul(rest, data.spread(slope)), e.mul(centred, data.spread(e.mul(r, s))));
+            e.add(of_data, data.spread(t))
+        }
+    })
+}
+
 /// Converts between the data and one value per feature.
 pub(super) struct PerFeature<'a> {
     pub(super) e: &'a Emitter,
