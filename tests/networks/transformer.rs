@@ -565,7 +565,7 @@ fn wrong_operands_are_named() {
     assert_eq!(message([2, 3, 4], [2, 3, 4], heads(0)), "num_heads is 0, expected at least 1");
     assert_eq!(
         message([2, 3, 4], [1, 3, 4], heads(2)),
-        "memory f32[1,3,4] does not fit queries f32[2,3,4], expected one batch, one number of features and one dtype"
+        "memory f32[1,3,4] does not fit queries f32[2,3,4], expected one batch and one dtype"
     );
     assert_eq!(
         message([2, 3, 4], [2, 5, 4], Attention { use_causal_mask: true, ..heads(2) }),

@@ -215,6 +215,11 @@ case("variable_queries", weighted((2, 4), lambda x, v: tf.einsum("qf,bpf->bqp", 
 case("variable_number", weighted((), lambda x, v: x * tf.exp(v)), (2, 3, 4))
 case("expression_more", lambda x, y: tf.clip_by_value(x, -0.5, 0.75) * tf.round(3 * y) + tf.pow(y ** 2 + 1, 0.5)
      + tf.math.floormod(x, 0.75) + tf.math.floordiv(y, 0.5) - tf.where(x > y, 1.0, 0.5) * 2 ** 0.5, (3, 4), (3, 4))
+case("attention_windows", attention(2, 3, None, attention_axes=(2,)), (2, 3, 4, 6))
+case("attention_wider", attention(2, 3, None), (2, 3, 6), (2, 5, 4))
+case("attention_windows_masked", attention(2, 3, np.repeat(np.repeat(mask[:, None, None] > 0, 4, 1), 5, 2),
+                                           attention_axes=(2,)), (2, 4, 5, 6))
+out["attention_windows_masked/mask"] = np.repeat(mask[:, None], 4, 1)
 
 # The share of Keras' noise below -2, -1, 0, 1 and 2 standard deviations, of 65,536 numbers.
 tf.random.set_seed(5)

@@ -1,5 +1,6 @@
 //! Multi-head attention.
 
+mod groups;
 mod masks;
 
 pub use masks::{MaskKind, RelativePositions};
@@ -50,6 +51,10 @@ pub struct Attention {
     /// Learned relative position biases, which are added to the scores. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative_positions: Option<RelativePositions>,
+    /// The axis of positions, counting the batch, of inputs with further axes before it: each of their elements attends
+    /// within itself. Default: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "groups::axis")]
+    pub attention_axes: Option<i64>,
     /// The initializer of the four kernels. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
@@ -98,6 +103,7 @@ impl Default for Attention {
             mask: MaskKind::Padding,
             dropout: 0.0,
             relative_positions: None,
+            attention_axes: None,
             kernel_initializer: Init::GLOROT_UNIFORM,
             remat: AttentionRemat::Weights,
             softmax: None,
@@ -113,18 +119,17 @@ impl Default for Attention {
 /// `h · num_key_value_heads / num_heads`, rounded down.
 ///
 /// # Shapes
-/// queries `[batch, positions, features]`, memory `[batch, others, features]` → `[batch, positions, features]`;
+/// queries `[batch, positions, features]`, memory `[batch, others, features of memory]` → `[batch, positions, features]`;
 /// variables `query`, `key`, `value`, `out`, each a `kernel` and a `bias`. The kernel of `out` is
 /// `[n_heads, size, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would; a bias
-/// has one axis.
+/// has one axis. With [`Attention::attention_axes`] there are further axes after the batch, the same of both.
 ///
 /// Everything in the dtype of queries, except the softmax of bf16 and f16 scores, which is computed in f32 and rounded
 /// once; `√size` is rounded to the dtype. Rotations are computed in f32, and rounded once. A masked position has a
 /// score of minus infinity, and so a weight and a gradient of exactly 0.
 ///
 /// # Errors
-/// Operands not floating, of other ranks, or of different batches, features or dtypes; features not divisible by the
-/// heads; heads not divisible by those of keys and values; rotated heads of an odd size; a causal mask where queries
+/// Operands not floating, of other ranks, or of different batches or dtypes; features not divisible by the heads; heads not divisible by those of keys and values; rotated heads of an odd size; a causal mask where queries
 /// and memory have different lengths; more rematerialised than weights without biases or with fewer heads of keys and
 /// values.
 ///
@@ -157,6 +162,9 @@ pub fn attention_masked(
     name: &str,
     config: &Attention,
 ) -> Tensor {
+    if config.attention_axes.is_some() {
+        return groups::attention(s, queries, memory, mask, name, config);
+    }
     s.layer(name, |s| {
         let all: Vec<&Tensor> = [Some(queries), Some(memory), mask].into_iter().flatten().collect();
         if let Some(poison) = all.iter().find(|tensor| tensor.is_poison()) {
@@ -168,7 +176,8 @@ pub fn attention_masked(
         }
         let mask = mask.map(|mask| masks::seen(mask, config.mask));
         let shared = config.key_value_heads();
-        let heads = |x: &Tensor, name: &str, n_heads: i64| heads(s, x, name, n_heads, config);
+        let size = config.size(queries.dims()[2]);
+        let heads = |x: &Tensor, name: &str, n_heads: i64| heads(s, x, name, [n_heads, size], config);
         let (q, k, v) =
             (heads(queries, "query", config.num_heads), heads(memory, "key", shared), heads(memory, "value", shared));
         let ((q, _), (k, _), (v, values)) = (q, k, v);
@@ -208,10 +217,10 @@ pub fn attention_masked(
 /// attention reads best, and stores the kernel as that product reads it. The gradients are those of the dense layer;
 /// they reshape nothing of the kernel's size either. Also returns the projection's inputs.
 #[track_caller]
-fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, config: &Attention) -> (Tensor, Projection) {
+fn heads(s: &Scope, x: &Tensor, name: &str, [n_heads, size]: [i64; 2], config: &Attention) -> (Tensor, Projection) {
     s.layer(name, |s| {
         let (dims, dtype) = (x.dims(), x.dtype());
-        let (features, size) = (dims[2], config.size(dims[2]));
+        let features = dims[2];
         let kernel_dims = [features, n_heads, size];
         let init = as_matrix(config.kernel_initializer, kernel_dims, [features, n_heads * size]);
         let variable = s.variable("kernel", dtype, kernel_dims, init);
@@ -450,14 +459,16 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
     for (what, x) in [("queries", queries), ("memory", memory)] {
         is_float("attention/dtype", what, x)?;
         let help = "a mask is the third of what attention reads: `inputs: [x, x, mask]`";
-        let is_mask = what == "memory" && x.rank() == 2;
-        of_rank("attention/rank", what, x, 3, "[batch, positions, features]")
-            .map_err(|error| if is_mask { error.with_help(help) } else { error })?;
+        of_rank("attention/rank", what, x, 3, "[batch, positions, features]").map_err(|error| match x.rank() {
+            2 if what == "memory" => error.with_help(help),
+            rank @ 4.. => error.with_help(groups::help(rank)),
+            _ => error,
+        })?;
     }
     let (q, m) = (queries.dims(), memory.dims());
-    if (q[0], q[2], queries.dtype()) != (m[0], m[2], memory.dtype()) {
+    if (q[0], queries.dtype()) != (m[0], memory.dtype()) {
         let message = format!(
-            "memory {} does not fit queries {}, expected one batch, one number of features and one dtype",
+            "memory {} does not fit queries {}, expected one batch and one dtype",
             memory.shape(),
             queries.shape()
         );

@@ -118,9 +118,11 @@ pub(super) fn check(
         return Ok(());
     }
     let message = format!("mask {} is not {words}, expected {expected:?}", mask.shape());
-    let help = "`mask: padding`, `segments` or `full` says what it is";
-    Err(RuleError::new("attention/mask", message).with_help(help))
+    Err(RuleError::new("attention/mask", message).with_help(HELP))
 }
+
+/// The remedy for a mask of other dims.
+pub(super) const HELP: &str = "`mask: padding`, `segments` or `full` says what it is";
 
 /// Where the first of two positions attends to the second: `pred`, `[batch, 1, others]` or `[batch, positions,
 /// others]`.
