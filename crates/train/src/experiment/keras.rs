@@ -89,7 +89,7 @@ const RENAMED: [(&str, &str); 11] = [
 ];
 
 /// Settings with another form here, a key that is valid where they are meant (empty: anywhere), and the line.
-const LINES: [(&str, &str, &str); 25] = [
+const LINES: [(&str, &str, &str); 27] = [
     ("clipnorm", "", "write `clip: {kind: norm, value: …}` under `train`"),
     ("global_clipnorm", "", "write `clip: {kind: global_norm, value: …}` under `train`"),
     ("clipvalue", "", "write `clip: {kind: value, value: …}` under `train`"),
@@ -112,6 +112,8 @@ const LINES: [(&str, &str, &str); 25] = [
     ("cycle", "power", "the rate does not rise again here: leave it out"),
     ("three_phase", "pct_start", "there are two phases, torch's default: leave it out"),
     ("cycle_momentum", "pct_start", "the momentum stays as it is: leave it out"),
+    ("base_momentum", "pct_start", "the momentum stays as it is: leave it out"),
+    ("max_momentum", "pct_start", "the momentum stays as it is: leave it out"),
     ("class_weight", "", "write `class_weights: [1, 3, 0.5]` with a loss of classes, under `model`"),
     ("loss_weights", "", "write `weight: …` with each loss, under `model`"),
     ("sample_weight", "", "write `example_weights: NAME` with a loss, under `model`"),
@@ -199,9 +201,11 @@ mod tests {
         assert!(cycle.contains("write `{kind: one_cycle, value: …, decay_steps: …}`"), "{cycle}");
         assert!(help_of("learning_rate: {kind: one_cycle, max_lr: 1}").contains("it is called `value`"));
         assert!(help_of("learning_rate: {kind: one_cycle, value: 1, total_steps: 9}").contains("`decay_steps`"));
-        for (key, expected) in
-            [("three_phase", "there are two phases"), ("cycle_momentum", "the momentum stays as it is")]
-        {
+        for (key, expected) in [
+            ("three_phase", "there are two phases"),
+            ("cycle_momentum", "the momentum stays as it is"),
+            ("base_momentum", "the momentum stays as it is"),
+        ] {
             let text = format!("learning_rate: {{kind: one_cycle, value: 1, decay_steps: 9, {key}: false}}");
             assert!(help_of(&text).contains(expected), "{}", help_of(&text));
         }

@@ -224,9 +224,10 @@ fn each_length(node: &Node, steps: &dyn Fn(Length, &Node) -> Result<u64, ReadErr
     Ok(node.replaced(value))
 }
 
-/// The node with ascending numbers of steps as lengths: it is valid if everything but the lengths is.
+/// The node with ascending numbers of steps as lengths, from 2 on, the shortest cycle: it is valid if everything but the
+/// lengths is.
 fn any_steps(node: &Node) -> Result<Node, ReadError> {
-    let last = std::cell::Cell::new(0);
+    let last = std::cell::Cell::new(1);
     each_length(node, &|length, _| match length {
         Length::Steps(0) | Length::Epochs(0.0) => Ok(0),
         Length::Steps(_) | Length::Epochs(_) => Ok(last.replace(last.get() + 1) + 1),
@@ -371,6 +372,11 @@ mod tests {
         assert_eq!((decay_steps(&cosine, 1251), decay_steps(&cosine, 44)), (3128, 110));
         // 0.29 · 100 is 28.999999999999996.
         assert_eq!(decay_steps(&timed("{kind: cosine, value: 1, decay_epochs: 0.29}"), 100), 29);
+        // A cycle has at least two steps, so one of epochs is looked at as if it had.
+        let cycle = timed("{kind: one_cycle, value: 1, decay_epochs: 2}");
+        assert!(
+            matches!(cycle.in_steps(7).unwrap(), LearningRate::OneCycle { decay_steps, .. } if decay_steps.get() == 14)
+        );
         let resnet = "{kind: warm_up_step, value: 0.4, warm_up_epochs: 5, drops: [{epoch: 30, multiplier: 0.1}, \
                       {step: 80000, multiplier: 0.01}]}";
         let drops = [(37530, 0.1), (80000, 0.01)].map(|(step, multiplier)| RateDrop { step, multiplier }).to_vec();

@@ -2,7 +2,7 @@
 
 use super::error::WeightNameError;
 use super::layout::{Layout, joined_parts};
-use super::mapping::Index;
+use super::mapping::{ClassOrder, Index};
 use super::rules::Rules;
 use super::variable::{Role, Wanted};
 use bf16scope_hlo::ArrayShape;
@@ -50,7 +50,7 @@ pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArra
         ours: ours.to_string(),
         why,
     };
-    let mut counts = vec![0; rules.rules.len()];
+    let mut counts = ClassOrder::new(&index, &[]);
     let mut places: BTreeMap<&str, (String, Layout, bool)> = BTreeMap::new();
     let mut arrays: BTreeMap<String, TheirArray> = BTreeMap::new();
     let mut parts: BTreeMap<String, BTreeMap<usize, (String, ArrayShape)>> = BTreeMap::new();
@@ -60,8 +60,7 @@ pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArra
             Role::Weight => {
                 let rule_idx = index.rule_for(variable);
                 let named = rule_idx.and_then(|rule_idx| {
-                    let count = counts[rule_idx];
-                    counts[rule_idx] += 1;
+                    let count = counts.count(&index, variable, rule_idx);
                     let rule = &rules.rules[rule_idx];
                     Some((index.first_name(variable, rule, count)?, index.layout(variable, rule), rule.shared))
                 });

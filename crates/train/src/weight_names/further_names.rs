@@ -193,6 +193,58 @@ mod tests {
         assert_eq!(mapping(["left/kernel", "right/kernel", "head/kernel"]).about_order, None);
     }
 
+    /// Two branches of two convolutions, the second of each with a bias, as Keras' `model.layers` has them: by depth. Their names
+    /// are numbered as they were made.
+    #[test]
+    fn layers_of_a_class_are_in_the_order_in_which_they_were_made() {
+        let layer = |name: &str, is_biased: bool| {
+            let bias = is_biased.then(|| wanted(&format!("{name}/bias"), &[4]));
+            std::iter::once(wanted(&format!("{name}/kernel"), &[3, 3, 4, 4])).chain(bias)
+        };
+        let ours: Vec<Wanted> = [("a1", false), ("a2", true), ("b1", false), ("b2", true)]
+            .into_iter()
+            .flat_map(|it| layer(it.0, it.1))
+            .collect();
+        let array = |name: String, alias: Option<String>, dims: &[i64]| Given {
+            name,
+            aliases: alias.into_iter().collect(),
+            dtype: Some(DType::F32),
+            dims: dims.to_vec(),
+            place: None,
+        };
+        // The number in the file, that in order of creation, whether it has a bias.
+        let layers = [(0, 5, false), (1, 7, false), (2, 6, true), (3, 8, true)];
+        let suffix = |n: usize| if n == 0 { String::new() } else { format!("_{n}") };
+        let arrays = |name: &dyn Fn(usize, usize, usize) -> (String, Option<String>)| -> Vec<Given> {
+            let of_layer = |(there, created, is_biased): (usize, usize, bool)| {
+                let all = [&[3, 3, 4, 4][..], &[4]];
+                let n = if is_biased { 2 } else { 1 };
+                (0..n).map(|place| (name(there, created, place), all[place])).collect::<Vec<_>>()
+            };
+            let all = layers.into_iter().flat_map(of_layer);
+            all.map(|((name, alias), dims)| array(name, alias, dims)).collect()
+        };
+        let mapped = |arrays: &[Given]| -> Vec<String> {
+            let mapping = Mapping::from_best_family(&ours, arrays, &|_| false);
+            assert_eq!((mapping.family.as_str(), &mapping.left_over[..]), ("keras_numbered", &[][..]));
+            let theirs = mapping.variables.iter().map(|variable| match &variable.found {
+                Found::Taken { theirs, .. } => theirs.clone(),
+                other => panic!("{}: {other:?}", variable.wanted.name),
+            });
+            theirs.collect()
+        };
+        let numbered = |there: usize, place: usize| format!("layers/conv2d{}/vars/{place}", suffix(there));
+        let named =
+            arrays(&|there, created, place| (numbered(there, place), Some(format!("conv2d_{created}/vars/{place}"))));
+        let expected = [(0, 0), (2, 0), (2, 1), (1, 0), (3, 0), (3, 1)].map(|(there, place)| numbered(there, place));
+        assert_eq!(mapped(&named), expected);
+        // An old file has the names alone, and a process that made other layers before does not begin at 0.
+        let old =
+            |created: usize, place: usize| format!("conv2d_{created}/conv2d_{created}/{}:0", ["kernel", "bias"][place]);
+        let expected = [(5, 0), (6, 0), (6, 1), (7, 0), (8, 0), (8, 1)].map(|(created, place)| old(created, place));
+        assert_eq!(mapped(&arrays(&|_, created, place| (old(created, place), None))), expected);
+    }
+
     #[test]
     fn a_further_name_that_takes_what_is_not_captured_has_its_line() {
         let text =

@@ -1,6 +1,7 @@
 //! Maps arrays of a file to our variables: names by rules, shapes compared, every decision recorded. No values are read
 //! here. A shape never selects an array; it only helps to describe a missing name.
 
+mod class_order;
 mod index;
 
 use super::error::{Misfit, WeightNameError};
@@ -13,6 +14,7 @@ use bf16scope_hlo::DType;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(super) use class_order::ClassOrder;
 pub(super) use index::Index;
 
 /// The source of each of our variables, and the arrays that are left over.
@@ -128,9 +130,9 @@ struct Draft<'w> {
 
 impl<'w> Draft<'w> {
     /// Finds all weights. Slots and averages come later: their names derive from those of their variables.
-    fn weights(&mut self, index: &Index<'w>, excepted: &dyn Fn(&str) -> bool) -> Vec<Mapped> {
+    fn weights(&mut self, index: &Index<'w>, arrays: &[Given], excepted: &dyn Fn(&str) -> bool) -> Vec<Mapped> {
         let rules = &index.rules.rules;
-        let mut counts = vec![0; rules.len()];
+        let mut counts = ClassOrder::new(index, arrays);
         let mut variables = Vec::new();
         for (number, variable) in index.wanted.iter().enumerate() {
             let source = match &variable.role {
@@ -140,8 +142,7 @@ impl<'w> Draft<'w> {
                     // A variable that is excepted counts too: the numbering of others does not depend on it.
                     let matched = match rule {
                         Some(rule) => {
-                            let count = counts[rule];
-                            counts[rule] += 1;
+                            let count = counts.count(index, variable, rule);
                             index.weight(variable, &rules[rule], count)
                         }
                         None => Found::Misfit(Misfit::NoRule),
@@ -230,7 +231,7 @@ impl Mapping {
         let arrays: &[Given] = &arrays;
         let index = Index::new(rules, wanted, arrays);
         let mut draft = Draft::default();
-        let mut variables = draft.weights(&index, excepted);
+        let mut variables = draft.weights(&index, arrays, excepted);
         let numbering = index.numbering(&draft.sources);
         draft.slots_and_averages(&index, &numbering, &mut variables);
         let about_slots = index.told_of_slots(&numbering, &mut variables, &mut draft.taken);

@@ -53,7 +53,11 @@ impl DataConfig {
 
     /// The label by which the split is stratified.
     pub(super) fn label(&self, reading: &Reading<'_>, stratify: &Stratify) -> Result<Feature, TrainError> {
-        let is_class = |feature: &&Feature| feature.is_label && feature.n_values.is_some() && feature.dims.is_empty();
+        // The labels of triplets are whole numbers that nothing bounds.
+        let is_whole = |feature: &Feature| {
+            feature.n_values.is_some() || matches!(feature.dtype, FeatureDType::Exact(dtype) if dtype.is_integer())
+        };
+        let is_class = |feature: &&Feature| feature.is_label && is_whole(feature) && feature.dims.is_empty();
         let labels: Vec<&Feature> = reading.features.iter().filter(is_class).collect();
         let names: Vec<String> = labels.iter().map(|feature| format!("`{}`", feature.name)).collect();
         let label = match (stratify, &labels[..]) {

@@ -336,11 +336,15 @@ fn arrays_of_other_examples_that_no_feature_is_named_after_are_told() {
 
 /// A CSV file of 100 rows, 90 of class 0 and then 10 of class 1, and the parts that `data` makes of it.
 fn parts_of(data: &str) -> Result<[Vec<i32>; 3], String> {
+    parts_by(data, Feature::exact("labels", DType::S32, []).below(2).label())
+}
+
+fn parts_by(data: &str, label: Feature) -> Result<[Vec<i32>; 3], String> {
     #[derive(Deserialize)]
     struct Block {
         data: DataConfig,
     }
-    let features = [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
+    let features = [Feature::exact("x", DType::S32, []), label];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.yaml");
     let rows: String = (0..100).map(|row| format!("{row},{}\n", u32::from(row >= 90))).collect();
@@ -369,6 +373,10 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     let [training, validation, test] = parts_of("{csv: a.csv, n_test: 20, n_validation: 10, stratify: true}").unwrap();
     let n_ones = |part: &[i32]| part.iter().filter(|&&row| row >= 90).count();
     assert_eq!([&training, &validation, &test].map(|part| (part.len(), n_ones(part))), [(70, 7), (10, 1), (20, 2)]);
+    // Labels of triplets have no bound.
+    let labels = Feature::exact("labels", DType::S32, []).label();
+    let [_, _, test] = parts_by("{csv: a.csv, n_test: 20, stratify: true}", labels).unwrap();
+    assert_eq!((test.len(), n_ones(&test)), (20, 2));
     let shuffled = parts_of("{csv: a.csv, n_test: 20, shuffle: true, stratify: labels}").unwrap();
     assert_eq!((n_ones(&shuffled[2]), shuffled[2].is_sorted()), (2, false));
     assert_eq!(parts_of("{csv: a.csv, n_test: 20, shuffle: 0, stratify: labels}").unwrap(), shuffled);
