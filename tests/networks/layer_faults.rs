@@ -83,6 +83,7 @@ const ROWS: &[Row] = &[
     ("cumsum", SEQUENCE, "{cumsum: 1}", VECTOR_WITHOUT_AXES, "{cumsum: x}", "{cumsum: 7}"),
     ("sort", SEQUENCE, "{sort: 1}", VECTOR_WITHOUT_AXES, "{sort: x}", "{sort: 7}"),
     ("top_k", VECTOR, "{top_k: 3}", VECTOR_WITHOUT_AXES, "{top_k: x}", "{top_k: 9}"),
+    ("viterbi", "x: [8, 4], t: [4, 4]", "{viterbi: [x, t]}", "x: [8], t: [4, 4]", "{viterbi: 3}", "{viterbi: [t, x]}"),
     ("gradient", VECTOR, "{gradient: [x, x]}", "x: {shape: [8], dtype: int32}", "{gradient: 3}", "{gradient: [x]}"),
     ("unit_norm", VECTOR, "unit_norm", "-", "{unit_norm: x}", "{unit_norm: 7}"),
     (
@@ -290,6 +291,81 @@ const MESSAGES: &[(&str, &str, &str, &str)] = &[
         "name an `embedding`, or a `dense` layer that is neither tied itself nor has a `spectral_norm`",
     ),
     (
+        VECTOR,
+        "[{dense: 8, name: a}, {dense: 8, tied_to: a, spectral_norm: true}]",
+        "`spectral_norm` of a layer without a kernel: `tied_to` names another's",
+        "leave one of them out",
+    ),
+    (
+        VECTOR,
+        "[{dense: 8, name: d}, {expression: d * labels}]",
+        "layer `expression` reads `labels`, which is neither an input nor a layer",
+        "it is a label: layers read it where it stands under `inputs`; losses may name inputs, too",
+    ),
+    (
+        SEQUENCE,
+        "[{sort: 3}]",
+        "axis is 3, expected an axis of x f32[32,8,4] after the batch",
+        "the batch is axis 0: write 1 to 2, or -1 for the last",
+    ),
+    (
+        "x: []",
+        "[{cumsum: 1}]",
+        "axis is 1, expected an axis of x f32[32] after the batch",
+        "x has one number for each example: reshape what it is computed from",
+    ),
+    (
+        IMAGE,
+        "[{attention: 2}]",
+        "queries f32[32,8,8,4] has rank 4, expected 3: [batch, positions, features]",
+        "join axes, such as height and width, by `{reshape: [-1, FEATURES]}`; or write `attention_axes: 2`: positions of axis 2 \
+         see those with the same place on the axes before it",
+    ),
+    (
+        IMAGE,
+        "[{attention: 2, attention_axes: [1]}]",
+        "attention_axes is 1 of queries f32[32,8,8,4], expected 2",
+        "positions are the axis before the features: `permute` brings another there",
+    ),
+    (
+        "x: [4, 8, 6], y: [5, 8, 6]",
+        "[{attention: 2, attention_axes: 2, inputs: [x, y]}]",
+        "memory f32[32,5,8,6] does not fit queries f32[32,4,8,6], expected the same axes before the positions",
+        "",
+    ),
+    (
+        "x: [4, 8, 6], m: [8]",
+        "[{attention: 2, attention_axes: 2, inputs: [x, x, m]}]",
+        "mask f32[32,8] is not [batch, …, others] of queries f32[32,4,8,6]",
+        "`mask: padding`, `segments` or `full` says what it is",
+    ),
+    (
+        "x: [4, 8, 6], m: [8]",
+        "[{attention: 2, attention_axes: 2, mask: segments, inputs: [x, x, m]}]",
+        "mask f32[32,8] is not [batch, …, positions] of queries f32[32,4,8,6]",
+        "`mask: padding`, `segments` or `full` says what it is",
+    ),
+    (
+        "x: [4, 8, 6], m: [8]",
+        "[{attention: 2, attention_axes: 2, mask: full, inputs: [x, x, m]}]",
+        "mask f32[32,8] is not [batch, …, positions, others] of queries f32[32,4,8,6]",
+        "`mask: padding`, `segments` or `full` says what it is",
+    ),
+    (
+        SEQUENCE,
+        "[{attention: 2, attention_axes: [1, 2]}]",
+        "found a list, expected the axis of positions, such as `2` of `[batch, windows, positions, features]`",
+        "",
+    ),
+    (
+        "x: [8, 4], t: [4, 4]",
+        "[{viterbi: [x, t, t, t]}]",
+        "it reads 4, expected scores, transitions and maybe lengths",
+        "",
+    ),
+    ("x: [8], t: [4, 4]", "[{viterbi: [x, t]}]", "scores f32[32,8] has rank 2, expected 3: [batch, steps, tags]", ""),
+    ("x: [8, 4], t: [4, 4], n: []", "[{viterbi: [x, t, n]}]", "lengths are f32[32], expected whole numbers [32]", ""),
+    (
         SEQUENCE,
         "[{attention: 2, inputs: [x, x, x, x]}]",
         "layer `attention` (attention) reads 4, expected one to three",
@@ -456,12 +532,6 @@ const MESSAGES: &[(&str, &str, &str, &str)] = &[
         "[{dense: 4, inputs: x, name: y}, {gradient: [y, z]}]",
         "f32[32,4] does not depend on f32[32,8]: the gradient would be zeros",
         "name what the first is computed of, in the network that computes it",
-    ),
-    (
-        VECTOR,
-        "[batch_norm, {dense: 1, name: y}, {gradient: [y, x], name: g}, {gradient: [g, x]}]",
-        "second derivatives through batch-norm-grad have no rule; write the normalisation out of elementwise ops and reductions",
-        "compute what y is by layers that have gradients",
     ),
     ("x: []", "[batch_norm]", "rank of x is 1, expected at least 2", ""),
     (

@@ -32,7 +32,7 @@ fn options_that_do_not_fit() {
     check(
         "loss: {focal: {gamma: 2}}",
         expect![[r#"
-            model.yaml:4:8: unknown value `focal`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, kl_divergence, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, poisson, quantile, log_cosh, cosine_similarity, hinge, squared_hinge, categorical_hinge, contrastive, triplet, ctc, huber, value
+            model.yaml:4:8: unknown value `focal`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, kl_divergence, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, mean_absolute_percentage_error, mean_squared_logarithmic_error, poisson, quantile, log_cosh, cosine_similarity, hinge, squared_hinge, categorical_hinge, contrastive, triplet, ctc, matching, crf, huber, value
               4 | loss: {focal: {gamma: 2}}
                 |        ^^^^^
               help: did you mean `sigmoid_focal_cross_entropy`? a loss is its name, or with options `{sigmoid_focal_cross_entropy: , labels: NAME, output: NAME}`"#]],
@@ -233,6 +233,39 @@ fn evaluated(text: &str, batch: i64, input: impl Fn(&str) -> Literal) -> impl Fn
         let counts = || Some(results[at].elements::<i32>()?.into_iter().map(|count| count as f32).collect());
         results[at].elements::<f32>().or_else(counts).unwrap()
     }
+}
+
+/// Boxes of anchors: a loss of numbers counts each row of an example by its weight, and one of weight 0 not at all.
+#[test]
+fn rows_of_numbers_have_weights() {
+    let text = |weights: &str, loss: &str| {
+        format!(
+            "kind: layers\ninputs: {{x: {{shape: [2, 3], dtype: float32}}}}\nlabels: {{labels: [2, 3], w: {weights}}}\n\
+             layers: [{{activation: linear}}]\nloss: {{{loss}: , example_weights: w}}\n"
+        )
+    };
+    let measured = |loss: &str| {
+        let program = evaluation(&*model(&text("[2]", loss)).task(0.0), Precision::F32, 2, &Tuning::none()).unwrap();
+        let step = run::run(&program.program, |name| match name {
+            "x" => f32s(&[2, 2, 3], &[1.0, 2.0, 0.0, 0.5, -1.0, 0.0, 2.0, 0.0, 1.0, 3.0, f32::NAN, 0.0]),
+            "labels" => f32s(&[2, 2, 3], &[0.0; 12]),
+            "w" => f32s(&[2, 2], &[1.0, 2.0, 0.5, 0.0]),
+            _ => f32s(&[2], &[1.0; 2]),
+        });
+        run::f32s(&step[0])[0]
+    };
+    let squares = [5.0 / 3.0, 1.25 / 3.0, 5.0 / 3.0];
+    let lines = [1.0, 0.5, 1.0];
+    for (loss, rows) in [("mean_squared_error", squares), ("mean_absolute_error", lines)] {
+        let expected = (rows[0] + 2.0 * rows[1] + 0.5 * rows[2]) / 2.0;
+        let measured = f64::from(measured(loss));
+        // Twelve products and sums.
+        assert!((measured - expected).abs() <= 12.0 * expected / f64::from(1 << 24), "{loss}: {measured}, {expected}");
+    }
+    let error = document::from_str::<Model>("m.yaml", &text("[3]", "mean_squared_error")).unwrap_err().to_string();
+    let expected =
+        "`example_weights: w` is f32[batch, 3], expected f32[batch], or the first axes of the output f32[batch, 2, 3]";
+    assert!(error.contains(expected), "{error}");
 }
 
 /// A loss that the network computes may be below 0, and reads no labels.

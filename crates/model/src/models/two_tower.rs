@@ -8,8 +8,7 @@ use crate::document::{self, Mark, Node, Origin, kind};
 use crate::graph::{Scope, Tensor};
 use crate::nn::{self, DataFormat, Dense, Embedding, dense, dropout, embedding, global_avg_pool, relu};
 use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
-use bf16scope_hlo::ops::{DotDims, OperandPrecision, PrecisionConfig};
-use bf16scope_hlo::{DType, Op};
+use bf16scope_hlo::DType;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
@@ -283,7 +282,7 @@ impl TwoTower {
         if mode == Mode::Predict {
             return Outputs::new().prediction("picture_embedding", pictures).prediction("word_embedding", words);
         }
-        let scores = cosines(pictures, words) / temperature;
+        let scores = nn::products(pictures, words) / temperature;
         let own_rows = scores.graph().iota(DType::S32, &[features.batch()], 0);
         let losses = |smoothing: f64, scores: &Tensor| {
             let cross_entropy = nn::sparse_softmax_cross_entropy_per_example;
@@ -296,7 +295,7 @@ impl TwoTower {
             return Outputs::new().loss(loss).metric("matching_accuracy", accuracy);
         }
         let weight = features.weight();
-        let scores = among_real(&scores, &weight);
+        let scores = nn::among_real(&scores, &weight);
         let accuracy = Metric::weighted(&nn::is_correct(&scores, &own_rows), &weight);
         let loss = Loss::weighted(&losses(0.0, &scores), &weight);
         Outputs::new().loss(loss).metric("matching_accuracy", accuracy)
@@ -367,24 +366,6 @@ fn normalised(x: &Tensor) -> Tensor {
     let least = x.graph().full(DType::F32, &squared.dims(), 1e-12);
     let length = squared.maximum(&least).sqrt();
     x / length.broadcast_in_dim(&x.dims(), &[0])
-}
-
-/// `pictures · wordsᵀ`, in f32 on a TPU too.
-fn cosines(pictures: &Tensor, words: &Tensor) -> Tensor {
-    let precision = PrecisionConfig { operand_precision: vec![OperandPrecision::Highest; 2], algorithm: None };
-    let dims = DotDims { lhs_contracting: vec![1], rhs_contracting: vec![1], ..DotDims::default() };
-    pictures.emit("cosines", &[words], |e| e.emit(Op::Dot { dims, precision }, &[pictures.id, words.id], None))
-}
-
-/// Scores `[batch, batch]` without pairs with examples of weight 0.
-fn among_real(scores: &Tensor, weight: &Tensor) -> Tensor {
-    let (graph, dims) = (scores.graph(), scores.dims());
-    let zeros = graph.full(DType::F32, &weight.dims(), 0.0);
-    let is_real = weight.not_equal(&zeros);
-    let both = [0, 1].map(|axis| is_real.broadcast_in_dim(&dims, &[axis]));
-    // Far below any score, but finite, so that rows of padding stay finite too.
-    let never = graph.full(DType::F32, &dims, -1e30);
-    both[0].select(&both[1].select(scores, &never), &never)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod conv1d;
 mod conv_lstm;
 mod conv_nd;
 mod count;
+mod crf;
 mod ctc;
 mod dense;
 mod depthwise;
@@ -31,6 +32,7 @@ mod group_norm;
 mod layer_norm;
 mod log_sum_exp;
 mod loss;
+mod matching;
 mod merge;
 mod metric;
 mod noise;
@@ -68,6 +70,7 @@ pub use conv_lstm::{ConvLstm, conv_lstm};
 pub use conv_nd::{Conv3d, ConvTranspose, SeparableConv, conv_transpose, conv3d, separable_conv};
 pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
+pub use crf::{crf_per_example, viterbi};
 pub use ctc::{CtcLengths, ctc_per_example, ctc_with_lengths};
 pub use dense::{Dense, dense, flatten, tied_dense};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
@@ -92,6 +95,8 @@ pub use loss::{
     softmax_cross_entropy_per_example, sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
     value_per_example,
 };
+pub use matching::matching_per_example;
+pub(crate) use matching::{among_real, products};
 pub(crate) use merge::aligned;
 pub use merge::{Merge, concat, merge};
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, top_k_accuracy};

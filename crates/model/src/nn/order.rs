@@ -94,7 +94,8 @@ pub fn top_k(x: &Tensor, k: i64) -> Tensor {
     let n = x.dims()[last];
     if !(1..=n).contains(&k) {
         let message = format!("k is {k}, expected at most {n}, the last axis of x {}", x.shape());
-        return x.graph().fail("top_k", &[x], RuleError::new("top_k/k", message));
+        let help = "write a smaller `k`; the last axis is the one that is searched: `permute` brings another there";
+        return x.graph().fail("top_k", &[x], RuleError::new("top_k/k", message).with_help(help));
     }
     let mut ranges: Vec<SliceDim> = x.dims().iter().map(|&dim| SliceDim { start: 0, limit: dim, stride: 1 }).collect();
     ranges[last].limit = k;
@@ -112,5 +113,10 @@ fn axis_of(op: &str, x: &Tensor, axis: i64) -> Result<usize, Tensor> {
         return Ok(from_0 as usize);
     }
     let message = format!("axis is {axis}, expected an axis of x {} after the batch", x.shape());
-    Err(x.graph().fail(op, &[x], RuleError::new("order/axis", message)))
+    let help = match x.rank() {
+        0 | 1 => "x has one number for each example: reshape what it is computed from".to_string(),
+        2 => "write 1, or -1".to_string(),
+        rank => format!("the batch is axis 0: write 1 to {}, or -1 for the last", rank - 1),
+    };
+    Err(x.graph().fail(op, &[x], RuleError::new("order/axis", message).with_help(help)))
 }

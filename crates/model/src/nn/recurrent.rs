@@ -584,7 +584,7 @@ fn body(
 
 /// Reverses an axis.
 #[track_caller]
-fn reversed(x: &Tensor, axis: i64) -> Tensor {
+pub(super) fn reversed(x: &Tensor, axis: i64) -> Tensor {
     let dimensions = vec![axis];
     x.emit("reverse", &[], |e| e.emit(Op::Reverse { dimensions }, &[x.id], None))
 }

@@ -69,6 +69,30 @@ fn with_brackets(text: &str) -> Option<&'static str> {
     })
 }
 
+/// The number of arguments of a function, if there is one of the name.
+fn n_arguments(name: &str) -> Option<usize> {
+    match name {
+        "maximum" | "minimum" | "max" | "min" | "pow" => Some(2),
+        "square" | "stop_gradient" => Some(1),
+        "where" | "clip" => Some(3),
+        name => (activation(name).is_some() || FUNCTIONS.iter().any(|(other, _)| *other == name)).then_some(1),
+    }
+}
+
+/// The first function in a node's formula that there is not.
+pub(super) fn unknown_function(node: &Node) -> Option<String> {
+    fn first(formula: &Formula) -> Option<String> {
+        match formula {
+            Formula::Number(_) | Formula::Name(_) => None,
+            Formula::Unary(_, x) => first(x),
+            Formula::Binary(_, x, y) => first(x).or_else(|| first(y)),
+            Formula::Call(name, _) if n_arguments(name).is_none() => Some(name.clone()),
+            Formula::Call(_, arguments) => arguments.iter().find_map(first),
+        }
+    }
+    first(&Formula::parse(node.text()?).ok()?)
+}
+
 /// Checks that all functions are known and have the right number of arguments.
 fn checked(formula: &Formula) -> Result<(), String> {
     match formula {
@@ -76,12 +100,9 @@ fn checked(formula: &Formula) -> Result<(), String> {
         Formula::Unary(_, x) => checked(x),
         Formula::Binary(_, x, y) => checked(x).and_then(|()| checked(y)),
         Formula::Call(name, arguments) => {
-            let n = match name.as_str() {
-                "maximum" | "minimum" | "max" | "min" | "pow" => 2,
-                "square" | "stop_gradient" => 1,
-                "where" | "clip" => 3,
-                name if activation(name).is_some() || FUNCTIONS.iter().any(|(other, _)| *other == name) => 1,
-                _ => {
+            let n = match n_arguments(name) {
+                Some(n) => n,
+                None => {
                     let function = name.strip_prefix("reduce_").unwrap_or(name);
                     if document::kind::names_of::<nn::Reduction>().contains(&function) {
                         let layer = format!("{{reduce: {function}, inputs: a, name: b}}");
@@ -105,7 +126,16 @@ fn checked(formula: &Formula) -> Result<(), String> {
                 }
             };
             if arguments.len() != n {
-                return Err(wrong_count(name, arguments.len()));
+                return Err(format!("{}, expected {n}", wrong_count(name, arguments.len())));
+            }
+            let number = |x: &Formula| x.number(&|_| Err(String::new())).ok();
+            if let ("clip", [Some(least), Some(most)]) =
+                (name.as_str(), [1, 2].map(|at| arguments.get(at).and_then(number)))
+                && least > most
+            {
+                return Err(format!(
+                    "`clip` between {least} and {most}, expected the lower bound before the upper one"
+                ));
             }
             arguments.iter().try_for_each(checked)
         }

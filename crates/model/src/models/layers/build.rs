@@ -211,7 +211,7 @@ impl Build<'_> {
             let mut tensors = Tensors { inputs, layers, states, terms, variables, casts };
             let mut wanted: Vec<Source> = wiring.reads.iter().flatten().copied().collect();
             wanted.extend(wiring.outputs.iter().map(|(_, source)| *source).chain(wiring.losses.iter().copied()));
-            wanted.extend(&wiring.metrics);
+            wanted.extend(wiring.metrics.iter().chain(wiring.others.iter().flatten()));
             for (number, input) in config.inputs.iter().enumerate() {
                 if wanted.contains(&Source::Input(number)) {
                     tensors.inputs[number] = Some(self.features.get(&input.name));

@@ -77,13 +77,18 @@ fn read(node: &Node) -> Result<Constraint, ReadError> {
         Some(node) => document::number(node, |n| (0.0..=f64::from(f32::MAX)).contains(&n), "a number of at least 0"),
         None => Ok(default),
     };
+    // Nothing but zeros fits a bound of 0.
+    let bound = |key: &str, default: f64| match value(key) {
+        Some(node) => document::number(node, |n| n > 0.0 && n <= f64::from(f32::MAX), "a number above 0"),
+        None => Ok(default),
+    };
     let axis = || value("axis").map_or(Ok(vec![0]), axes);
     let constraint = match *kind {
         "non_neg" => Constraint::NonNeg,
         "unit_norm" => Constraint::UnitNorm { axis: axis()? },
-        "max_norm" => Constraint::MaxNorm { max_value: number("max_value", 2.0)?, axis: axis()? },
+        "max_norm" => Constraint::MaxNorm { max_value: bound("max_value", 2.0)?, axis: axis()? },
         "clip" => match value("value") {
-            Some(_) => Constraint::Clip { value: number("value", 0.0)? },
+            Some(_) => Constraint::Clip { value: bound("value", 1.0)? },
             None => return Err(node.wrong("a bound, such as `{clip: 0.01}`")),
         },
         _ => {
@@ -174,7 +179,7 @@ impl Constraints {
     }
 }
 
-/// How often a training step iterates the vectors of `spectral_norm`: `true` is once.
+/// How often a training step iterates the vectors of `spectral_norm`: `true` is once, `false` is 0 and no norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Iterations(pub u32);
 
@@ -182,7 +187,7 @@ impl<'de> Deserialize<'de> for Iterations {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Iterations, D::Error> {
         const EXPECTED: &str = "`true`, or the iterations of a step, from 1 to 100";
         Node::read(deserializer, |node| match &node.value {
-            Value::Bool(true) => Ok(Iterations(1)),
+            Value::Bool(is_normed) => Ok(Iterations(u32::from(*is_normed))),
             Value::Whole(n @ 1..=100) => Ok(Iterations(*n as u32)),
             _ => Err(node.wrong(EXPECTED)),
         })

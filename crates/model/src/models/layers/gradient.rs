@@ -58,3 +58,26 @@ fn depends_on(y: &Tensor, x: &Tensor) -> bool {
         depends[y.id.idx()]
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+    use bf16scope_hlo::ops::CustomCall;
+    use bf16scope_hlo::{DType, Op};
+
+    #[test]
+    fn an_op_without_a_gradient_is_named() {
+        let g = Graph::training("g");
+        let x = g.input("x", DType::F32, [2, 3]);
+        let call = Op::CustomCall(Box::new(CustomCall { target: "f".into(), ..CustomCall::default() }));
+        let y = x.emit("f", &[], |e| e.emit(call, &[x.id], Some(&e.shape(x.id))));
+        let slope = Gradient {}.build(&g.scope(), "slope", &[&y, &x]);
+        let error = g.finish(&[("slope", &slope)]).unwrap_err().0.error;
+        assert!(
+            error.message.contains("what the custom call \"f\" computes is known to its back end only"),
+            "{error:?}"
+        );
+        assert_eq!(error.help.as_deref(), Some("compute what y is by layers that have gradients"));
+    }
+}

@@ -167,6 +167,8 @@ kinds! {
     Sort(order::Sort) = "sort", "Sort";
     /// The largest elements of the last axis.
     TopK(order::TopKOfLayer) = "top_k", "TopK";
+    /// The best sequence of tags.
+    Viterbi(order::Viterbi) = "viterbi", "CRFDecode";
     /// The gradient of a layer with respect to another.
     Gradient(gradient::Gradient) = "gradient", "Gradient";
     /// Normalises vectors to length 1.
@@ -495,7 +497,7 @@ impl Layer {
         let regularizers = Regularizers::take(&mut choice)?;
         let constraints = Constraints::take(&mut choice)?;
         let spectral_norm = match WITH_SPECTRAL_NORM.contains(&canonical) {
-            true => choice.take::<Iterations>(SPECTRAL_NORM)?,
+            true => spectral_norm(&mut choice, tied_to.is_some())?,
             false => None,
         };
         let place_of_inputs = choice.place_of("inputs");
@@ -511,7 +513,8 @@ impl Layer {
         }
         let inputs = inputs.unwrap_or_default();
         reads_its_mask(&choice, canonical, inputs.len().max(1))?;
-        let meaning = meaning_of_unknown(&choice, activation.unwrap_or(canonical));
+        let function = (canonical == "expression").then(|| layer_in_place_of_function(&choice)).flatten();
+        let meaning = meaning_of_unknown(&choice, activation.unwrap_or(canonical)).map(str::to_string).or(function);
         let explained = |error: ReadError| match meaning {
             Some(help) => error.with_help(help),
             None => error,
@@ -525,6 +528,20 @@ impl Layer {
             None => LayerKind::read(canonical, choice).map_err(explained)?,
         };
         Ok(Layer { name, inputs, dtype, share, initial_state, tied_to, regularizers, constraints, spectral_norm, kind })
+    }
+}
+
+/// Takes `spectral_norm`: the iterations of a step, if there are any.
+fn spectral_norm(choice: &mut Choice<'_>, is_tied: bool) -> Result<Option<Iterations>, ReadError> {
+    let place = choice.place_of(SPECTRAL_NORM);
+    let iterations = choice.take::<Iterations>(SPECTRAL_NORM)?.filter(|iterations| iterations.0 > 0);
+    match (iterations, place) {
+        (Some(_), Some(mark)) if is_tied => {
+            let error =
+                ReadError::new("`spectral_norm` of a layer without a kernel: `tied_to` names another's").or_at(mark);
+            Err(error.with_help("leave one of them out"))
+        }
+        _ => Ok(iterations),
     }
 }
 
@@ -597,6 +614,16 @@ fn meaning_of_unknown(choice: &Choice<'_>, kind: &str) -> Option<&'static str> {
     let is_kind = LayerKind::known(kind).is_some() || activation_named(kind).is_some();
     let (key, _) = choice.entries().find(|(key, _)| !keys.iter().any(|known| *known == &***key)).filter(|_| is_kind)?;
     keras_options::meaning(kind, key)
+}
+
+/// The layer to write in place of a function that a formula calls, if a layer has the name.
+fn layer_in_place_of_function(choice: &Choice<'_>) -> Option<String> {
+    let formula = choice.main.or_else(|| choice.value_of("expression"))?;
+    let kind = LayerKind::known(&arithmetic::unknown_function(formula)?)?;
+    Some(match LayerKind::arity_of(kind) {
+        Arity::Several => format!("write a layer `{{{kind}: [a, c], name: b}}`, and `b` here"),
+        _ => format!("write a layer `{{{kind}: , inputs: a, name: b}}`, and `b` here"),
+    })
 }
 
 /// Refuses a `mask` option of attention that reads no mask: it would describe nothing, and hide nothing.

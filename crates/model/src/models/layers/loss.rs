@@ -193,6 +193,13 @@ losses! {
     /// [`nn::ctc_per_example`]: labels are sequences of classes.
     Ctc(ctc: Ctc) = "ctc", OF_SEQUENCES, ["ctc_loss", "ctc_batch_cost"],
         |output, labels, _| nn::ctc_per_example(output, labels, ctc.blank);
+    /// [`nn::matching_per_example`]: the output is one vector of each example, and another output the other.
+    Matching(matching: Matching) = "matching", OF_NUMBERS,
+        ["retrieval", "in_batch_negatives", "multiple_negatives_ranking_loss", "info_nce", "nt_xent", "clip"],
+        |output, _labels, _| nn::matching_per_example(output, output, matching.temperature, None);
+    /// [`nn::crf_per_example`]: labels are sequences of tags.
+    Crf = "crf", OF_SEQUENCES, ["crf_loss", "crf_log_likelihood"],
+        |output, _labels, _| output.clone();
     /// [`nn::huber_per_example`].
     Huber(huber: Huber) = "huber", OF_NUMBERS, ["huber_loss", "smooth_l1", "smooth_l1_loss"],
         |output, labels, _| nn::huber_per_example(output, labels, huber.delta);
@@ -204,7 +211,8 @@ losses! {
 impl LossKind {
     /// The labels of a loss that names none.
     fn labels_unnamed(self) -> String {
-        if self == LossKind::Value { "0".to_string() } else { default_labels() }
+        let is_without = matches!(self, LossKind::Value | LossKind::Matching(_));
+        if is_without { "0".to_string() } else { default_labels() }
     }
 }
 
@@ -249,6 +257,26 @@ impl OwnOptions for Ctc {
 
     fn values(&self) -> Vec<Option<f64>> {
         vec![Some(self.blank as f64)]
+    }
+}
+
+/// Options of `matching`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Matching {
+    /// The divisor of products. Default 0.07.
+    pub temperature: f64,
+}
+
+impl OwnOptions for Matching {
+    const KEYS: &'static [&'static str] = &["temperature"];
+
+    fn take(choice: &mut Choice<'_>) -> Result<Matching, ReadError> {
+        let temperature = choice.take::<Above>("temperature")?.map_or(0.07, |Above(temperature)| temperature);
+        Ok(Matching { temperature })
+    }
+
+    fn values(&self) -> Vec<Option<f64>> {
+        vec![Some(self.temperature)]
     }
 }
 
@@ -352,7 +380,14 @@ pub struct LossOptions {
     /// names.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "patterns")]
     pub variables: Vec<String>,
-    /// For `ctc`: the feature with the number of labels of each example. Default those before the first blank.
+    /// For `crf`: the layer with the scores of transitions between neighbours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transitions: Option<String>,
+    /// For `matching`: the layer with the other vector of each example.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<String>,
+    /// For `ctc` and `crf`: the feature with the number of labels of each example. Default those before the first blank,
+    /// and all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_lengths: Option<String>,
     /// For `ctc`: the feature with the number of steps of each example. Default all.
@@ -381,7 +416,7 @@ impl Reduction {
 }
 
 /// The keys of [`LossOptions`].
-const COMMON: [&str; 11] = [
+const COMMON: [&str; 13] = [
     "output",
     "labels",
     "weight",
@@ -391,12 +426,16 @@ const COMMON: [&str; 11] = [
     "reduction",
     "name",
     "variables",
+    "transitions",
+    "with",
     "label_lengths",
     "logit_lengths",
 ];
 
-/// The keys of [`COMMON`] that only `ctc` has.
+/// The keys of [`COMMON`] with numbers of labels and steps, which only `ctc` and `crf` have.
 const LENGTHS: [&str; 2] = ["label_lengths", "logit_lengths"];
+/// The keys of [`COMMON`] that most losses do not have, so that errors do not list them.
+const OF_OTHERS: &[&str] = &["label_lengths", "logit_lengths", "transitions", "with"];
 
 impl From<LossKind> for Loss {
     fn from(kind: LossKind) -> Loss {
@@ -410,6 +449,8 @@ impl From<LossKind> for Loss {
             reduction: Reduction::default(),
             name: None,
             variables: Vec::new(),
+            transitions: None,
+            with: None,
             label_lengths: None,
             logit_lengths: None,
         };
@@ -429,8 +470,19 @@ impl Loss {
         let names = Names { common: &keys, is_known: &is_known, has_option: &|_, _| true };
         let mut choice = Choice::read(node, &names, example)?;
         let kind = LossKind::read(choice.name, &mut choice)?;
-        let choice = if let LossKind::Ctc(_) = kind { choice } else { choice.unlisted(&LENGTHS) };
+        let choice = choice.unlisted(match kind {
+            LossKind::Ctc(_) => &["transitions", "with"],
+            LossKind::Crf => &["logit_lengths", "with"],
+            LossKind::Matching(_) => &["label_lengths", "logit_lengths", "transitions", "labels"],
+            _ => OF_OTHERS,
+        });
         let names_labels = choice.value_of("labels").is_some();
+        let is_named = choice.value_of("labels").is_some_and(|labels| labels.text() != Some("0"));
+        if let (LossKind::Matching(_), Some(mark), true) = (kind, choice.place_of("labels"), is_named) {
+            let error =
+                ReadError::new("`labels` of matching, which pairs examples by their place in the batch").or_at(mark);
+            return Err(error.with_help("leave it out; `triplet` learns from labels"));
+        }
         let mut options: LossOptions = choice.options(kind.own_keys()).map_err(keras_options::of_objective)?;
         if !names_labels {
             options.labels = kind.labels_unnamed();
@@ -458,6 +510,18 @@ impl Loss {
         self.kind.form().labels
     }
 
+    /// Whether rows of an example may be judged as examples are: it is a mean over their elements.
+    pub(super) fn has_rows(&self) -> bool {
+        !matches!(
+            self.kind,
+            LossKind::Ctc(_)
+                | LossKind::Triplet(_)
+                | LossKind::Matching(_)
+                | LossKind::SigmoidDice
+                | LossKind::SoftmaxDice
+        ) && !self.is_of_classes()
+    }
+
     /// Whether its output is logits of exclusive classes.
     pub(super) fn is_of_classes(&self) -> bool {
         self.takes() == Some(Activation::Softmax)
@@ -473,6 +537,20 @@ impl Loss {
         let LossOptions { label_lengths, logit_lengths, .. } = &self.options;
         let [of_labels, of_logits] = LENGTHS;
         [(of_labels, label_lengths.as_ref()), (of_logits, logit_lengths.as_ref())]
+    }
+
+    /// Whether this loss has lengths of this key.
+    pub(super) fn has_lengths(&self, key: &str) -> bool {
+        matches!((self.kind, key), (LossKind::Ctc(_), _) | (LossKind::Crf, "label_lengths"))
+    }
+
+    /// The keys of a second layer, the losses that read one, and the layer if it is named.
+    pub(super) fn others(&self) -> [(&'static str, &'static str, bool, Option<&String>); 2] {
+        let LossOptions { transitions, with, .. } = &self.options;
+        [
+            ("transitions", "crf", self.kind == LossKind::Crf, transitions.as_ref()),
+            ("with", "matching", matches!(self.kind, LossKind::Matching(_)), with.as_ref()),
+        ]
     }
 
     /// The steps into which the labels have to fit, of outputs of `n_steps`.

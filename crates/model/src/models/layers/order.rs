@@ -1,10 +1,11 @@
-//! Layers along an axis: `cumsum`, `sort`, `top_k`.
+//! Layers along an axis: `cumsum`, `sort`, `top_k`, `viterbi`.
 
-use super::layer_options::LayerOptions;
+use super::layer_options::{Arity, LayerOptions};
 use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use crate::nn::options::is_default;
+use bf16scope_hlo::ops::RuleError;
 use serde::{Deserialize, Serialize};
 
 /// Options of `cumsum`; see [`nn::cumsum`].
@@ -55,6 +56,27 @@ pub struct Sort {
 impl LayerOptions for Sort {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         s.layer(name, |_| nn::sort(inputs[0], self.axis, self.direction == SortDirection::Descending))
+    }
+}
+
+/// `viterbi` has no options: `{viterbi: [scores, transitions]}`, and whole numbers, the length of each example, as a third;
+/// see [`nn::viterbi`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Viterbi {}
+
+impl LayerOptions for Viterbi {
+    const ARITY: Arity = Arity::Several;
+
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |s| match inputs {
+            [scores, transitions] => nn::viterbi(scores, transitions, None),
+            [scores, transitions, lengths] => nn::viterbi(scores, transitions, Some(lengths)),
+            _ => {
+                let message = format!("it reads {}, expected scores, transitions and maybe lengths", inputs.len());
+                s.graph().fail("viterbi", inputs, RuleError::new("viterbi/inputs", message))
+            }
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::block::LAYERS_OF_A_BLOCK;
 use super::constant::constant;
-use super::{Arity, Config, Input, InputDType, Layer, LayerKind, Loss, LossKind, Metric, MetricWeights};
+use super::{Arity, Config, Input, InputDType, Layer, LayerKind, Loss, Metric, MetricWeights};
 use crate::document::{NodeError, Step, nearest};
 use crate::task::Feature;
 use std::borrow::Cow;
@@ -46,6 +46,8 @@ pub(super) struct Wiring {
     pub outputs: Vec<(String, Source)>,
     /// The source that each loss reads.
     pub losses: Vec<Source>,
+    /// The second layer that a loss reads, such as transitions.
+    pub others: Vec<Option<Source>>,
     /// The source that each metric reads.
     pub metrics: Vec<Source>,
     /// The feature with the weights of examples in each metric.
@@ -135,6 +137,8 @@ impl Wiring {
             let source =
                 wiring.judged(config, &format!("loss `{}`", loss.name()), loss.options.output.as_deref(), path)?;
             wiring.losses.push(source);
+            let other = wiring.other_of(config, number, loss)?;
+            wiring.others.push(other);
         }
         for (number, metric) in config.metrics.iter().enumerate() {
             let name = metric.name();
@@ -370,6 +374,12 @@ impl Wiring {
                 false => format!("`{layer}` ({kind}) has {}", states.join(", ")),
             };
         }
+        let mut labels = config.labels.iter().map(|label| &label.name);
+        let is_label = |loss: &Loss| loss.options.labels == name;
+        if labels.any(|label| label == name) || config.loss.iter().any(is_label) {
+            let help = "it is a label: layers read it where it stands under `inputs`; losses may name inputs, too";
+            return help.to_string();
+        }
         match nearest(name, &names) {
             Some(nearest) => format!("did you mean `{nearest}`?"),
             None => format!("there are {}", names.join(", ")),
@@ -423,6 +433,42 @@ impl Wiring {
             };
             NodeError::new(path, message).with_help(help)
         })
+    }
+
+    /// The second layer that a loss reads.
+    fn other_of(&self, config: &Config, number: usize, loss: &Loss) -> Result<Option<Source>, NodeError> {
+        let path = |end: Step| [at("loss", number), vec![key(loss.name()), end]].concat();
+        let mut other = None;
+        for (option, reader, is_read, name) in loss.others() {
+            match name {
+                None if is_read => {
+                    let (words, help) = match option {
+                        "with" => ("what its vectors match", "write `{matching: , output: users, with: items}`"),
+                        _ => (
+                            "what transitions between tags score",
+                            "write `{variable: [5, 5], name: transitions}`, of five tags, and `transitions: transitions`",
+                        ),
+                    };
+                    let message = format!("{} does not say {words}", loss.name());
+                    return Err(NodeError::new(at("loss", number), message).with_help(help));
+                }
+                None => {}
+                Some(_) if !is_read => {
+                    let message = format!("{} has no `{option}`", loss.name());
+                    let error = NodeError::new(path(Step::KeyItself(option.to_string())), message);
+                    return Err(error.with_help(format!("leave `{option}` out: it is for `{reader}`")));
+                }
+                Some(name) => {
+                    let output = self.outputs.iter().find(|(output, _)| output == name).map(|(_, source)| *source);
+                    let Some(source) = output.or_else(|| self.find(config, name)) else {
+                        let message = format!("`{option}` of {} is `{name}`, which is no layer", loss.name());
+                        return Err(NodeError::new(path(key(option)), message).with_help(self.known(config, name)));
+                    };
+                    other = Some(source);
+                }
+            }
+        }
+        Ok(other)
     }
 
     /// The feature with the weights of examples in a metric: its own, or that of the losses on the same output.
@@ -488,7 +534,7 @@ impl Wiring {
     fn read(&self, config: &Config) -> [Vec<bool>; 2] {
         let mut is_read = [vec![false; config.inputs.len()], vec![false; config.layers.len()]];
         let mut waiting: Vec<Source> = self.outputs.iter().map(|(_, source)| *source).collect();
-        waiting.extend(self.losses.iter().chain(&self.metrics));
+        waiting.extend(self.losses.iter().chain(&self.metrics).chain(self.others.iter().flatten()));
         while let Some(source) = waiting.pop() {
             match source {
                 Source::Input(number) => is_read[0][number] = true,
@@ -538,10 +584,11 @@ impl Wiring {
         }
         for (number, loss) in config.loss.iter().enumerate() {
             self.labels_are_no_layer(config, number, loss)?;
-            let has_lengths = matches!(loss.kind, LossKind::Ctc(_));
-            if let Some((option, _)) = loss.lengths().into_iter().find(|(_, name)| name.is_some() && !has_lengths) {
+            let mut lengths = loss.lengths().into_iter();
+            if let Some((option, _)) = lengths.find(|(option, name)| name.is_some() && !loss.has_lengths(option)) {
                 let path = [at("loss", number), vec![key(loss.name()), Step::KeyItself(option.to_string())]];
-                let error = NodeError::new(path.concat(), format!("{} has no lengths", loss.name()));
+                let words = if loss.has_lengths("label_lengths") { "lengths but those of labels" } else { "lengths" };
+                let error = NodeError::new(path.concat(), format!("{} has no {words}", loss.name()));
                 return Err(error.with_help(format!("leave `{option}` out: it is for `ctc`")));
             }
             if loss.options.class_weights.is_some() && !loss.weighs_classes() {

@@ -202,9 +202,31 @@ impl Build<'_> {
         };
         let lengths = loss.lengths().map(|(_, name)| name.map(|name| self.features.get(name)));
         let lengths = nn::CtcLengths { labels: lengths[0].as_ref(), logits: lengths[1].as_ref() };
+        let other = self.wiring.others[number].map(|source| tensors.in_f32(source));
         let each = self.written("loss", number, self.s, |_| match loss.kind {
             LossKind::Ctc(ctc) => nn::ctc_with_lengths(&output, &labels, lengths, ctc.blank),
-            _ => loss.per_example(&output, &labels, smoothing),
+            LossKind::Crf => {
+                // Wiring refuses a loss without them.
+                let transitions = other.as_ref().unwrap_or(&output);
+                nn::crf_per_example(&output, &labels, transitions, lengths.labels)
+            }
+            LossKind::Matching(matching) => {
+                let weight = (self.mode == Mode::Evaluate).then(|| self.features.weight());
+                nn::matching_per_example(
+                    &output,
+                    other.as_ref().unwrap_or(&output),
+                    matching.temperature,
+                    weight.as_ref(),
+                )
+            }
+            _ => match self.rows_of_weights(loss, &output) {
+                Some(rows) => {
+                    let [output, labels] = [&output, &labels].map(|x| rows_first(x, rows.len()));
+                    let each = loss.per_example(&output, &labels, smoothing);
+                    if each.is_poison() { each } else { each.reshape(rows) }
+                }
+                None => loss.per_example(&output, &labels, smoothing),
+            },
         });
         self.fits(path, &what, source, (name, &labels))?;
         let (each, weights) = self.weighed(loss, number, each, (&output, &labels))?;
@@ -338,6 +360,15 @@ impl Build<'_> {
         losses.any(|(loss, judged)| *judged == source && loss.is_of_classes())
     }
 
+    /// The leading dims of an output whose rows have weights, where the loss is one number for each example.
+    fn rows_of_weights(&self, loss: &Loss, output: &Tensor) -> Option<Vec<i64>> {
+        let name = loss.options.example_weights.as_ref().filter(|_| loss.has_rows())?;
+        let described = self.config.labels.iter().chain(&self.config.inputs).find(|input| input.name == *name)?;
+        let (shape, dims) = (&described.spec.shape, output.dims());
+        let n_axes = 1 + shape.len();
+        (n_axes > 1 && n_axes < dims.len() && dims[1..].starts_with(shape)).then(|| dims[..n_axes].to_vec())
+    }
+
     /// The loss of each example, or of its rows, times its class's weight and its own; and the weights, if there are
     /// any.
     fn weighed(
@@ -374,7 +405,13 @@ impl Build<'_> {
                 dims if dims == each.dims() => weights,
                 dims if dims.len() == 1 => of_rows(&weights, &each),
                 _ => {
-                    let or_rows = if each.rank() > 1 { format!(" or {}", example(&each)) } else { String::new() };
+                    let or_rows = match each.rank() {
+                        1 if loss.has_rows() && output.rank() > 2 => {
+                            format!(", or the first axes of the output {}", example(output))
+                        }
+                        0 | 1 => String::new(),
+                        _ => format!(" or {}", example(&each)),
+                    };
                     let measured = example(&weights);
                     let message = format!("`example_weights: {name}` is {measured}, expected f32[batch]{or_rows}");
                     let help = format!("describe it as `{name}: []`: one number for each example");
@@ -410,6 +447,16 @@ fn metric_weights(
     );
     let help = "name others, or write `example_weights: null`: all weigh alike";
     Err(NodeError::new(path, message).with_help(help))
+}
+
+/// An array whose first axis is its first `n_axes` joined.
+fn rows_first(x: &Tensor, n_axes: usize) -> Tensor {
+    let dims = x.dims();
+    if x.is_poison() || dims.len() < n_axes {
+        return x.clone();
+    }
+    let (rows, rest) = dims.split_at(n_axes);
+    x.reshape([&[rows.iter().product()], rest].concat())
 }
 
 fn axes_from(first: i64, x: &Tensor) -> Vec<i64> {
