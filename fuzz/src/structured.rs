@@ -279,7 +279,8 @@ pub fn torch(draw: &mut Draw<'_>) -> Vec<u8> {
     pickle.push(b'.');
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
-    let storage = draw.bytes(200);
+    let mut storage = draw.bytes(200);
+    storage.resize(192, 0);
     for (name, bytes) in [("a/data.pkl", &pickle), ("a/data/0", &storage), ("a/data/1", &storage)] {
         zip.start_file(name, stored).expect("memory takes it");
         zip.write_all(bytes).expect("memory takes it");
@@ -290,9 +291,13 @@ pub fn torch(draw: &mut Draw<'_>) -> Vec<u8> {
 /// A tensor of a storage, by the call that rebuilds it.
 fn tensor(draw: &mut Draw<'_>, pickle: &mut Vec<u8>) {
     pickle.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n");
-    pickle.extend(draw.of(&["FloatStorage", "BFloat16Storage", "LongStorage", "BoolStorage"]).as_bytes());
+    // The elements of a storage's 192 bytes, or another number of them.
+    let (class, n) =
+        draw.of(&[("FloatStorage", 48), ("BFloat16Storage", 96), ("LongStorage", 24), ("BoolStorage", 192)]);
+    pickle.extend(class.as_bytes());
     pickle.extend(b"\nX\x01\0\0\0");
-    pickle.extend([draw.of(b"000112"), b'X', 3, 0, 0, 0, b'c', b'p', b'u', b'K', draw.byte(), b't', b'Q']);
+    let n = if draw.byte() < 220 { n } else { draw.byte() };
+    pickle.extend([draw.of(b"000112"), b'X', 3, 0, 0, 0, b'c', b'p', b'u', b'K', n, b't', b'Q']);
     pickle.extend([b'K', draw.of(&[0, 0, 1, 200]), b'K', draw.of(&[1, 2, 2, 200]), b'K', draw.of(&[1, 3, 0, 2]), 0x86]);
     pickle.extend([b'K', draw.of(&[1, 3, 2, 0, 255]), b'K', draw.of(&[1, 1, 2]), 0x86, draw.of(&[0x88, 0x89])]);
     pickle.extend(b"ccollections\nOrderedDict\n)RtR");

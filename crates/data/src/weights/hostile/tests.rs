@@ -260,8 +260,8 @@ fn a_storage_that_tensors_share_is_read_once_and_not_made_without_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pt");
     let views = |n_views: usize| {
-        let storage =
-            [b"((", &word("storage")[..], b"ctorch\nFloatStorage\n", &word("0"), &word("cpu"), b"K\x04tQ"].concat();
+        let (class, n) = (b"ctorch\nFloatStorage\n", (N as u32).to_le_bytes());
+        let storage = [b"((", &word("storage")[..], class, &word("0"), &word("cpu"), b"J", &n, b"tQ"].concat();
         let sizes = [b"J", &(N as u32).to_le_bytes()[..], b"\x85K\x01\x85"].concat();
         let one = [b"ctorch._utils\n_rebuild_tensor_v2\n", &storage[..], b"K\0", &sizes, b"\x89NtRq\0"].concat();
         let more: Vec<u8> = (1..n_views).flat_map(|nth| [word(&nth.to_string()), b"h\0s".to_vec()].concat()).collect();

@@ -92,6 +92,14 @@ fn archives_of_torch_are_told_with_their_member() {
         refused(folder.path(), "a.pt"),
         format!("a.pt: at byte {at}: tensor `w` is not within its storage of 16 bytes\n{DAMAGED}")
     );
+    // A storage of three floats whose file has four, which PyTorch would cut.
+    let three: Vec<u8> = tensor(b"K\x03\x85K\x01\x85", b"");
+    let at_count = memchr::memmem::find(&three, b"K\x04tQ").unwrap();
+    let three = [&three[..at_count], b"K\x03", &three[at_count + 2..]].concat();
+    torch(&path, &[word("w"), three, b"s".to_vec()].concat());
+    let error = refused(folder.path(), "a.pt");
+    let expected = "tensor `w` is in a storage of 16 bytes; expected 12, as the pickle says";
+    assert!(error.ends_with(&format!("{expected}\n{DAMAGED}")), "{error}");
     torch(&path, &[word("w"), tensor(b"K\x05\x85K\0\x85", b""), b"s".to_vec()].concat());
     assert_eq!(
         refused(folder.path(), "a.pt"),

@@ -121,6 +121,10 @@ fn view(path: &Path, zip: &mut Zip, idx: usize, name: String, tensor: &Tensor) -
     let (at, n_bytes) = (file.data_start(), file.size());
     let width = tensor.dtype.n_bytes();
     let damaged = |message: String| WeightsError::damaged(path, at, format!("tensor `{name}` {message}"));
+    if tensor.n_storage != n_bytes {
+        let expected = tensor.n_storage;
+        return Err(damaged(format!("is in a storage of {n_bytes} bytes; expected {expected}, as the pickle says")));
+    }
     let entry = Entry::new(name.clone(), tensor.dtype, tensor.dims.clone());
     let entry = entry.ok_or_else(|| damaged(too_much(&tensor.dims)))?;
     let n_elements = entry.n_elements();

@@ -28,6 +28,8 @@ const MAX_LEFT_OUT: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tensor {
     pub storage: Rc<str>,
+    /// The storage's bytes, as the pickle counts them.
+    pub n_storage: u64,
     pub dtype: DType,
     /// The first element, counted in elements.
     pub start: u64,
@@ -61,8 +63,8 @@ enum Value {
     Name(Name),
     /// A dtype of PyTorch.
     DType(DType),
-    /// A storage's key, and the dtype of its elements if it has one.
-    Storage(Rc<str>, Option<DType>),
+    /// A storage's key, the dtype of its elements if it has one, and how many it has.
+    Storage(Rc<str>, Option<DType>, u64),
     Tensor(Rc<Tensor>),
 }
 
@@ -363,8 +365,10 @@ impl Machine<'_> {
         let pid = self.pop()?;
         let Value::Tuple(parts, _) = &pid else { return Err(self.damaged("a storage is not a tuple")) };
         match parts.as_slice() {
-            [Value::Text(kind), Value::Name(Name::Storage(dtype)), Value::Text(key), ..] if &**kind == "storage" => {
-                self.stack.push(Value::Storage(key.clone(), *dtype));
+            [Value::Text(kind), Value::Name(Name::Storage(dtype)), Value::Text(key), _, Value::Int(n), ..]
+                if &**kind == "storage" && *n >= 0 =>
+            {
+                self.stack.push(Value::Storage(key.clone(), *dtype, n.unsigned_abs()));
                 Ok(())
             }
             _ => Err(self.unsupported("a storage is not said as PyTorch says it")),
@@ -434,11 +438,13 @@ impl Machine<'_> {
             _ => None,
         };
         let tensor = match (storage, size(start), sizes(dims), sizes(strides)) {
-            (Value::Storage(key, storage_dtype), Some(start), Some(dims), Some(strides))
+            (Value::Storage(key, storage_dtype, n), Some(start), Some(dims), Some(strides))
                 if dims.len() == strides.len() =>
             {
+                // An untyped storage counts its bytes.
+                let n_storage = n.saturating_mul(storage_dtype.map_or(1, |dtype| dtype.n_bytes() as u64));
                 let dtype = dtype.or(*storage_dtype);
-                dtype.map(|dtype| Tensor { storage: key.clone(), dtype, start, dims, strides })
+                dtype.map(|dtype| Tensor { storage: key.clone(), n_storage, dtype, start, dims, strides })
             }
             _ => None,
         };
