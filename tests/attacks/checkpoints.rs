@@ -181,7 +181,7 @@ fn what_is_no_file_is_an_error_at_once() {
         let cause = std::error::Error::source(&error).unwrap().to_string();
         assert!(cause.starts_with(&format!("not a regular file but {kind}\nhelp: ")), "{cause}");
     };
-    refused(&pipe, "a FIFO");
+    refused(&pipe, "a pipe, which gives each byte once");
     refused(folder.path(), "a directory");
     refused(Path::new("/dev/zero"), "a character device");
 }

@@ -1,5 +1,6 @@
 //! The program as a user runs it.
 
+mod arrays_cli;
 mod as_tpu_cli;
 mod audit_at;
 mod audit_cli;

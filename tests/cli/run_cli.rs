@@ -15,14 +15,14 @@ use bf16scope::pjrt::CompileOptions;
 use ndarray::{ArrayD, IxDyn, OwnedRepr, arr0, array};
 use ndarray_npy::{NpzReader, NpzWriter};
 
-struct Folder(tempfile::TempDir);
+pub(super) struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new() -> Folder {
         Folder(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -42,7 +42,7 @@ impl Folder {
     }
 
     /// Standard error of a command that fails.
-    fn stderr(&self, args: &[&str]) -> String {
+    pub(super) fn stderr(&self, args: &[&str]) -> String {
         let output = self.command(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", utf8(&output.stdout));
         utf8(&output.stderr)
@@ -267,7 +267,7 @@ ENTRY main {
 "#;
 
 /// A folder with `small.txt` and `in.npz`: arrays named as the parameter, by its scoped name, and by position.
-fn small() -> Folder {
+pub(super) fn small() -> Folder {
     let folder = Folder::new();
     folder.text("small.txt", SMALL);
     let mut inputs = NpzWriter::new_compressed(File::create(folder.path("in.npz")).unwrap());

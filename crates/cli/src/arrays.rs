@@ -458,8 +458,11 @@ fn check_type(
         "neither dtype nor dims are the parameter's: is an array before it one too many, or one left out?".to_string()
     } else if !is_taken {
         let wanted = in_numpy(dtype);
-        // NumPy does not convert void types.
         match (header.kind, header.width) {
+            ('c', _) if !matches!(dtype, DType::C64 | DType::C128) => {
+                format!("save the part that is meant: .real, .imag or abs(), and .astype({wanted}) of it")
+            }
+            // NumPy does not convert void types.
             ('V', 2) => format!("it is bf16: convert it with .view(ml_dtypes.bfloat16).astype({wanted})"),
             ('V', 1) => format!(
                 "say which float of `ml_dtypes` it is, and convert it: .view(ml_dtypes.float8_e4m3fn).astype({wanted})"

@@ -136,10 +136,16 @@ pub fn room_for(error: &io::Error) -> &'static str {
 }
 
 const FIFO: &str = "a FIFO";
+/// A FIFO where a file is read at any place, so that `/dev/stdin` helps no more.
+const PIPE: &str = "a pipe, which gives each byte once";
 const CHARACTER_DEVICE: &str = "a character device";
 
 fn remedy(message: &str) -> &'static str {
-    if message == FIFO { "save to a file what comes through it, or use /dev/stdin" } else { "name a file" }
+    match message {
+        FIFO => "save to a file what comes through it, or use /dev/stdin",
+        PIPE => "save to a file what comes through it, and name that file",
+        _ => "name a file",
+    }
 }
 
 /// The kind of an object that is not a regular file, in words; `None` for a regular file.

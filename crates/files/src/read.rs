@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{FIFO, FileError, check_input, check_name, is_descriptor, not_regular};
+use super::{FIFO, FileError, PIPE, check_input, check_name, is_descriptor, not_regular};
 
 /// Opens a regular file for reading. A file that could block or never end, such as a FIFO or a device, is not opened.
 ///
@@ -123,6 +123,7 @@ fn check(path: &Path, takes_pipes: bool) -> io::Result<Option<u64>> {
     match not_regular(metadata.file_type()) {
         None => Ok(Some(metadata.len())),
         Some(FIFO) if takes_pipes && is_descriptor(path) => Ok(None),
+        Some(FIFO) if !takes_pipes => Err(FileError::NotRegular { kind: PIPE }.into()),
         Some(kind) => Err(FileError::NotRegular { kind }.into()),
     }
 }
@@ -142,6 +143,21 @@ mod tests {
         assert_eq!(text(read(zero, 10)), "not a regular file but a character device\nhelp: name a file");
         assert_eq!(text(read(Path::new("/"), 10)), "not a regular file but a directory\nhelp: name a file");
         assert_eq!(text(open(Path::new("/nowhere"))), "No such file or directory (os error 2)");
+        // Only what is read from its beginning to its end may come from `/dev/stdin`.
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let found = "not a regular file but";
+        assert_eq!(
+            text(open(&fifo)),
+            format!(
+                "{found} a pipe, which gives each byte once\nhelp: save to a file what comes through it, and name that file"
+            )
+        );
+        assert_eq!(
+            text(read(&fifo, 10)),
+            format!("{found} a FIFO\nhelp: save to a file what comes through it, or use /dev/stdin")
+        );
     }
 
     #[test]

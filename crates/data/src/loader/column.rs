@@ -54,7 +54,7 @@ impl Column {
         let to = feature.dtype_in(compute);
         let cannot = |expected: &str| {
             let message = format!("array `{name}` is {array_dtype}, which does not become {to}; expected {expected}");
-            DataError::new(DataErrorKind::Mismatch, source.place(0), message).help(in_numpy(&name, to))
+            DataError::new(DataErrorKind::Mismatch, source.place(0), message).help(in_numpy(&name, array_dtype, to))
         };
         // An element of `pred` is a byte of 0 or 1, a number like others.
         let is_truth = array_dtype == DType::Pred && to != DType::Pred;
@@ -271,8 +271,11 @@ fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128
     Ok((is_needed && (from_least < least || from_greatest > greatest)).then_some((least, greatest)))
 }
 
-/// How to convert an array to `wanted` in NumPy before saving it, if NumPy has that dtype.
-fn in_numpy(name: &str, wanted: DType) -> String {
+/// How to convert an array of `from` to `wanted` in NumPy before saving it, if NumPy has that dtype.
+fn in_numpy(name: &str, from: DType, wanted: DType) -> String {
+    if matches!(from, DType::C64 | DType::C128) {
+        return format!("save the part that is meant: in NumPy, `{name}.real`, `{name}.imag` or `abs({name})`");
+    }
     let name_of = match wanted {
         DType::S8 | DType::S16 | DType::S32 | DType::S64 => format!("int{}", wanted.bits()),
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => format!("uint{}", wanted.bits()),

@@ -398,7 +398,7 @@ fn features_that_do_not_fit_are_refused() {
     assert_eq!(
         message(Loader::new(&phases, &[Feature::compute("m", [])], DType::F32, 1, 0)),
         "m.npz, example 0: array `m` is c64, which does not become f32; expected pred, integers of 8 to 64 bits, f16, bf16, \
-         f32 or f64\nhelp: save it as float32: in NumPy, `m.astype('float32')`"
+         f32 or f64\nhelp: save the part that is meant: in NumPy, `m.real`, `m.imag` or `abs(m)`"
     );
     let wide = one(DType::F64, &[[0; 8]; 2]);
     assert_eq!(
