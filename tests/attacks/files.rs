@@ -39,6 +39,13 @@ fn a_fifo_or_a_device_is_refused_at_once_wherever_a_file_is_read() {
         // A policy is a file by its ending.
         for args in readers(name).into_iter().filter(|args| name.ends_with("yaml") || !args.contains(&"--policy")) {
             let error = folder.refused(&args);
+            // Arrays are read at any place, which `/dev/stdin` has not.
+            let (found, help) = match args.contains(&"--inputs") && name.starts_with('p') {
+                true => {
+                    ("a pipe, which gives each byte once", "save to a file what comes through it, and name that file")
+                }
+                false => (found, help),
+            };
             let expected = format!("not a regular file but {found}\nhelp: {help}\n");
             assert!(error.starts_with("bf16scope: ") && error.ends_with(&expected), "{args:?}: {error}");
         }
@@ -270,6 +277,34 @@ fn arrays_that_claim_more_than_there_is_are_refused() {
 fn outputs_do_not_destroy_inputs_of_another_kind() {
     let folder = Folder::new();
     let before = fs::read(folder.path("m.txt")).unwrap();
+    for name in ["p.yaml", "metrics.jsonl", "watch.jsonl"] {
+        folder.write(name, "dtype: bf16\n");
+    }
+    let no_page = |name: &str| {
+        format!("--html\n  caused by: {name} is there, and is not a page\nhelp: remove it, or name another file\n")
+    };
+    let read = |flag: &str, name: &str| {
+        format!("{flag} names {name}, which is read, and would be lost\nhelp: name another file\n")
+    };
+    for (args, expected) in [
+        (vec!["data", "m.yaml", "--html", "m.yaml"], read("--html", "m.yaml")),
+        (vec!["data", "p.yaml", "--html", "m.yaml"], no_page("m.yaml")),
+        (vec!["data", "m.txt", "--html", "./m.txt"], read("--html", "./m.txt")),
+        (vec!["schedule", "m.yaml", "--html", "m.txt"], no_page("m.txt")),
+        (vec!["curves", ".", "--html", "metrics.jsonl"], no_page("metrics.jsonl")),
+        (vec!["watch", ".", "--html", "watch.jsonl"], no_page("watch.jsonl")),
+        (vec!["port", "m.txt", "--html", "m.txt"], read("--html", "m.txt")),
+        (vec!["port", "m.txt", "--html", "m.yaml"], no_page("m.yaml")),
+        (vec!["lower", "m.txt", "--policy", "p.yaml", "-o", "p.yaml"], read("-o", "p.yaml")),
+        (vec!["lower", "m.txt", "--policy", "p.yaml", "-o", "o.txt", "--report", "p.yaml"], read("--report", "p.yaml")),
+        (
+            vec!["lower", "m.txt", "-o", "o.txt", "--report", "m.yaml"],
+            "--report\n  caused by: m.yaml is there, and is not a report\nhelp: remove it, or name another file\n"
+                .to_string(),
+        ),
+    ] {
+        assert_eq!(folder.refused(&args), format!("bf16scope: {expected}"), "{args:?}");
+    }
     for (args, expected) in [
         (
             vec!["run", "m.txt", "--random", "1", "--outputs", "m.txt"],
@@ -294,7 +329,8 @@ fn outputs_do_not_destroy_inputs_of_another_kind() {
     }
     assert_eq!(fs::read(folder.path("m.txt")).unwrap(), before);
     assert_eq!(fs::read_to_string(folder.path("m.yaml")).unwrap(), crate::door::MODEL);
-    assert_eq!(folder.names(), ["m.txt", "m.yaml"]);
+    assert_eq!(folder.names(), ["m.txt", "m.yaml", "metrics.jsonl", "p.yaml", "watch.jsonl"]);
+    assert_eq!(fs::read_to_string(folder.path("p.yaml")).unwrap(), "dtype: bf16\n");
 }
 
 #[test]

@@ -154,7 +154,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.as_tpu.check(&args.device)?;
     let policy = args.policy.policy()?;
     let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
-    emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref()])?;
+    emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref(), args.policy.file()])?;
     if args.at.is_asked(&args.module)? {
         return at::run(args, &policy, context);
     }

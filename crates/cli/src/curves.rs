@@ -69,6 +69,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         n_runs <= MAX_LINES || !are_drawn,
         "{n_runs} runs, expected {MAX_LINES} at most: more lines than that look alike\nhelp: name those to compare"
     );
+    emit::check_names(&[("--html", args.html.as_deref())], &[])?;
     let runs = args.runs.iter().chain(&args.against).map(read).collect::<Result<Vec<Run>, _>>()?;
     for run in &runs {
         run.remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", run.path.display()));

@@ -75,6 +75,8 @@ impl Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let read: Vec<Option<&Path>> = args.files.iter().map(|file| Some(Path::new(file))).collect();
+    emit::check_names(&[("--html", args.html.as_deref())], &read)?;
     let is_experiment = |file: &String| file.ends_with(".yaml") || file.ends_with(".yml");
     match &args.files[..] {
         [file] if is_experiment(file) => experiment(Path::new(file), args, context),

@@ -257,8 +257,13 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     files::replace(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Refuses an output path that equals another output or an input of the command, or is not writable: before the work,
-/// not after it.
+/// Flags of outputs that replace only a file of their own kind, with how such a file starts. A page that is given the
+/// name of a data file, of a run's metrics or of an experiment used to replace it.
+const KINDS: [(&str, &[u8], &str); 3] =
+    [("--html", b"<!DOCTYPE html>", "page"), ("--svg", b"<svg", "picture"), ("--report", b"{", "report")];
+
+/// Refuses an output path that equals another output or an input of the command, is of another kind's file, or is not
+/// writable: before the work, not after it.
 pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&Path>]) -> anyhow::Result<()> {
     let named = || outputs.iter().filter_map(|(flag, path)| Some((*flag, (*path)?)));
     for (nth, (flag, path)) in named().enumerate() {
@@ -269,6 +274,9 @@ pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&P
             bail!("{other} and {flag} name one file, {}\nhelp: name two", path.display());
         }
         files::check_replaceable(path).with_context(|| format!("cannot write {}", path.display()))?;
+        if let Some((_, start, kind)) = KINDS.iter().find(|(of_flag, ..)| *of_flag == flag) {
+            check_kind(path, start, kind).context(flag.to_string())?;
+        }
     }
     Ok(())
 }
@@ -284,6 +292,21 @@ fn is_same(one: &Path, other: &Path) -> bool {
         Some(folder.canonicalize().ok()?.join(path.file_name()?))
     };
     matches!((place(one), place(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// Writes a file that its owner may have edited since it was written: a file of other content is left alone.
+pub(super) fn write_anew(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    // A longer file has another content.
+    match files::read(path, bytes.len() as u64) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Ok(there) if there == bytes => {}
+        Ok(_) | Err(_) => bail!(
+            "{} is there, and would be written otherwise: it may have been edited\nhelp: move it away, or name another \
+             folder",
+            path.display()
+        ),
+    }
+    replace(path, bytes)
 }
 
 /// Refuses to overwrite a file of another kind: a module or a model given by mistake would be lost.

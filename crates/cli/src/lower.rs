@@ -108,7 +108,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     // The module itself may be replaced by its lowered form, but other inputs may not.
     let decided = args.asked.target.as_ref().map(|_| decisions_path(args));
     let (report, decisions) = (args.report.as_deref(), decided.as_deref());
-    emit::check_names(&[("-o", Some(&args.output)), ("--report", report), ("--decisions", decisions)], &[])?;
+    let outputs = [("-o", Some(args.output.as_path())), ("--report", report), ("--decisions", decisions)];
+    emit::check_names(&outputs, &[args.policy.file()])?;
     emit::check_names(&[("--report", report), ("--decisions", decisions)], &[Some(&args.module)])?;
     let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
     if module.is_scheduled {

@@ -41,6 +41,11 @@ fn dtype(text: &str) -> Result<LowDType, String> {
 }
 
 impl PolicyArgs {
+    /// The policy's file, if it is one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        Some(Path::new(&self.policy)).filter(|path| path.is_file())
+    }
+
     /// The policy from these arguments.
     pub(super) fn policy(&self) -> anyhow::Result<Policy> {
         let mut policy = study::policy(&self.policy)?;

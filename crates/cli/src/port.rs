@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::{Context, Status};
+use super::{Context, Status, emit};
 use crate::report::port::{self, Becomes, NoteRow, PortedGraph, SlipRow, StepRow};
 use bf16scope_data::weights;
 use bf16scope_files as files;
@@ -70,6 +70,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     if args.graph.extension().is_some_and(|ending| ending == "py") {
         return lint::lint(args, context);
     }
+    emit::check_names(&[("--html", args.html.as_deref())], &[Some(&args.graph)])?;
     // Graph and module are not freed: for 200,000 nodes that would take half a second, and the process ends anyway.
     let graph = ManuallyDrop::new(Graph::open(&args.graph)?);
     let mut ported = tensorflow::port_with_batch(&graph, args.batch.map(i64::from));
@@ -101,7 +102,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let text = port::screen(&report, context.screen);
     if let Some(path) = &args.html {
         let page = port::page(&report).render();
-        files::replace(path, page.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+        emit::replace(path, page.as_bytes())?;
     }
     match args.json {
         true if written.is_ok() => context.print_json(&report)?,
@@ -269,7 +270,8 @@ fn write(
         report.written.push(put("step.hlo.pb", &encode::to_bytes(&lowered.module)?)?);
     }
     let Some(text) = &report.experiment else { return Ok(()) };
-    let path = PathBuf::from(put("experiment.yaml", text.as_bytes())?);
+    let path = folder.join("experiment.yaml");
+    emit::write_anew(&path, text.as_bytes())?;
     let subject = ModelSubject::read(&path, &context.setup())
         .with_context(|| format!("{} is not read back, which is an error of bf16scope's: report it", path.display()))?;
     let program = subject.build(Precision::Bf16, &Target::Cpu)?;

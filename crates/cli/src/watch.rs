@@ -67,6 +67,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    emit::check_names(&[("--html", args.html.as_deref())], &[])?;
     let (records, remarks) = read_watched::<WatchRecord>(&args.run)?;
     remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", args.run.display()));
     let narrowed = match args.narrow {

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use super::super::{Context, Status, terminal};
+use super::super::{Context, Status, emit, terminal};
 use super::Args;
 use bf16scope_files as files;
 use bf16scope_tensorflow as tensorflow;
@@ -145,7 +145,7 @@ struct NotFollowed {
 fn write(folder: &Path, text: &str) -> anyhow::Result<String> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join("experiment.yaml");
-    files::replace(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    emit::write_anew(&path, text.as_bytes())?;
     Ok(path.display().to_string())
 }
 
