@@ -52,6 +52,7 @@ fn blocks_are_the_network_that_a_line_for_each_layer_is() {
     let folder = Folder::new();
     let graph = unpack(&folder, "resnet.meta");
     let step = |options: &[&str]| {
+        drop(std::fs::remove_file(folder.path("out/experiment.yaml")));
         let output = folder.run(&[&["port", &graph, "-o", "out"][..], options].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let experiment = std::fs::read_to_string(folder.path("out/experiment.yaml")).unwrap();
@@ -308,6 +309,19 @@ fn a_sequential_has_the_parameters_that_keras_counts() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         counts.iter().for_each(|count| assert!(screen.contains(count), "{count}\n{screen}"));
     }
+    // An experiment that was edited stays, and one that was not is written again.
+    let path = folder.path("dense/experiment.yaml");
+    assert_eq!(folder.run(&["port", "dense.py", "-o", "dense"]).status.code(), Some(0));
+    let edited = std::fs::read_to_string(&path).unwrap() + "# data: {npz: mine.npz}\n";
+    std::fs::write(&path, &edited).unwrap();
+    let refused = folder.run(&["port", "dense.py", "-o", "dense"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(
+        text(&refused.stderr),
+        "bf16scope: dense/experiment.yaml is there, and would be written otherwise: it may have been edited\n\
+         help: move it away, or name another folder\n"
+    );
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
     // Without a word for each layer there is no network to write.
     std::fs::write(folder.path("odd.py"), "model = Sequential([Lambda(f)])\n").unwrap();
     let refused = folder.run(&["port", "odd.py", "-o", "odd"]);

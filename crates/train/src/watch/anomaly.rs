@@ -46,8 +46,17 @@ pub struct Rule {
 }
 
 /// Consequences of numbers of a wrong size.
-const BY_SIZE: &[&str] =
-    &["saturated_softmax", "exploding", "saturated", "saturated_activation", "vanishing", "dead", "stalled", "epsilon"];
+const BY_SIZE: &[&str] = &[
+    "saturated_softmax",
+    "exploding",
+    "saturated",
+    "saturated_activation",
+    "vanishing",
+    "dead",
+    "stalled",
+    "epsilon",
+    "large_epsilon",
+];
 /// Consequences of a learning rate that rises at once.
 const BY_RATE_JUMP: &[&str] = &[
     "large_rate",
@@ -61,7 +70,8 @@ const BY_RATE_JUMP: &[&str] = &[
     "epsilon",
 ];
 /// Consequences of a layer whose output is 0.
-const BY_ZEROS: &[&str] = &["dead", "vanishing", "flushed", "stalled", "saturated_activation", "epsilon", "small_rate"];
+const BY_ZEROS: &[&str] =
+    &["dead", "vanishing", "flushed", "stalled", "saturated_activation", "epsilon", "large_epsilon", "small_rate"];
 
 /// Consequences of updates that are larger than variables bear.
 const BY_UPDATES: &[&str] = &[
@@ -285,8 +295,8 @@ pub const RULES: [Rule; 27] = [
     Rule {
         name: "large_epsilon",
         why: "at two looks in a row each variable of 16 or more numbers moves by an eighth of the learning rate or less, and by a \
-              thousandth of the largest weight, and ε, 0.1 or more, is four times its gradients: their quotient is their size then, \
-              where noise alone makes it 0.23",
+              thousandth of the largest weight, and ε is four times its gradients, at the first step as well if ε is below 0.1: their \
+              quotient is their size then, where noise alone makes it 0.23",
         remedy: "lower ε: `optimizer: {kind: adam, epsilon: 1.0e-8}`",
         explains: &["stalled", "small_rate"],
         judge: updates::large_epsilon,

@@ -370,7 +370,12 @@ pub(super) fn weighted_loss(look: &Look<'_>) -> Option<String> {
     let first = Look::alone(look.first.unwrap_or(look.now));
     let loss = first.now.loss()?.abs();
     let row = first.rows(Quantity::Activation).map(|(_, row)| row).find(|row| row.role == Some(Role::Loss))?;
-    let taken = row.takes.iter().filter_map(|taken| first.now.rows.get(*taken as usize));
+    let rows = |takes: &[u32]| takes.iter().filter_map(|taken| first.now.rows.get(*taken as usize)).collect::<Vec<_>>();
+    // A softmax has no cotangent: what it takes are the results.
+    let taken = rows(&row.takes).into_iter().flat_map(|taken| match taken.role {
+        Some(Role::Softmax) => rows(&taken.takes),
+        _ => vec![taken],
+    });
     let results: Vec<(&WatchRow, &WatchRow)> =
         taken.filter_map(|result| Some((result, first.cotangent(result)?))).collect();
     let size = results.iter().map(|(result, _)| result.rms).fold(first.label_scale(), f32::max);
@@ -406,14 +411,24 @@ const GROWN: &str = "lower the learning rate, or clip gradients (`clip: {kind: g
 
 const FROM_FIRST: &str =
     "look at this layer's initial values (`kernel_initializer: glorot_uniform`): no update came before";
+const OF_A_TABLE: &str =
+    "give its table smaller initial values (`embeddings_initializer: {random_normal: 0.05}`): no update came before";
+const OF_NO_VARIABLES: &str = "look at what this layer multiplies by and adds (`{rescaling: 1.0}`), and at the initial values of the layers before it \
+     (`kernel_initializer: glorot_uniform`): no update came before";
 const OF_A_STATE: &str = "look at the initial values by which its state is multiplied at every step (`recurrent_initializer: \
                           orthogonal`), and at its activation (`tanh` is bounded): no update came before";
 
 /// The remedy for a layer that is large: before the first update no learning rate makes it so.
 fn of_layer(look: &Look<'_>, row: &WatchRow, has_grown: bool) -> Option<&'static str> {
-    let is_state = || look.variables(&row.layer).iter().any(|(name, _)| *name == "recurrent_kernel");
+    let variables = look.variables(&row.layer);
+    let is_state = variables.iter().any(|(name, _)| *name == "recurrent_kernel");
     match row.quantity {
-        Quantity::Activation if look.now.step == 1 => Some(if is_state() { OF_A_STATE } else { FROM_FIRST }),
+        Quantity::Activation if look.now.step == 1 => Some(match variables.is_empty() && !row.layer.starts_with('(') {
+            true => OF_NO_VARIABLES,
+            false if is_state => OF_A_STATE,
+            false if look.is_lookup(&row.layer) => OF_A_TABLE,
+            false => FROM_FIRST,
+        }),
         _ => has_grown.then_some(GROWN),
     }
 }
@@ -450,6 +465,10 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
         }
         if row.quantity != Quantity::Activation {
             return None;
+        }
+        // Rows of a table are as large as it is, and so is all that reads them: indices and the median tell nothing.
+        if look.is_lookup(&row.layer) {
+            return Some(remedied(format!("the rms of the rows that it looks up is {:.3e}", row.rms)));
         }
         let taken = look.taken(number, row).into_iter().filter(|(_, taken)| taken.role != Some(Role::Label));
         let largest = taken.max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms)).map(|(_, taken)| taken);

@@ -273,6 +273,48 @@ fn a_layer_that_is_large_at_first_is_told_its_initial_values() {
     assert!(remedy("exploding", &[of_hidden(51, 1e5)]).contains("lower the learning rate, or clip gradients"));
 }
 
+/// All that reads large rows is as large as they are, and the softmax of the loss saturates.
+#[test]
+fn a_table_of_large_rows_is_the_cause_of_large_logits() {
+    let of_table = |rms: f32| {
+        let mut softmax = row("loss", Activation, Some(Role::Softmax), rms, &[2]);
+        softmax.bins[12] = 0.6;
+        let mut rows = vec![
+            row("ids", Activation, Some(Role::Input), 3000.0, &[]),
+            row("words", Activation, None, rms, &[0]),
+            row("out", Activation, None, rms, &[1]),
+            softmax,
+            row("loss", Activation, Some(Role::Loss), 200.0, &[2]),
+        ];
+        rows.extend(["words/embeddings", "out/kernel"].into_iter().flat_map(|name| variable(name, rms)));
+        record(1, rows)
+    };
+    let all = anomalies(&[of_table(1000.0)]);
+    assert_eq!((rules(&all), &*all[0].layer), (vec!["exploding"], "words"));
+    assert_eq!(all[0].found, "the rms of the rows that it looks up is 1.000e3");
+    let expected = "give its table smaller initial values (`embeddings_initializer: {random_normal: 0.05}`): no update \
+                    came before";
+    assert_eq!(all[0].remedy, expected);
+    assert_eq!(rules(&anomalies(&[of_table(20.0)])), ["saturated_softmax"]);
+}
+
+/// A factor of 50 is less than `rescaled` asks, and no initial value of that layer is there to change.
+#[test]
+fn a_layer_without_variables_that_is_large_is_told_its_factor() {
+    let mut rows = vec![row("x", Activation, Some(Role::Input), 1.0, &[])];
+    for (at, (name, rms)) in [("h1", 1.0), ("h2", 1.0), ("h3", 3.0), ("sharp", 150.0), ("out", 1.0)].iter().enumerate()
+    {
+        rows.push(row(name, Activation, None, *rms, &[at as u32]));
+    }
+    rows.push(row("loss", Activation, Some(Role::Loss), 1.0, &[5]));
+    rows.extend(["h1/kernel", "h2/kernel", "h3/kernel", "out/kernel"].into_iter().flat_map(|name| variable(name, 0.5)));
+    let all = anomalies(&[record(1, rows)]);
+    assert_eq!((rules(&all), &*all[0].layer), (vec!["exploding"], "sharp"));
+    let expected = "look at what this layer multiplies by and adds (`{rescaling: 1.0}`), and at the initial values of the layers \
+                    before it (`kernel_initializer: glorot_uniform`): no update came before";
+    assert_eq!(all[0].remedy, expected);
+}
+
 /// Logits far apart, behind a dropout whose rms is this many times that of what it takes.
 fn of_dropout(step: u64, gain: f32) -> WatchRecord {
     let mut softmax = row("loss", Activation, Some(Role::Softmax), 17.0, &[3]);
@@ -523,6 +565,40 @@ fn a_rate_is_not_small_where_the_loss_falls_or_weights_are_from_elsewhere() {
     assert!(!rules(&anomalies(&change(&labelled))).contains(&"small_rate"));
 }
 
+/// Gradients far below an ε of 1e-8 at the first look, as a loss of a weight of 1e-10 has them, or those of a network that
+/// has learnt all that there is.
+#[test]
+fn gradients_that_are_below_a_usual_epsilon_from_the_first_step_are_named() {
+    let run = |at_first: f32| {
+        [(1, at_first), (21, 1e-11), (41, 1e-11)].map(|(step, gradient)| {
+            let mut look = of_moved(step, 7e-11, 0.5, 1e-6);
+            (look.learning_rate, look.epsilon) = (1e-3, Some(1e-8));
+            let gradients = look.rows.iter_mut().filter(|row| row.quantity == Gradient);
+            gradients.for_each(|row| (row.rms, row.max) = (gradient, gradient));
+            look
+        })
+    };
+    let all = anomalies(&run(1e-11));
+    assert_eq!((rules(&all), all[0].step), (vec!["large_epsilon"], 21));
+    let expected = "raise what multiplies the loss, such as its `weight`: gradients are below ε from the first step on. Or \
+                    lower ε: `optimizer: {kind: adam, epsilon: 1e-13}`";
+    assert_eq!(all[0].remedy, expected);
+    assert_eq!(anomalies(&run(1e-3)), []);
+}
+
+/// A projection moves a variable by more than any quotient, and no ε helps.
+#[test]
+fn a_step_of_more_than_a_quotient_by_usual_gradients_is_no_matter_of_epsilon() {
+    let mut look = of_moved(1, 1.4, 0.5, 0.35);
+    (look.learning_rate, look.epsilon) = (1e-3, Some(1e-8));
+    let expected = "gradients of that size make no such step, whatever ε is: look at what else changes the variable, such as \
+                    `kernel_constraint`, and at `beta2`";
+    assert_eq!(remedy("epsilon", std::slice::from_ref(&look)), expected);
+    let gradients = look.rows.iter_mut().filter(|row| row.quantity == Gradient);
+    gradients.for_each(|row| (row.rms, row.max) = (1e-15, 1e-15));
+    assert_eq!(remedy("epsilon", &[look]), "raise the optimizer's epsilon to 1e-8 or more");
+}
+
 /// A loss with a weight, and a hidden layer of this rms.
 fn of_weighted(step: u64, weight: f32, rms: f32) -> WatchRecord {
     let mut rows = vec![
@@ -547,6 +623,13 @@ fn a_loss_of_a_large_weight_is_the_first_to_change() {
     let mut infinite = grown(1e6);
     infinite[1].rows[2].not_finite = 1.0;
     assert!(remedy("not_finite", &infinite).starts_with(expected));
+    // A softmax between the results and the loss.
+    let behind = grown(1e6).map(|mut look| {
+        look.rows.insert(4, row("loss", Activation, Some(Role::Softmax), 0.5, &[3]));
+        look.rows[5].takes = vec![1, 4];
+        look
+    });
+    assert!(remedy("exploding", &behind).starts_with(expected), "{}", remedy("exploding", &behind));
     let usual = remedy("exploding", &grown(1.0));
     assert!(usual.starts_with("lower the learning rate, or clip gradients"), "{usual}");
 }

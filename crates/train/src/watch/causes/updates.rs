@@ -9,6 +9,10 @@ const LARGE: f32 = 64.0;
 /// Optimizers that divide a gradient by its own size.
 const QUOTIENTS: [&str; 6] = ["adam", "adamw", "adamax", "nadam", "rmsprop", "adagrad"];
 
+/// The remedy where squares of gradients are far above what f32 flushes to 0, so that a quotient is bounded.
+const NO_EPSILON: &str = "gradients of that size make no such step, whatever ε is: look at what else changes the variable, such as \
+                          `kernel_constraint`, and at `beta2`";
+
 pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
     let rate = look.now.learning_rate as f32;
     let is_of_a_quotient = QUOTIENTS.contains(&look.now.optimizer.as_str());
@@ -18,26 +22,30 @@ pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
     }
     let judge = |(number, row): (usize, &WatchRow)| {
         let gradient = look.gradient_of(&row.layer)?;
-        if row.max > LARGE * rate {
-            return Some(Found::new(
-                number,
-                format!("an element moves by {:.3e}, and the learning rate is {rate:.3e}", row.max),
-            ));
-        }
         let is_noise = gradient.max > 0.0 && gradient.max < 2f32.powi(-40) && gradient.not_finite == 0.0;
+        if row.max > LARGE * rate {
+            let message = format!("an element moves by {:.3e}, and the learning rate is {rate:.3e}", row.max);
+            let moved = Found::new(number, message);
+            return Some(if is_noise { moved } else { moved.with_remedy(NO_EPSILON) });
+        }
         let what = || format!("gradients of {:.1e} at most move it by {:.3e}", gradient.max, row.rms);
         (is_noise && row.rms >= rate / 4.0).then(|| Found::new(number, what()))
     };
     look.rows(Quantity::Update).filter_map(judge).collect()
 }
 
-/// An ε that may be larger than gradients are.
+/// An ε that may be larger than gradients are. A smaller one is above those of a network that has learnt all that there is,
+/// but not above those of a first step.
 const LARGE_EPSILON: f64 = 0.1;
 
 pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
     let rate = look.now.learning_rate as f32;
-    let epsilon = look.now.epsilon.filter(|epsilon| *epsilon >= LARGE_EPSILON);
+    let epsilon = look.now.epsilon.filter(|epsilon| *epsilon > 0.0);
     let (Some(epsilon), true) = (epsilon, look.has_moved() && rate > 0.0) else { return Vec::new() };
+    let (is_large, first) = (epsilon >= LARGE_EPSILON, look.first.filter(|first| first.step == 1).map(Look::alone));
+    if !is_large && first.is_none() {
+        return Vec::new();
+    }
     if !QUOTIENTS.contains(&look.now.optimizer.as_str()) || look.now.decay >= MOST_DECAY {
         return Vec::new();
     }
@@ -46,7 +54,12 @@ pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
     let is_damped = |(_, row): (usize, &WatchRow)| {
         let before = look.before(row).map_or(0.0, |before| before.rms);
         let is_little = |rms: f32| rms <= rate / 8.0;
-        let is_below = look.gradient_of(&row.layer).is_some_and(|gradient| f64::from(gradient.rms) <= epsilon / 4.0);
+        let is_below_in = |look: &Look<'_>| {
+            let rms = look.gradient_of(&row.layer).map(|gradient| f64::from(gradient.rms));
+            // Gradients of 0 are below any ε, and other rules'.
+            rms.is_some_and(|rms| rms <= epsilon / 4.0 && (is_large || rms > 0.0))
+        };
+        let is_below = is_below_in(look) && (is_large || first.as_ref().is_some_and(is_below_in));
         is_little(row.rms) && is_little(before) && is_below && row.max <= 1e-3 * largest
     };
     let has_gradients = look.rows(Quantity::Gradient).any(|(_, row)| !row.is_zero());
@@ -61,8 +74,14 @@ pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
             "it moves by {:.1e} at a learning rate of {rate:.1e}: its gradients are {gradient:.1e} beside an ε of {epsilon:.1e}",
             row.rms
         );
-        let remedy = format!("lower ε: `optimizer: {{kind: {}, epsilon: 1.0e-8}}`", look.now.optimizer);
-        Found::new(number, what).with_remedy(remedy)
+        let lower = |epsilon: &str| format!("lower ε: `optimizer: {{kind: {}, epsilon: {epsilon}}}`", look.now.optimizer);
+        Found::new(number, what).with_remedy(match is_large {
+            true => lower("1.0e-8"),
+            false => format!(
+                "raise what multiplies the loss, such as its `weight`: gradients are below ε from the first step on. Or {}",
+                lower(&format!("{:.0e}", f64::from(gradient) / 100.0))
+            ),
+        })
     });
     damped.into_iter().collect()
 }
@@ -116,8 +135,12 @@ fn decayed(look: &Look<'_>) -> Option<Found> {
         )
     };
     let decayed = (size <= KEPT * at_first).then(|| Found::new(number, message()))?;
-    Some(if look.now.decay > 0.0 { decayed.with_remedy(lower_decay(look)) } else { decayed })
+    Some(decayed.with_remedy(if look.now.decay > 0.0 { lower_decay(look) } else { LOWER_TERMS.to_string() }))
 }
+
+/// The remedy where no decay stands beside the optimizer: a term of the loss or a projection makes kernels smaller.
+const LOWER_TERMS: &str = "lower what makes kernels smaller: `kernel_regularizer: {l2: 1.0e-4}` or `weight_decay: {value: \
+                           1.0e-4}` is usual, and `kernel_constraint: {max_norm: 3}`";
 
 /// The least share of a variable by which only an update that is hundreds of times too large moves it.
 const MOST_MOVED: f64 = 0.2;

@@ -135,6 +135,10 @@ fn a_decay_that_leaves_no_kernel_is_named() {
     assert_eq!((rules(&all), &*all[0].layer), (vec!["weight_decay"], "out/kernel"));
     let expected = "its largest number was 5.0e-1 at step 1 and is 1.0e-2, and no kernel has kept more of what it was";
     assert_eq!(all[0].found, expected);
+    // No decay is beside the optimizer.
+    let terms = "lower what makes kernels smaller: `kernel_regularizer: {l2: 1.0e-4}` or `weight_decay: {value: 1.0e-4}` \
+                 is usual, and `kernel_constraint: {max_norm: 3}`";
+    assert_eq!(all[0].remedy, terms);
     // A kernel that has grown, and one that has a 25th left.
     assert_eq!(anomalies(&run([0.001, 0.6])), []);
     assert_eq!(anomalies(&run([0.001, 0.02])), []);
