@@ -108,9 +108,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     // The module itself may be replaced by its lowered form, but other inputs may not.
     let decided = args.asked.target.as_ref().map(|_| decisions_path(args));
     let (report, decisions) = (args.report.as_deref(), decided.as_deref());
-    let outputs = [("-o", Some(args.output.as_path())), ("--report", report), ("--decisions", decisions)];
-    emit::check_names(&outputs, &[args.policy.file()])?;
-    emit::check_names(&[("--report", report), ("--decisions", decisions)], &[Some(&args.module)])?;
+    let output = [("-o", Some(args.output.as_path()))];
+    let beside = [("--report", report), ("--decisions", decisions)];
+    emit::check_names(&output, &[args.policy.file()])?;
+    emit::check_names(&beside, &[Some(&args.module), args.policy.file()])?;
+    emit::check_names(&[&output[..], &beside].concat(), &[])?;
     let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
     if module.is_scheduled {
         tracing::warn!(
