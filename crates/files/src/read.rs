@@ -147,16 +147,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        let found = "not a regular file but";
         assert_eq!(
             text(open(&fifo)),
-            format!(
-                "{found} a pipe, which gives each byte once\nhelp: save to a file what comes through it, and name that file"
-            )
+            "not a regular file but a pipe, which gives each byte once\nhelp: save to a file what comes through it, and name that \
+             file"
         );
         assert_eq!(
             text(read(&fifo, 10)),
-            format!("{found} a FIFO\nhelp: save to a file what comes through it, or use /dev/stdin")
+            "not a regular file but a FIFO\nhelp: save to a file what comes through it, or use /dev/stdin"
         );
     }
 

@@ -51,8 +51,8 @@ pub struct Attention {
     /// Learned relative position biases, which are added to the scores. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative_positions: Option<RelativePositions>,
-    /// The axis of positions, counting the batch, of inputs with further axes before it: each of their elements attends
-    /// within itself. Default: there are none.
+    /// The axis of positions, counting the batch, of inputs with further axes before it, which are treated as
+    /// the batch is. Default none: inputs have three axes.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "groups::axis")]
     pub attention_axes: Option<i64>,
     /// The initializer of the four kernels. Default `glorot_uniform`.

@@ -287,8 +287,7 @@ pub(super) fn masks(facts: &Facts<'_>, leads_to_product: impl Fn(NodeId) -> bool
     graph.node_ids().filter(is_mask).collect()
 }
 
-/// For a comparison for equality of two learned values, one of which is computed from the other: the producer of that
-/// one, behind ops that only place elements.
+/// If this compares two learned values for equality: the producer of the later one, behind ops that only place elements.
 fn maximum(facts: &Facts<'_>, node: NodeId) -> Option<NodeId> {
     let (graph, record) = (facts.graph, facts.graph.node(node));
     let Op::Compare { direction: Comparison::Eq | Comparison::Ne, .. } = graph.op(node) else { return None };

@@ -42,7 +42,7 @@
 //!
 //! A back end materialises a concatenation for a product, and again for the f32 sum that is a bias's gradient, or
 //! reads it again for that. The same holds for a sum of zero-padded parts, the gradient of an array that was sliced.
-//! Such a sum equals a combination of the parts' sums, each of which fuses with the producer of its part. So it is
+//! Such a sum combines the parts' sums, and each part's sum fuses with the producer of that part. So it is
 //! written part by part: the same numbers, in the same dtype.
 
 use super::assignment::{Assignment, Parts, RegionKind};

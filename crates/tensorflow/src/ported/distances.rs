@@ -115,7 +115,7 @@ impl Distance {
     }
 }
 
-/// The losses of single numbers among nodes before the loss that are none of `known`.
+/// The scalar losses among the nodes that lead to the loss, without those in `known`.
 pub(super) fn recognised(
     symbols: &Symbols<'_>,
     readers: &HashMap<usize, Vec<usize>>,

@@ -97,7 +97,7 @@ impl Porting<'_, '_> {
         }
     }
 
-    /// The first node before an edge that reads a layer and is none, in words.
+    /// The first node on the way to an edge that reads a layer and has no word, as a sentence.
     fn first_other(&self, edge: Edge) -> String {
         let graph = self.symbols.graph;
         let is_layer = |edge: &Edge| matches!(self.symbols.of_edge.get(edge), Some(Symbol::Layer(_)));
