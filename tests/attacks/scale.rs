@@ -521,3 +521,23 @@ fn what_is_said_of_a_broken_module_is_bounded() {
         "module: its first 64 errors take 64 MiB of text, and no more were looked for"
     );
 }
+
+/// Thousands of scalars that may be losses, each computed by itself from one product: gradients lead from none to another.
+#[test]
+fn thousands_of_scalar_results_are_lowered() {
+    const N: usize = 4_000;
+    let rows: String =
+        (0..N).map(|n| format!("  f{n} = f32[] constant({n})\n  s{n} = f32[] multiply(sum, f{n})\n")).collect();
+    let scalars: Vec<String> = (0..N).map(|n| format!("s{n}")).collect();
+    let text = format!(
+        "HloModule m\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}}\n\nENTRY main \
+         {{\n  x = f32[8,8]{{1,0}} parameter(0)\n  w = f32[8,8]{{1,0}} parameter(1)\n  y = f32[8,8]{{1,0}} dot(x, w), \
+         lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  zero = f32[] constant(0)\n  sum = f32[] reduce(y, zero), \
+         dimensions={{0,1}}, to_apply=add\n{rows}  ROOT r = ({}) tuple({})\n}}\n",
+        vec!["f32[]"; N].join(", "),
+        scalars.join(", ")
+    );
+    let module = parse(&text, "m").unwrap();
+    let (_, report) = within_seconds(10.0, || amp::run(&module, &amp::Policy::default()).unwrap());
+    assert_eq!(report.losses.len(), N);
+}

@@ -89,14 +89,22 @@ pub fn totals(report: &LoweringReport, screen: Screen) -> String {
     )
 }
 
+/// More losses are counted; `--json` names all.
+const MAX_NAMED_LOSSES: usize = 12;
+
 /// The results that were taken for losses, and how to choose others.
 pub fn losses(report: &LoweringReport) -> String {
     let named = |loss: &TakenLoss| format!("result {} (%{})", loss.result, loss.instruction);
-    let all: Vec<String> = report.losses.iter().map(named).collect();
+    let mut all: Vec<String> = report.losses.iter().take(MAX_NAMED_LOSSES).map(named).collect();
+    let n_more = report.losses.len() - all.len();
+    if n_more > 0 {
+        all.push(format!("and {n_more} more"));
+    }
+    let all = all.join(", ");
     match report.losses.first() {
         None => String::new(),
-        Some(TakenLoss { is_given: true, .. }) => format!("losses: {}, as given\n", all.join(", ")),
-        Some(_) => format!("taken for a loss: {}; if that is wrong, --loss names its number\n", all.join(", ")),
+        Some(TakenLoss { is_given: true, .. }) => format!("losses: {all}, as given\n"),
+        Some(_) => format!("taken for a loss: {all}; if that is wrong, --loss names its number\n"),
     }
 }
 

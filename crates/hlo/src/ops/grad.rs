@@ -214,8 +214,14 @@ pub(crate) enum Combiner {
 /// The combiner of `comp`, if it is one op of its two parameters.
 pub(crate) fn combiner(module: &Module, comp: CompId) -> Combiner {
     let computation = module.comp(comp);
-    let parameters = computation.parameters();
-    let &[first, second] = parameters.as_slice() else { return Combiner::Other };
+    // A reduction of many arrays has a computation with as many parameters, so no more than three are looked for.
+    let parameter = |id: InstrId| match computation.instr(id).op {
+        Op::Parameter { number, .. } => Some((number, id)),
+        _ => None,
+    };
+    let mut parameters: Vec<(i64, InstrId)> = computation.ids().filter_map(parameter).take(3).collect();
+    parameters.sort();
+    let &[(_, first), (_, second)] = parameters.as_slice() else { return Combiner::Other };
     let root = computation.instr(computation.root);
     let in_order = root.operands == [first, second];
     let swapped = root.operands == [second, first];

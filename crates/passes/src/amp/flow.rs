@@ -43,6 +43,21 @@ impl Dataflow<'_> {
         facts
     }
 
+    /// For each node the bits that `ends` has for the values that it computes, and those that `rule` derives from the bits
+    /// of any reader: up to 64 questions about what is led to, answered together.
+    pub(super) fn bits_led(
+        &self,
+        ends: impl IntoIterator<Item = (ValueId, u64)>,
+        rule: impl Fn(NodeId, u64) -> u64,
+    ) -> Vec<u64> {
+        let mut bits = vec![0; self.nodes.len()];
+        ends.into_iter().for_each(|(value, end)| bits[self.producer(value) as usize] |= end);
+        for node in self.node_ids().rev() {
+            bits[node as usize] |= self.readers(node).fold(0, |led, reader| led | rule(reader, bits[reader as usize]));
+        }
+        bits
+    }
+
     /// For each node whether it computes one of `ends`, or one of its readers leads on: `leads_on` says so of a reader,
     /// given whether that leads itself.
     pub(super) fn leads(&self, ends: &[ValueId], leads_on: impl Fn(NodeId, bool) -> bool) -> Vec<bool> {

@@ -160,42 +160,73 @@ fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
     is_of_update.into_iter().zip(is_of_product).map(|(of_update, of_product)| of_update && !of_product).collect()
 }
 
-/// For each node whether one of `losses` is computed from it, other than through updates: whether a way without a
-/// product leads there, and whether a way through one does.
-fn ways(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> (Vec<bool>, Vec<bool>) {
-    let is_update = |reader: NodeId| updates[reader as usize];
+/// For each node the bits of the losses that are computed from it, other than through updates: by a way without a product,
+/// and by a way through one. Losses that share a bit are one question.
+fn ways(
+    graph: &Dataflow<'_>,
+    losses: impl IntoIterator<Item = (ValueId, u64)>,
+    updates: &[bool],
+) -> (Vec<u64>, Vec<u64>) {
     let multiplies = |reader: NodeId| graph.multiplies(graph.node(reader));
-    let within = graph.leads(losses, |reader, leads| leads && !is_update(reader) && !multiplies(reader));
-    let by_product = graph
-        .leads(&[], |reader, leads| !is_update(reader) && (leads || multiplies(reader) && within[reader as usize]));
+    let unless = |is_end: bool, bits: u64| if is_end { 0 } else { bits };
+    let within = graph.bits_led(losses, |reader, led| unless(updates[reader as usize] || multiplies(reader), led));
+    let by_product = graph.bits_led([], |reader, led| {
+        unless(updates[reader as usize], led | unless(!multiplies(reader), within[reader as usize]))
+    });
     (within, by_product)
 }
 
 /// For each node whether one of `losses` is computed from its result through a product.
 pub(super) fn leads_by_product(graph: &Dataflow<'_>, losses: &[ValueId]) -> Vec<bool> {
-    if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, losses, &updates(graph)).1 }
+    if losses.is_empty() {
+        return vec![false; graph.nodes.len()];
+    }
+    let (_, by_product) = ways(graph, losses.iter().map(|&loss| (loss, 1)), &updates(graph));
+    by_product.into_iter().map(|bits| bits != 0).collect()
 }
+
+/// More scalars than any program has losses and parameters of one number; what leads from each to each takes their square.
+const MAX_SCALARS: usize = 4_096;
 
 /// The scalars that are no gradient of another one, as that of a learned step or temperature is: a gradient that starts from
 /// an earlier result leads to it, and none leads back.
 fn without_gradients(graph: &Dataflow<'_>, scalars: Vec<ValueId>, updates: &[bool]) -> Vec<ValueId> {
-    let leads_to_product = leads_to_product(graph);
-    let of_gradient = |scalar: &ValueId| {
-        let (within, by_product) = ways(graph, &[*scalar], updates);
-        let is_gradient = |reader: NodeId| {
-            let multiplies = graph.multiplies(graph.node(reader));
-            !updates[reader as usize] && (multiplies || leads_to_product[reader as usize] && !within[reader as usize])
-        };
-        let is_end = |&node: &NodeId| within[node as usize] && !by_product[node as usize];
-        let ends = graph.node_ids().filter(is_end).filter(|&node| graph.node(node).kind != NodeKind::Constant);
-        let starts = ends.flat_map(|node| graph.readers(node)).filter(|&reader| is_gradient(reader));
-        let open = starts.flat_map(|node| graph.node(node).results()).collect();
-        graph.reached(open, |reader| !updates[reader as usize])
+    if scalars.len() > MAX_SCALARS {
+        return scalars;
+    }
+    // For each 64 scalars, and each scalar: the bits of those whose gradients lead to it.
+    let led: Vec<Vec<u64>> = scalars.chunks(64).map(|losses| gradients_to(graph, losses, &scalars, updates)).collect();
+    let leads = |from: usize, to: usize| led[from / 64][to] >> (from % 64) & 1 == 1;
+    let is_gradient = |nth: usize| {
+        let chunks = led.iter().enumerate().filter(|(_, led)| led[nth] != 0);
+        let mut earlier = chunks.flat_map(|(chunk, _)| chunk * 64..nth.min(chunk * 64 + 64));
+        earlier.any(|from| leads(from, nth) && !leads(nth, from))
     };
-    let reached: Vec<Vec<bool>> = scalars.iter().map(of_gradient).collect();
-    let leads = |from: usize, to: usize| reached[from][scalars[to] as usize];
-    let is_gradient = |nth: usize| (0..nth).any(|earlier| leads(earlier, nth) && !leads(nth, earlier));
     (0..scalars.len()).filter(|&nth| !is_gradient(nth)).map(|nth| scalars[nth]).collect()
+}
+
+/// For each of `scalars` the bits of those of up to 64 `losses` from which a gradient that leads to it starts.
+fn gradients_to(graph: &Dataflow<'_>, losses: &[ValueId], scalars: &[ValueId], updates: &[bool]) -> Vec<u64> {
+    let leads_to_product = leads_to_product(graph);
+    let (within, by_product) = ways(graph, losses.iter().enumerate().map(|(nth, &loss)| (loss, 1 << nth)), updates);
+    let end = |value: ValueId| {
+        let node = graph.producer(value);
+        if graph.node(node).kind == NodeKind::Constant { 0 } else { within[node as usize] & !by_product[node as usize] }
+    };
+    let of_any = |node: NodeId, bits: &dyn Fn(ValueId) -> u64| {
+        graph.node(node).operands.iter().fold(0, |all, &value| all | bits(value))
+    };
+    let reached = graph.derived([], |node, reached: &[u64]| {
+        let multiplies = graph.multiplies(graph.node(node));
+        let no_gradient = match leads_to_product[node as usize] {
+            _ if multiplies => 0,
+            true => within[node as usize],
+            false => u64::MAX,
+        };
+        let starts = of_any(node, &end) & !no_gradient;
+        if updates[node as usize] { 0 } else { starts | of_any(node, &|value| reached[value as usize]) }
+    });
+    scalars.iter().map(|&scalar| reached[scalar as usize]).collect()
 }
 
 /// For each value whether a gradient starts from a value that it is computed from since the last product: from a value
@@ -203,12 +234,13 @@ fn without_gradients(graph: &Dataflow<'_>, scalars: Vec<ValueId>, updates: &[boo
 /// another op on the way to a product reads.
 fn starts(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
     let leads_to_product = leads_to_product(graph);
-    let (within, by_product) = ways(graph, losses, updates);
-    let is_gradient =
-        |user: NodeId| graph.multiplies(graph.node(user)) || leads_to_product[user as usize] && !within[user as usize];
+    let (within, by_product) = ways(graph, losses.iter().map(|&loss| (loss, 1)), updates);
+    let is_gradient = |user: NodeId| {
+        graph.multiplies(graph.node(user)) || leads_to_product[user as usize] && within[user as usize] == 0
+    };
     graph.derived([], |node, starts| {
         let record = graph.node(node);
-        let begins = record.kind != NodeKind::Constant && !by_product[node as usize];
+        let begins = record.kind != NodeKind::Constant && by_product[node as usize] == 0;
         begins && graph.readers(node).any(is_gradient) || !graph.multiplies(record) && record.reads(starts)
     })
 }
