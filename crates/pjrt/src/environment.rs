@@ -15,7 +15,7 @@ static SET_TO_COMPILE: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new(
 /// Sets the variables that the pinned plugins read when they are loaded, unless they are set.
 ///
 /// Loading a plugin does this as well, and fails if it must set a variable while this process has other threads. A
-/// program with threads calls this first in `main`:
+/// program with threads of its own calls this first in `main`:
 ///
 /// ```no_run
 /// use bf16scope_pjrt::{Purpose, prepare_environment};
@@ -63,6 +63,26 @@ pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtErr
         }
     }
     Ok(())
+}
+
+/// Sets the variables that other pinned plugins read when they compile for devices that are not here, unless they are set. A
+/// plugin that is loaded starts threads, after which none can be set: a program that trains on the CPU may ask for a TPU's
+/// compiler later.
+pub(super) fn prepare_others(spec: &PluginSpec) -> Result<(), PjrtError> {
+    let is_absent = |other: &&PluginSpec| {
+        other.name != spec.name && other.hardware.as_ref().is_some_and(|hardware| !hardware.is_listed())
+    };
+    match n_threads() {
+        Some(1) => {
+            PluginSpec::pinned().into_iter().filter(is_absent).try_for_each(|other| prepare(other, Purpose::Compile))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether this process set the variable to compile for devices that are not here.
+pub(super) fn is_set_to_compile(variable: &str) -> bool {
+    SET_TO_COMPILE.lock().unwrap_or_else(PoisonError::into_inner).contains(variable)
 }
 
 /// The error for a required variable that cannot be set while other threads may read the environment.

@@ -8,6 +8,7 @@ use bf16scope::data::Arrays;
 use bf16scope::experiment::Experiment;
 use bf16scope::pjrt::Setup;
 use bf16scope::prelude::*;
+use bf16scope::study::Fit;
 use bf16scope::train::{Event, TrainErrorKind};
 
 const N_FEATURES: usize = 4;
@@ -127,5 +128,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Outputs of up to 4 in size are rounded to bf16 in two steps of 2^-8 of themselves each.
     println!("mean absolute error {error:.4}, resumed to the same bits");
     assert!(error < 4.0 * 2.0 / 256.0, "mean absolute error {error}");
+
+    // The CPU's plugin has started threads, under which no variable can be set; a TPU's compiler is asked all the same.
+    let fit = Fit::new(&Offsets).target("tpu-v2").batch(16).max_batch(16).run()?;
+    assert!(fit.series.iter().all(|series| series.found.largest == Some(16)), "{fit}");
     Ok(())
 }
