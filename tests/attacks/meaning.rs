@@ -8,6 +8,7 @@ use bf16scope::experiment::Experiment;
 use bf16scope::files::Records;
 use bf16scope::hlo::text::{PrintOptions, parse, print};
 use bf16scope::hlo::{ArrayShape, CompId, DType, Emitter, Literal, Module, Op, Shape, proto};
+use bf16scope::passes::amp;
 use bf16scope::weights;
 use std::fs;
 use std::path::Path;
@@ -300,6 +301,8 @@ fn what_a_module_says_survives_a_proto() {
                 for attribute in ["replica_count=2", "num_partitions=4", "num_partitions=3"] {
                     assert_eq!(back.contains(attribute), count.contains(attribute), "{text}{back}");
                 }
+                let (lowered, _) = amp::run(&module, &amp::Policy::default()).unwrap();
+                assert_eq!(print(&lowered, &PrintOptions::default()), shown);
                 n += 1;
             }
         }

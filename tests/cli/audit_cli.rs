@@ -110,6 +110,9 @@ fn json_holds_every_instruction_and_the_page_too() {
     assert_eq!(keys.iter().copied().collect::<std::collections::BTreeSet<_>>(), known.into_iter().collect());
     let html = std::fs::read_to_string(folder.path().join("a.html")).unwrap();
     assert!(html.contains("<td>difference</td>") && html.contains("<svg"), "{html}");
+    // Where it was written comes before its name.
+    let columns = ["layer", "source", "instruction"].map(|name| html.find(&format!("<button>{name}</button>")));
+    assert!(columns.is_sorted() && columns[0].is_some(), "{columns:?}");
     assert!(!html.contains("http"), "{html}");
 }
 

@@ -125,3 +125,17 @@ fn another_run_is_not_replaced_and_what_is_wrong_is_named_where_it_is_written() 
         assert!(error.starts_with("bf16scope: mlp.yaml:3:") && error.contains(expected), "{train}: {error}");
     }
 }
+
+#[test]
+fn rates_are_tried_and_one_is_suggested() {
+    let folder = Folder::new();
+    let out = folder.stdout(&["find-rate", "mlp.yaml", "--steps", "20"]);
+    let last = out.lines().last().unwrap();
+    assert!(last.starts_with("the loss falls fastest at ") && last.contains(": try `learning_rate` "), "{out}");
+    let answer = folder.json(&["find-rate", "mlp.yaml", "--steps", "20", "--from", "1e-4", "--to", "1", "--json"]);
+    let rates: Vec<f64> =
+        answer["trials"].as_array().unwrap().iter().map(|step| step["rate"].as_f64().unwrap()).collect();
+    // Equal factors from the first to the last, in f32.
+    assert!((rates[0] / 1e-4 - 1.0).abs() < 1e-6 && rates.is_sorted() && rates.len() <= 20, "{rates:?}");
+    assert!(!folder.path("runs").exists() && !folder.path("checkpoints").exists());
+}

@@ -197,6 +197,11 @@ fn texts_are_classified_by_words_that_training_learnt() {
     folder.stdout(&["train", "text.yaml", "--epochs", "5"]);
     let predicted = folder.json(&["predict", "text.yaml", "--inputs", "new.csv", "--json", "--best"]);
     assert_eq!(predicted["class_names"], serde_json::json!(["good", "bad"]));
+    // A package has the words, too.
+    folder.stdout(&["package", "text.yaml", "--best", "-o", "package"]);
+    let run = folder.json(&["run", "package", "--inputs", "new.csv", "--json"]);
+    assert_eq!(run["class_names"], predicted["class_names"]);
+    assert_eq!(run["outputs"][0]["dims"], serde_json::json!([2, 2]));
 }
 
 #[test]
@@ -209,7 +214,8 @@ fn folders_name_classes_and_files_of_names_do() {
     let yaml = "model: {kind: cnn, filters: [4], input: [8, 8, 3], n_classes: 2}\n\
                 data:\n  images: pets\n  n_test: 0.2\n  stratify: true\n  \
                 augment: {rotation: 10, flip: true, brightness: 0.1, erasing: 0.2}\n  \
-                features: {images: {resize: bilinear}}\ntrain: {batch: 2, epochs: 1, learning_rate: 0.001}\n";
+                features: {images: {resize: bilinear, mean: [120, 110, 100], std: [60, 50, 40]}}\ntrain: {batch: 2, epochs: 1, \
+                learning_rate: 0.001}\n";
     std::fs::write(folder.path("pets.yaml"), yaml).unwrap();
     folder.stdout(&["train", "pets.yaml"]);
     let eval = folder.json(&["eval", "pets.yaml", "--json"]);
@@ -221,6 +227,26 @@ fn folders_name_classes_and_files_of_names_do() {
     assert_eq!(run["outputs"][0]["dims"], serde_json::json!([1, 2]));
     let predicted = folder.json(&["predict", "pets.yaml", "--inputs", "pets/cat/0.png", "--json"]);
     assert_eq!(run["class_names"], predicted["class_names"]);
+    // The one pixel as bytes, many times, is normalised, too; of another size they are never told to be converted.
+    let bytes = |name: &str, side: i64| {
+        let pixels: Vec<u8> = [200, 10, 30].repeat((side * side) as usize);
+        let mut npz = NpzWriter::create(folder.path(name)).unwrap();
+        npz.add("images", &Header::for_dtype(DType::U8, vec![1, side, side, 3]), &pixels).unwrap();
+        npz.finish().unwrap();
+    };
+    let logits = |inputs: &str| {
+        folder.stdout(&["run", "package", "--inputs", inputs, "--outputs", "out.npz"]);
+        NpzReader::open(&folder.path("out.npz")).unwrap().entry("logits").unwrap().unwrap().read().unwrap()
+    };
+    bytes("bytes.npz", 8);
+    assert_eq!(logits("bytes.npz"), logits("pets/cat/0.png"));
+    bytes("large.npz", 20);
+    let error = folder.stderr(&["run", "package", "--inputs", "large.npz"]);
+    assert!(
+        error.contains("array `images` has dims [20, 20, 3] in each example; expected [8, 8, 3]")
+            && !error.contains("astype"),
+        "{error}"
+    );
     // The digits, with a file of names.
     std::fs::write(folder.path("names.txt"), "zero\none\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n").unwrap();
     let mlp = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();

@@ -7,7 +7,7 @@ use std::fs;
 
 /// A command for each output argument, with its file at the end. Their inputs do not exist: a URL is refused before
 /// they are read.
-const OUTPUTS: [&[&str]; 24] = [
+const OUTPUTS: [&[&str]; 26] = [
     &["train", "none.yaml", "--checkpoint"],
     &["train", "none.yaml", "--resume", "--checkpoint"],
     &["train", "none.yaml", "--run"],
@@ -30,6 +30,8 @@ const OUTPUTS: [&[&str]; 24] = [
     &["lower", "none.pb", "-o", "x.pb", "--report"],
     &["lower", "none.pb", "-o", "x.pb", "--target", "tpu-v2", "--decisions"],
     &["audit", "none.pb", "--html"],
+    &["audit", "none.pb", "--budget", "1", "--save-policy"],
+    &["init", "images", "-o"],
     &["bits", "1", "--trace"],
     &["--trace"],
 ];

@@ -643,9 +643,9 @@ pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::{Beyond, Misfit, from_numpy, in_numpy, order_of_axes};
+    use super::{Beyond, Drawing, Misfit, Parameter, check_type, from_numpy, in_numpy, order_of_axes};
     use bf16scope_data::npz::Header;
-    use bf16scope_hlo::DType;
+    use bf16scope_hlo::{ArrayShape, DType};
 
     /// `astype('u1')` would turn the 1.0 of an f8 into 2^-9.
     #[test]
@@ -658,6 +658,20 @@ mod tests {
             (DType::S4, "'i1'"),
         ];
         words.into_iter().for_each(|(dtype, expected)| assert_eq!(in_numpy(dtype), expected));
+    }
+
+    /// NumPy writes bf16 as two bytes that mean nothing, which `astype` refuses to convert.
+    #[test]
+    fn bytes_of_bf16_are_viewed_before_they_are_converted() {
+        let parameter = Parameter {
+            name: "labels".to_string(),
+            op_name: String::new(),
+            shape: ArrayShape::new(DType::S32, [2]),
+            drawing: Drawing::default(),
+        };
+        let header = Header { kind: 'V', width: 2, ..Header::for_dtype(DType::U16, vec![2]) };
+        let error = check_type(&parameter, 0, "labels", "in.npz", &header, &Misfit::One).unwrap_err().to_string();
+        assert!(error.ends_with("help: it is bf16: convert it with .view(ml_dtypes.bfloat16).astype('i4')"), "{error}");
     }
 
     /// Previously 9 in s4 became -7, and 70,000 in f16 infinite.

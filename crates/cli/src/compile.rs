@@ -256,6 +256,19 @@ mod tests {
         assert_eq!(narrow_sums(&entry(1, "f32", "net/dense/kernel/all-reduce")), None);
     }
 
+    /// A kernel without an estimate was once counted as the largest integer.
+    #[test]
+    fn kernels_without_an_estimate_are_counted_below_the_table() {
+        let args = Line::parse_from(["compile", "step.hlo.pb"]).args;
+        let mut unknown = report(true);
+        unknown.n_without_cycles = 1_003;
+        let entries = [subject("bf16", false, CompileOutcome::Fits(unknown))];
+        let text = render(&args, (None, None), "runs", (Devices::ONE, false), &entries, Screen::with_width(80));
+        let note = "bf16: the compiler has no estimate for 1,003 kernels: their cycles are unknown, and cycles and times are \
+                    without them\n";
+        assert!(text.contains(note) && text.contains(" 88,811,993 "), "{text}");
+    }
+
     #[test]
     fn two_precisions_and_what_does_not_fit_on_80_columns() {
         let line = ["compile", "examples/resnet50.yaml", "--batch", "64", "--compare"];

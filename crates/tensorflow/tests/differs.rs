@@ -6,7 +6,7 @@ mod run;
 
 use bf16scope_tensorflow::{Graph, Note, Ported, Slip, SlipKind, port};
 use fixtures::unpacked;
-use graphs::{classes, dense, gradients, node, number, plain, read};
+use graphs::{classes, dense, gradients, node, number, plain, read, with};
 
 fn ported(name: &str) -> Ported {
     port(&Graph::read(&unpacked(&format!("{name}.meta")), &format!("{name}.meta")).unwrap())
@@ -343,6 +343,33 @@ fn a_second_rule_or_rate_is_missing() {
     };
     let both = ftrl("ResourceApplyFtrl", "hidden", &[]) + &ftrl("ResourceSparseApplyFtrl", "classes", &["class"]);
     assert_eq!(two_layers(&both).missing, []);
+}
+
+/// TensorFlow clips each core's gradients, before their sum.
+#[test]
+fn clips_on_each_core_are_per_replica_or_differ() {
+    let raw = gradient("classes");
+    let graph = |clip: &str| {
+        let cores = node("cores", "TPUReplicateMetadata", &[], &[], None);
+        let cores = with(&cores, "num_replicas", "i: 8");
+        let updates = descent("hidden", "tenth", &gradient("hidden")) + &descent("classes", "tenth", "changed");
+        two_layers(&(cores + clip + &plain("changed", "CrossReplicaSum", &["clipped"]) + &updates))
+    };
+    let scaled = |name: &str| {
+        let (mul, norm) = (format!("{name}/mul"), format!("{name}/clip_norm"));
+        number(&norm, 2.0) + &plain(&mul, "Mul", &[&raw, &norm]) + &plain("clipped", "Identity", &[&mul])
+    };
+    let experiment = |ported: Ported| ported.experiment.unwrap_or_else(|| panic!("{:?}", ported.missing));
+    let global = experiment(graph(&scaled("clip_by_global_norm")));
+    assert!(global.contains("clip: {kind: global_norm, value: 2.0, per_replica: true}"), "{global}");
+    let each = graph(&scaled("clip_by_norm"));
+    let note =
+        noted(&each.differs, "TensorFlow clips on each core, before the sum over cores, which is at most 8 times 2");
+    assert!(
+        note.help.starts_with("`value: 16.0` has the same bound; with one core there is no difference"),
+        "{note:?}"
+    );
+    assert!(note.help.ends_with("`{kind: global_norm, …, per_replica: true}` clips before the sum"), "{note:?}");
 }
 
 /// Ops between a gradient and its update, those that pass it on, and a clip that has words.

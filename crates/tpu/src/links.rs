@@ -198,6 +198,17 @@ mod tests {
         assert_eq!(ms("tpu-v3", "all-reduce", 1, over(1, 1)), 0.0);
     }
 
+    /// A microsecond for each hop, twice for an all-reduce; no hop within a chip.
+    #[test]
+    fn the_latency_is_of_hops_and_not_of_bytes() {
+        let us = |target: &str, op: &str, n: u64| links(target).latency(op, n, over(n as usize, 1)) * 1e6;
+        // A grid of 16 × 16 chips has rings of 16, along both axes, each half in one direction.
+        assert_eq!((us("tpu-v3:16x16", "all-reduce", 512) * 1e6).round(), 32e6);
+        assert_eq!((us("tpu-v3:16x16", "all-gather", 512) * 1e6).round(), 16e6);
+        assert_eq!((us("tpu-v3", "all-reduce", 8) * 1e6).round(), 4e6);
+        assert_eq!(us("tpu-v3", "all-reduce", 1), 0.0);
+    }
+
     #[test]
     fn other_collectives_move_a_part_of_it() {
         assert_eq!(ms("tpu-v3", "all-gather", 8, over(8, 1)), 0.457);

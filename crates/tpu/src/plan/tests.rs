@@ -86,6 +86,10 @@ fn what_lies_on_a_line_is_predicted_with_the_least_bound() {
     assert!((figures.step.compute_seconds - 23_000.0 / 0.94e9).abs() < 1e-12);
     let ring = 2.0 * 255.0 / 256.0 * 100.0 * MIB as f64 / 164e9;
     assert!((figures.step.collective_seconds - ring).abs() < 1e-9, "{figures:?}");
+    // A start of 50 µs, and an all-reduce around 256 chips in 32 hops of 1 µs.
+    assert!((figures.step.latency_seconds - 82e-6).abs() < 1e-12, "{figures:?}");
+    let parts = figures.step.compute_seconds + figures.step.collective_seconds + figures.step.latency_seconds;
+    assert!((figures.step.seconds - parts).abs() < 1e-9, "{figures:?}");
     assert_eq!(rows[3].examples_per_second, Some(8192.0 / figures.step.seconds));
     // A setting that does not fit has no speed, and is no reference for the others: the best single core has 256
     // examples.
