@@ -698,3 +698,42 @@ fn what_is_padded_with_an_exact_number_stays_narrow() {
     let past = decided(&source.replace("constant(0)", "constant(257)"));
     assert_eq!(past, ["bf16", "f32", "f32", "f32"]);
 }
+
+/// The gradients of shifted slices are padded and added: a compiler stores what is padded, which is computed in f32 and rounded
+/// once before that. A chain of adds is f32 up to its last, and one add is bf16.
+#[test]
+fn what_is_padded_to_be_added_is_rounded_once_before() {
+    let source = |sum: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  scales = f32[3,16] parameter(2)
+  zero = f32[] constant(0)
+  product = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  row = f32[1,16] slice(scales), slice={{[0:1], [0:16]}}
+  flat = f32[16] reshape(row)
+  scale = f32[16,16] broadcast(flat), dimensions={{1}}
+  first = f32[16,16] multiply(product, scale)
+  front = f32[18,16] pad(first, zero), padding=0_2x0_0
+  second = f32[16,16] tanh(product)
+  back = f32[18,16] pad(second, zero), padding=2_0x0_0
+  third = f32[16,16] logistic(product)
+  middle = f32[18,16] pad(third, zero), padding=1_1x0_0
+  {sum}
+  back_in_place = f32[16,16] pad(sum, zero), padding=-1_-1x0_0
+  ROOT out = f32[16,16] dot(back_in_place, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+        )
+    };
+    let decided = |sum: &str, names: [&str; 4]| dtypes(&source(sum), &Policy::default(), names);
+    let two = "sum = f32[18,16] add(front, back)";
+    assert_eq!(decided(two, ["first", "front", "back", "sum"]), ["f32", "bf16", "bf16", "bf16"]);
+    let three = "pair = f32[18,16] add(front, back)\n  sum = f32[18,16] add(pair, middle)";
+    assert_eq!(decided(three, ["first", "front", "middle", "pair"]), ["f32", "bf16", "bf16", "f32"]);
+    assert_eq!(decided(three, ["second", "third", "sum", "back_in_place"]), ["f32", "f32", "f32", "bf16"]);
+    // Maxima are no sum.
+    let most = "sum = f32[18,16] maximum(front, back)";
+    assert_eq!(decided(most, ["first", "front", "back", "sum"]), ["bf16", "bf16", "bf16", "bf16"]);
+}

@@ -172,6 +172,10 @@ impl Finder<'_> {
             let facts = self.facts(value);
             facts.is_stream && facts.is_denied && feeds_product[moved_from(self.graph, value) as usize]
         });
+        if let Some(pad) = self.padded_to_be_added(node) {
+            (self.from[node as usize], self.is_end[node as usize]) = (Some(pad), true);
+            return;
+        }
         let reader = self.graph.only_reader(node).and_then(|reader| self.past_moves(reader));
         let reader = reader.filter(|&reader| self.computes_wide(reader));
         self.from[node as usize] = reader.or_else(|| self.exponential(node).filter(|_| !reads_stored));
@@ -266,6 +270,18 @@ impl Finder<'_> {
             node = self.graph.only_reader(node)?;
         }
         Some(node)
+    }
+
+    /// The `pad` by which a node's result is moved, if that has no other reader and what is moved is added: a compiler
+    /// materialises it. So the gradients of shifted slices are added.
+    fn padded_to_be_added(&self, node: NodeId) -> Option<NodeId> {
+        let mut pad = None;
+        let mut reader = self.graph.only_reader(node)?;
+        while self.moves_wide(reader) {
+            pad = pad.or_else(|| matches!(self.graph.op(reader), Op::Pad(_)).then_some(reader));
+            reader = self.graph.only_reader(reader)?;
+        }
+        pad.filter(|_| adds(self.graph.op(reader)))
     }
 
     /// Whether an op reads f32 in any case, without having it materialised. A product that computes the scores of a
