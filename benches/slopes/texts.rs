@@ -29,7 +29,7 @@ const SUM: &str =
 pub type Text = fn(usize) -> String;
 
 /// Kinds of modules of about so many instructions, as text.
-pub const MODULES: [(&str, Text); 43] = [
+pub const MODULES: [(&str, Text); 46] = [
     ("chain", |n| {
         let step = |at: usize| format!("  x{} = f32[4] add(x{at}, x{at})\n", at + 1);
         format!(
@@ -320,6 +320,38 @@ pub const MODULES: [(&str, Text); 43] = [
             "HloModule m\n\n{SUM}ENTRY main {{\n{}  ROOT r = {} all-reduce({}), replica_groups={{}}, to_apply=sum\n}}\n",
             parameters(n),
             tuple_type(n),
+            operands(n)
+        )
+    }),
+    ("scalars", |n| {
+        let sums = lines(n, |at| format!("  s{at} = f32[] reduce(p{at}, zero), dimensions={{0}}, to_apply=sum\n"));
+        let ty = format!("({})", joined(n, |_| "f32[]".to_string()));
+        format!(
+            "HloModule m\n\n{SUM}ENTRY main {{\n{}  zero = f32[] constant(0)\n{sums}  ROOT r = {ty} tuple({})\n}}\n",
+            parameters(n),
+            joined(n, |at| format!("s{at}"))
+        )
+    }),
+    ("slices", |n| {
+        let slices = lines(n, |at| format!("  s{at} = f32[1,4] slice(x), slice={{[{at}:{}], [0:4]}}\n", at + 1));
+        let steps = lines(n, |at| format!("  t{at} = f32[1,4] tanh(s{at})\n"));
+        format!(
+            "HloModule m\n\nENTRY main {{\n  x = f32[{n},4] parameter(0)\n{slices}{steps}  ROOT r = f32[{n},4] \
+             concatenate({}), dimensions={{0}}\n}}\n",
+            joined(n, |at| format!("t{at}"))
+        )
+    }),
+    ("while of products", |n| {
+        let n = n / 2;
+        let ty = tuple_type(n);
+        let elements = lines(n, |at| format!("  e{at} = f32[4] get-tuple-element(s), index={at}\n"));
+        let products = lines(n, |at| format!("  m{at} = f32[4] multiply(e{at}, e{})\n", (at + 1) % n));
+        format!(
+            "HloModule m\n\nbody {{\n  s = {ty} parameter(0)\n{elements}{products}  ROOT u = {ty} tuple({})\n}}\n\n\
+             condition {{\n  t = {ty} parameter(0)\n  ROOT n = pred[] constant(false)\n}}\n\nENTRY main {{\n{}  a = {ty} \
+             tuple({})\n  ROOT r = {ty} while(a), condition=condition, body=body\n}}\n",
+            joined(n, |at| format!("m{at}")),
+            parameters(n),
             operands(n)
         )
     }),

@@ -541,3 +541,36 @@ fn thousands_of_scalar_results_are_lowered() {
     let (_, report) = within_seconds(10.0, || amp::run(&module, &amp::Policy::default()).unwrap());
     assert_eq!(report.losses.len(), N);
 }
+
+/// Modules whose results each come from an array of their own, through ops of thousands of arrays: each array of each was
+/// followed to all results.
+#[test]
+fn ops_of_thousands_of_arrays_are_lowered() {
+    const N: usize = 20_000;
+    let all = |name: &str| (0..N).map(|n| format!("{name}{n}")).collect::<Vec<_>>().join(", ");
+    let lines = |line: &dyn Fn(usize) -> String| (0..N).map(line).collect::<String>();
+    let ty = format!("({})", vec!["f32[4]{0}"; N].join(", "));
+    let parameters = lines(&|n| format!("  p{n} = f32[4]{{0}} parameter({n})\n"));
+    let less = format!(
+        "less {{\n{}  ROOT v = pred[] compare(q0, q1), direction=LT\n}}\n\n",
+        (0..2 * N).map(|n| format!("  q{n} = f32[] parameter({n})\n")).collect::<String>()
+    );
+    let arrays = all("p");
+    let custom =
+        format!("ENTRY main {{\n{parameters}  ROOT r = {ty} custom-call({arrays}), custom_call_target=\"f\"\n}}\n");
+    let sort =
+        format!("ENTRY main {{\n{parameters}  ROOT r = {ty} sort({arrays}), dimensions={{0}}, to_apply=less\n}}\n");
+    let slices = format!(
+        "ENTRY main {{\n  x = f32[{N},4]{{1,0}} parameter(0)\n{}{}  ROOT r = f32[{N},4]{{1,0}} concatenate({}), \
+         dimensions={{0}}\n}}\n",
+        lines(&|n| format!("  s{n} = f32[1,4]{{1,0}} slice(x), slice={{[{n}:{}], [0:4]}}\n", n + 1)),
+        lines(&|n| format!("  t{n} = f32[1,4]{{1,0}} tanh(s{n})\n")),
+        all("t")
+    );
+    for (name, text) in [("custom call", custom), ("sort", less + &sort), ("slices", slices)] {
+        let module = parse(&format!("HloModule m\n\n{text}"), "m").unwrap_or_else(|error| panic!("{name}: {error}"));
+        within_seconds(8.0, || {
+            amp::run(&module, &amp::Policy::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
+        });
+    }
+}

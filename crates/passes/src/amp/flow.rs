@@ -93,8 +93,30 @@ impl Dataflow<'_> {
 
     /// For each value whether it is in `open`, or is computed from such a value through nodes that satisfy `passes`.
     pub(super) fn reached(&self, open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
-        let mut is_reached = vec![false; self.values.len()];
-        close(open, |value| self.next(value, &passes), |value| !replace(&mut is_reached[value as usize], true));
+        self.reached_by(open, passes, |_| &[])
+    }
+
+    /// The same, where a value also becomes those that `becomes` names. A node of many operands and results is passed once,
+    /// not once for each operand.
+    fn reached_by<'b>(
+        &self,
+        mut open: Vec<ValueId>,
+        passes: impl Fn(NodeId) -> bool,
+        becomes: impl Fn(ValueId) -> &'b [ValueId],
+    ) -> Vec<bool> {
+        let (mut is_reached, mut is_passed) = (vec![false; self.values.len()], vec![false; self.nodes.len()]);
+        while let Some(value) = open.pop() {
+            if replace(&mut is_reached[value as usize], true) {
+                continue;
+            }
+            open.extend(becomes(value));
+            for &user in &self.users[value as usize] {
+                if !is_passed[user as usize] && passes(user) {
+                    is_passed[user as usize] = true;
+                    open.extend(self.node(user).results());
+                }
+            }
+        }
         is_reached
     }
 
@@ -113,10 +135,15 @@ impl Dataflow<'_> {
         }
         let open = self.node_ids().filter(|&node| begins(node)).flat_map(|node| self.node(node).results());
         let open = open.chain((0..).zip(state).filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
-        let mut is_reached = vec![false; self.values.len()];
-        let next = |value| self.next(value, &|_| true).chain(becomes.get(&value).into_iter().flatten().copied());
-        close(open.collect(), next, |value| !replace(&mut is_reached[value as usize], true));
-        is_reached
+        self.reached_by(open.collect(), |_| true, |value| becomes.get(&value).map_or(&[], Vec::as_slice))
+    }
+
+    /// The operands that a value is computed from. A node that moves several arrays, as a sort does, gives each in its place.
+    pub(super) fn sources(&self, value: ValueId) -> &[ValueId] {
+        let record = self.node(self.producer(value));
+        let is_each_moved = record.is_clear() && record.n_results as usize == record.operands.len();
+        let place = (value - record.first_result) as usize;
+        if is_each_moved { &record.operands[place..=place] } else { &record.operands }
     }
 
     /// The values in `open`, and those that they are computed from by the producers of values that satisfy `passes`.
@@ -126,8 +153,8 @@ impl Dataflow<'_> {
         passes: impl Fn(ValueId) -> bool,
     ) -> BTreeSet<ValueId> {
         closure(open, |value| {
-            let goes_on = passes(value);
-            self.node(self.producer(value)).operands.iter().copied().filter(move |_| goes_on)
+            let operands = passes(value).then(|| self.node(self.producer(value)).operands.iter().copied());
+            operands.into_iter().flatten()
         })
     }
 }
@@ -137,20 +164,11 @@ pub(super) fn closure<I: IntoIterator<Item = u32>>(
     open: impl IntoIterator<Item = u32>,
     next: impl Fn(u32) -> I,
 ) -> BTreeSet<u32> {
-    let mut closed = BTreeSet::new();
-    close(open.into_iter().collect(), next, |id| closed.insert(id));
-    closed
-}
-
-/// Visits the ids in `open`, those that are `next` to them, and so on; `is_new` says whether one was not visited before.
-fn close<I: IntoIterator<Item = u32>>(
-    mut open: Vec<u32>,
-    next: impl Fn(u32) -> I,
-    mut is_new: impl FnMut(u32) -> bool,
-) {
+    let (mut closed, mut open) = (BTreeSet::new(), open.into_iter().collect::<Vec<u32>>());
     while let Some(id) = open.pop() {
-        if is_new(id) {
+        if closed.insert(id) {
             open.extend(next(id));
         }
     }
+    closed
 }

@@ -84,14 +84,16 @@ pub(super) fn solved_again(graph: &Dataflow<'_>) -> Vec<NodeId> {
     }
     let is_linear = |node: NodeId| is_linear(graph, node) || graph.node(node).is_product();
     let state = multiplied_by_itself(graph, |node| is_linear(node) || solves(node));
+    let mut befores: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    state.iter().for_each(|&(before, after)| befores.entry(after).or_default().push(before));
+    let afters: BTreeMap<ValueId, ValueId> = state.into_iter().collect();
     let of_solution = closure(solutions, |value| {
-        let before = state.iter().filter(move |(_, after)| *after == value).map(|&(before, _)| before);
-        graph.next(value, &is_linear).chain(before)
+        graph.next(value, &is_linear).chain(befores.get(&value).into_iter().flatten().copied())
     });
     let matrices = nodes().filter(|&node| solves(node)).flat_map(|node| graph.node(node).operands.iter().copied());
     let to_matrix = closure(matrices, |value| {
         let maker = Some(graph.producer(value)).filter(|&maker| is_linear(maker));
-        let after = state.iter().filter(move |(before, _)| *before == value).map(|&(_, after)| after);
+        let after = afters.get(&value).copied();
         maker.into_iter().flat_map(|maker| graph.node(maker).operands.iter().copied()).chain(after)
     });
     let is_between = |value: ValueId| of_solution.contains(&value) && to_matrix.contains(&value);
@@ -101,13 +103,24 @@ pub(super) fn solved_again(graph: &Dataflow<'_>) -> Vec<NodeId> {
 /// The arrays of a loop's state, each with its next value, that a product of a step multiplies on the way to that
 /// value, through nodes that satisfy `passes`.
 fn multiplied_by_itself(graph: &Dataflow<'_>, passes: impl Fn(NodeId) -> bool) -> Vec<(ValueId, ValueId)> {
-    let multiplies = |&(before, after): &(ValueId, ValueId)| {
-        let of_before = graph.reached(vec![before], &passes);
-        let reads = |record: &&Node| record.is_product() && record.reads(&of_before);
-        let products = graph.nodes.iter().filter(reads).flat_map(Node::results).collect();
-        graph.reached(products, &passes)[after as usize]
-    };
-    carried(graph).into_iter().filter(multiplies).collect()
+    let carried = carried(graph);
+    let of_any =
+        |node: NodeId, bits: &[u64]| graph.node(node).operands.iter().fold(0, |all, &value| all | bits[value as usize]);
+    // One bit for each of up to 64 arrays: which of them a value is computed from, and which through a product.
+    let multiplied = carried.chunks(64).flat_map(|arrays| {
+        let numbered: BTreeMap<ValueId, u64> =
+            (0..).zip(arrays).map(|(nth, &(before, _))| (before, 1 << nth)).collect();
+        let starts = graph.parameters().map(|value| numbered.get(&value).copied().unwrap_or_default());
+        let of_array = graph.derived(starts, |node, bits| if passes(node) { of_any(node, bits) } else { 0 });
+        let of_product = graph.derived([], |node, bits| {
+            let multiplied = if graph.node(node).is_product() { of_any(node, &of_array) } else { 0 };
+            multiplied | if passes(node) { of_any(node, bits) } else { 0 }
+        });
+        let is_multiplied =
+            move |&(before, after): &(ValueId, ValueId)| of_product[after as usize] & numbered[&before] != 0;
+        arrays.iter().copied().filter(is_multiplied).collect::<Vec<_>>()
+    });
+    multiplied.collect()
 }
 
 /// The multiplications on the way from an array of the state to its next value, through ops that are linear in it,
@@ -117,19 +130,26 @@ fn factors_of(graph: &Dataflow<'_>, before: ValueId, after: ValueId) -> Vec<(Nod
         let (maker, op) = (graph.node(graph.producer(value)), graph.op(graph.producer(value)));
         adds(op) || scales(op) || matches!(op, Op::Unary(UnaryOp::Negate) | Op::Select) || maker.is_clear()
     };
-    let linear = graph.behind([after], is_linear).into_iter().filter(|&value| is_linear(value));
-    let cone: BTreeSet<NodeId> = linear.map(|value| graph.producer(value)).collect();
-    let is_of_before = graph.reached(vec![before], |node| cone.contains(&node));
-    if !is_of_before[after as usize] {
+    let sources = |value| if is_linear(value) { graph.sources(value) } else { &[] };
+    let cone = closure([after], |value| sources(value).iter().copied());
+    // A set, not a mark for each value: a loop may carry thousands of arrays, each with a short way to its next value.
+    let mut of_before = BTreeSet::from([before]);
+    for &value in &cone {
+        if sources(value).iter().any(|source| of_before.contains(source)) {
+            of_before.insert(value);
+        }
+    }
+    if !of_before.contains(&after) {
         return Vec::new();
     }
     let factors = |&node: &NodeId| {
         let (state, others): (Vec<ValueId>, Vec<ValueId>) =
-            graph.node(node).operands.iter().partition(|&&value| is_of_before[value as usize]);
+            graph.node(node).operands.iter().partition(|value| of_before.contains(value));
         let is_varied = others.iter().any(|&value| !graph.value(value).is_data);
-        (scales(graph.op(node)) && !state.is_empty() && is_varied).then_some((node, others))
+        (!state.is_empty() && is_varied).then_some((node, others))
     };
-    cone.iter().filter_map(factors).collect()
+    let scaling = cone.iter().map(|&value| graph.producer(value)).filter(|&node| scales(graph.op(node)));
+    scaling.collect::<BTreeSet<NodeId>>().iter().filter_map(factors).collect()
 }
 
 /// Nodes of running sums and products that are written by halves, as by JAX's `associative_scan`: an op combines two
@@ -150,7 +170,9 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     };
     let is_between =
         |maker: NodeId| matches!(graph.op(maker), Op::Pad(dims) if dims.iter().any(|dim| dim.interior > 0));
-    let is_end = |node: NodeId| level(node) > 0 || graph.makers(node).any(is_between);
+    let ends = graph.node_ids().map(|node| level(node) > 0 || graph.makers(node).any(is_between));
+    let ends: Vec<bool> = ends.collect();
+    let is_end = |node: NodeId| ends[node as usize];
     let reached = graph.reached(sources, is_of_scan);
     let leads = graph.leads(&[], |reader, leads| is_of_scan(reader) && (is_end(reader) || leads));
     let is_step = |&node: &NodeId| {
