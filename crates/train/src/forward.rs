@@ -315,7 +315,8 @@ pub(super) fn differentiate(
             // All its variables are frozen.
             continue;
         }
-        let wrt: Vec<_> = trainable.iter().map(|(number, _)| graph.differentiable(*number)).collect();
+        let numbers: Vec<usize> = trainable.iter().map(|(number, _)| *number).collect();
+        let wrt = graph.differentiables(&numbers);
         let (reached, cotangents) = {
             let _span = tracing::info_span!("pass", name = "grad").entered();
             gradients_observed(graph.emitter(), loss.id, &wrt, observed)?

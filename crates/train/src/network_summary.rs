@@ -11,7 +11,7 @@ use bf16scope_model::graph::{Numbers, VariableInfo};
 use bf16scope_model::task::{NetworkLayer, Task};
 use bf16scope_passes::tuning::Tuning;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::iter::successors;
 
 /// A layer, or the ops directly in a scope.
@@ -61,7 +61,8 @@ impl NetworkSummary {
         let training = program::training(task, numbers, batch, objective)?.program;
         // Evaluations also contain networks that only training needs, such as a GAN's discriminator.
         let judged = program::evaluation(task, numbers, 1, &Tuning::none()).ok().map(|judged| judged.program);
-        let is_new = |it: &&VariableInfo| predicting.variables.iter().all(|other| other.name != it.name);
+        let predicted: BTreeSet<&str> = predicting.variables.iter().map(|variable| &*variable.name).collect();
+        let is_new = |it: &&VariableInfo| !predicted.contains(&*it.name);
         let others = judged.iter().flat_map(|judged| &judged.variables).filter(is_new);
         let variables: Vec<&VariableInfo> = predicting.variables.iter().chain(others).collect();
         let owners: Vec<&str> = variables.iter().map(|variable| scope_of(&variable.name)).collect();
@@ -72,20 +73,19 @@ impl NetworkSummary {
             let is_other = |name: &str| owners[predicting.variables.len()..].contains(&name);
             layers.extend(rows(judged.module.entry(), (&owners, &shared), is_other));
         }
-        let is_trained =
-            |name: &str| training.variables.iter().any(|variable| variable.name == name && variable.trainable);
+        let trained = training.variables.iter().filter(|variable| variable.trainable);
+        let trained: BTreeSet<&str> = trained.map(|variable| &*variable.name).collect();
+        let mut places = numbered(&layers);
         for variable in variables {
             let name = scope_of(&variable.name);
             let n = n_elements(variable);
-            let layer = match layers.iter().position(|layer| layer.name == name) {
-                Some(number) => &mut layers[number],
-                None => {
-                    let (op, output) = (String::new(), Vec::new());
-                    layers.push(LayerSummary { name: name.to_string(), op, output, n_parameters: 0, n_fixed: 0 });
-                    layers.last_mut().expect("it was just pushed")
-                }
-            };
-            if is_trained(&variable.name) { layer.n_parameters += n } else { layer.n_fixed += n }
+            let number = *places.entry(name.to_string()).or_insert_with(|| {
+                let (op, output) = (String::new(), Vec::new());
+                layers.push(LayerSummary { name: name.to_string(), op, output, n_parameters: 0, n_fixed: 0 });
+                layers.len() - 1
+            });
+            let layer = &mut layers[number];
+            if trained.contains(&*variable.name) { layer.n_parameters += n } else { layer.n_fixed += n }
         }
         add_uses(&mut layers, &parts);
         Ok(NetworkSummary {
@@ -116,6 +116,11 @@ fn add_uses(rows: &mut Vec<LayerSummary>, layers: &[NetworkLayer]) {
     }
 }
 
+/// The number of each layer by its name; of two with one name the first.
+fn numbered(layers: &[LayerSummary]) -> HashMap<String, usize> {
+    layers.iter().enumerate().rev().map(|(number, layer)| (layer.name.clone(), number)).collect()
+}
+
 /// The layers of a program whose names meet a condition. `owners` are scopes with variables, `shared` are layers that
 /// are used more than once.
 fn rows(
@@ -123,7 +128,8 @@ fn rows(
     (owners, shared): (&[&str], &[&str]),
     is_wanted: impl Fn(&str) -> bool,
 ) -> Vec<LayerSummary> {
-    let mut layers: Vec<LayerSummary> = Vec::new();
+    let owners: HashSet<&str> = owners.iter().copied().collect();
+    let (mut layers, mut numbers) = (Vec::<LayerSummary>::new(), HashMap::<&str, usize>::new());
     for instr in &entry.instructions {
         let Shape::Array(shape) = &instr.shape else { continue };
         let scope = scope_of(&instr.metadata.op_name);
@@ -136,16 +142,19 @@ fn rows(
         if is_no_work {
             continue;
         }
-        let Some(name) = row_of(scope, owners).filter(|name| is_wanted(name)) else { continue };
+        let Some(name) = row_of(scope, &owners).filter(|name| is_wanted(name)) else { continue };
         let (op, output) = (instr.op.opcode().into_owned(), of_one(shape));
-        match layers.iter_mut().find(|layer| layer.name == name) {
+        match numbers.get(name).map(|&number| &mut layers[number]) {
             Some(layer) => {
                 layer.output = output;
                 if !TELLING.contains(&layer.op.as_str()) {
                     layer.op = op;
                 }
             }
-            None => layers.push(LayerSummary { name: name.to_string(), op, output, n_parameters: 0, n_fixed: 0 }),
+            None => {
+                numbers.insert(name, layers.len());
+                layers.push(LayerSummary { name: name.to_string(), op, output, n_parameters: 0, n_fixed: 0 });
+            }
         }
     }
     // Ops after the result, or inside of a layer, have other dims.
@@ -206,9 +215,9 @@ fn scope_of(name: &str) -> &str {
 }
 
 /// The row of a scope's ops: the innermost enclosing scope that has variables, or else the scope itself.
-fn row_of<'a>(scope: &'a str, owners: &[&'a str]) -> Option<&'a str> {
-    let owner = owners.iter().filter(|owner| is_within(scope, owner)).max_by_key(|owner| owner.len()).copied();
-    owner.or(Some(scope)).filter(|name| !name.is_empty())
+fn row_of<'a>(scope: &'a str, owners: &HashSet<&str>) -> Option<&'a str> {
+    let around = successors(Some(scope), |inner| inner.rsplit_once('/').map(|(outer, _)| outer));
+    around.into_iter().find(|outer| owners.contains(outer)).or(Some(scope)).filter(|name| !name.is_empty())
 }
 
 fn n_elements(variable: &VariableInfo) -> u64 {

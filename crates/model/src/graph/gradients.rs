@@ -42,7 +42,8 @@ impl Graph {
     /// its readers share.
     pub fn trainable_variables(&self) -> Vec<Tensor> {
         let trainable = (0..).zip(self.variables()).filter(|(_, variable)| variable.trainable);
-        trainable.map(|(number, _)| self.tensor(self.differentiable(number))).collect()
+        let numbers: Vec<usize> = trainable.map(|(number, _)| number).collect();
+        self.differentiables(&numbers).into_iter().map(|id| self.tensor(id)).collect()
     }
 
     /// The number of the variable that a tensor of [`Graph::trainable_variables`] represents.

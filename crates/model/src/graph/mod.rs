@@ -52,7 +52,7 @@ use bf16scope_hlo::{DType, EmitError, Emitter, InstrId, Literal, Metadata, Modul
 use bf16scope_passes::tuning::Tuning;
 use names::{Path, Taken};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -346,6 +346,17 @@ impl Graph {
         self.inner.variables.borrow().clone()
     }
 
+    /// The number of variables so far. Code that asks for each layer asks this: [`Graph::variables`] copies them all.
+    pub fn n_variables(&self) -> usize {
+        self.inner.variables.borrow().len()
+    }
+
+    /// The variables from number `first` on, with their numbers.
+    pub fn variables_from(&self, first: usize) -> Vec<(usize, VariableInfo)> {
+        let variables = self.inner.variables.borrow();
+        variables.iter().enumerate().skip(first).map(|(number, variable)| (number, variable.clone())).collect()
+    }
+
     /// Freezes variables by name: they are not trained, and keep their storage.
     pub fn freeze(&self, is_frozen: impl Fn(&str) -> bool) {
         for variable in self.inner.variables.borrow_mut().iter_mut().filter(|variable| variable.trainable) {
@@ -362,14 +373,30 @@ impl Graph {
     /// The value with respect to which the gradient of variable `number` is taken: the f32 value that its readers
     /// share, or, if there is none or something reads the variable directly, the variable as stored.
     pub fn differentiable(&self, number: usize) -> InstrId {
-        let gathered = self.inner.gathered.borrow().get(&number).copied();
-        let stored = gathered.unwrap_or(self.inner.variables.borrow()[number].instr);
-        let Some(&wide) = self.inner.widened.borrow().get(&number) else { return stored };
-        self.emitter().with_module(|module| {
-            let readers = (0u32..).map(InstrId).zip(&module.comp(self.emitter().comp()).instructions);
-            let mut readers = readers.filter(|(_, instr)| instr.operands.contains(&stored));
-            if readers.all(|(id, _)| id == wide) { wide } else { stored }
-        })
+        self.differentiables(&[number])[0]
+    }
+
+    /// The same for several variables, in one pass over the graph.
+    pub fn differentiables(&self, numbers: &[usize]) -> Vec<InstrId> {
+        let (gathered, widened) = (self.inner.gathered.borrow(), self.inner.widened.borrow());
+        let variables = self.inner.variables.borrow();
+        let stored = |number: &usize| gathered.get(number).copied().unwrap_or(variables[*number].instr);
+        // What is stored, with the f32 value that all its readers share, as far as they do.
+        let wide = numbers.iter().filter_map(|number| Some((stored(number), *widened.get(number)?)));
+        let mut shared: HashMap<InstrId, InstrId> = wide.collect();
+        if !shared.is_empty() {
+            self.emitter().with_module(|module| {
+                let readers = (0u32..).map(InstrId).zip(&module.comp(self.emitter().comp()).instructions);
+                for (id, instr) in readers {
+                    for operand in &instr.operands {
+                        if shared.get(operand).is_some_and(|wide| *wide != id) {
+                            shared.remove(operand);
+                        }
+                    }
+                }
+            });
+        }
+        numbers.iter().map(stored).map(|stored| shared.get(&stored).copied().unwrap_or(stored)).collect()
     }
 
     /// Records a warning for [`Graph::warnings`] and [`Program::warnings`], once.

@@ -218,12 +218,12 @@ impl Build<'_> {
                 }
             }
             for number in 0..config.layers.len() {
-                let first = s.graph().variables().len();
+                let first = s.graph().n_variables();
                 let (layer, states, term) = self.written("layers", number, s, |s| self.layer(number, s, &tensors))?;
                 tensors.layers.push(layer);
                 tensors.states.push(states);
                 tensors.terms.extend(term.map(|term| (number, term)));
-                tensors.variables.push(first..s.graph().variables().len());
+                tensors.variables.push(first..s.graph().n_variables());
             }
             Ok(tensors)
         })
@@ -247,7 +247,7 @@ impl Build<'_> {
         let read: Vec<Tensor> = read.collect();
         let read: Vec<&Tensor> = read.iter().collect();
         let (inputs, states) = read.split_at(n_inputs);
-        let first = s.graph().variables().len();
+        let first = s.graph().n_variables();
         let outer = s;
         let of_kind = |s: &Scope, name: &str| layer.kind.build_from(s, name, inputs, states);
         let build = |s: &Scope| match self.table(number, outer, tensors) {

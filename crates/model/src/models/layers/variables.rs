@@ -67,7 +67,7 @@ impl Build<'_> {
         {
             return Ok(());
         }
-        let variables: Vec<_> = s.graph().variables().into_iter().enumerate().skip(first).collect();
+        let variables = s.graph().variables_from(first);
         layer.constraints.apply(s.graph(), &variables).map_err(|(key, message)| {
             let name = &self.wiring.names[number];
             NodeError::new([at("layers", number), vec![key.into()]].concat(), format!("layer `{name}`: {message}"))
@@ -87,7 +87,7 @@ impl Build<'_> {
             return Ok(None);
         }
         let graph = s.graph();
-        let infos = graph.variables().into_iter().enumerate().skip(first);
+        let infos = graph.variables_from(first).into_iter();
         let variables: Vec<_> =
             infos.map(|(number, info)| (info, graph.tensor(graph.differentiable(number)))).collect();
         let is_owner = self.wiring.owners[number].is_none();
