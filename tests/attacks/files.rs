@@ -302,6 +302,19 @@ fn outputs_do_not_destroy_inputs_of_another_kind() {
             "--report\n  caused by: m.yaml is there, and is not a report\nhelp: remove it, or name another file\n"
                 .to_string(),
         ),
+        // A policy that someone wrote, or an experiment.
+        (
+            vec!["lower", "m.txt", "-o", "o.txt", "--target", "tpu-v2", "--decisions", "p.yaml"],
+            "--decisions\n  caused by: p.yaml is there, and is not a policy with decisions\nhelp: remove it, or name another \
+             file\n"
+                .to_string(),
+        ),
+        (
+            vec!["audit", "m.txt", "--random", "1", "--budget", "1e-2", "--save-policy", "p.yaml"],
+            "--save-policy\n  caused by: p.yaml is there, and is not a policy that a search found\nhelp: remove it, or name \
+             another file\n"
+                .to_string(),
+        ),
     ] {
         assert_eq!(folder.refused(&args), format!("bf16scope: {expected}"), "{args:?}");
     }

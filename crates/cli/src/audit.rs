@@ -155,6 +155,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
     let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
     emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref(), args.policy.file()])?;
+    if args.budget.is_some() {
+        emit::check_kind(&policy_path(args), b"# `bf16scope audit ", "policy that a search found")
+            .context("--save-policy")?;
+    }
     if args.at.is_asked(&args.module)? {
         return at::run(args, &policy, context);
     }
@@ -423,7 +427,7 @@ fn save(args: &Args, search: &Search, at: Option<&AtStep>) -> anyhow::Result<Opt
     if !search.is_reached || matches!(search.end, SearchEnd::NothingLeft | SearchEnd::TooMany) {
         return Ok(None);
     }
-    let path = args.save_policy.clone().unwrap_or_else(|| default_policy(&args.module));
+    let path = policy_path(args);
     let mut text = format!(
         "# `bf16scope audit {}{} --budget {:e}` found what to keep: results are within {:.3e} of f32.\n",
         again::word(&args.module),
@@ -434,6 +438,11 @@ fn save(args: &Args, search: &Search, at: Option<&AtStep>) -> anyhow::Result<Opt
     text += &document::to_string(&search.policy).context("cannot write the policy as YAML")?;
     emit::replace(&path, text.as_bytes())?;
     Ok(Some(path))
+}
+
+/// The path for the policy of a search.
+fn policy_path(args: &Args) -> PathBuf {
+    args.save_policy.clone().unwrap_or_else(|| default_policy(&args.module))
 }
 
 /// `dir/mlp.hlo.pb` → `mlp.policy.yaml`.

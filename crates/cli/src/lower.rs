@@ -113,6 +113,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     emit::check_names(&output, &[args.policy.file()])?;
     emit::check_names(&beside, &[Some(&args.module), args.policy.file()])?;
     emit::check_names(&[&output[..], &beside].concat(), &[])?;
+    if let Some(path) = decisions {
+        emit::check_kind(path, b"# `bf16scope lower ", "policy with decisions").context("--decisions")?;
+    }
     let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
     if module.is_scheduled {
         tracing::warn!(
