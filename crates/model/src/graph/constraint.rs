@@ -119,6 +119,11 @@ impl Graph {
         self.inner.constraints.borrow_mut().insert(variable, constraint);
     }
 
+    /// Whether updates of a variable, by number, are projected.
+    pub fn is_constrained(&self, variable: usize) -> bool {
+        self.inner.constraints.borrow().contains_key(&variable)
+    }
+
     /// The constraint of a variable, by number.
     pub(crate) fn constraint(&self, variable: usize) -> Option<Constraint> {
         self.inner.constraints.borrow().get(&variable).cloned()

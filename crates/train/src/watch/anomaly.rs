@@ -89,7 +89,7 @@ const BY_UPDATES: &[&str] = &[
 ];
 
 /// All rules, causes before their consequences. Anomalies of one step are reported in program order.
-pub const RULES: [Rule; 27] = [
+pub const RULES: [Rule; 30] = [
     Rule {
         name: "loss_scale",
         why: "activations are finite, and cotangents or gradients are not, under a constant loss scale above 1: the scaled loss \
@@ -126,6 +126,15 @@ pub const RULES: [Rule; 27] = [
         judge: scale::unscaled_input,
     },
     Rule {
+        name: "zero_input",
+        why: "all of a feature is 0 at this look, the one before and the first, 2^14 numbers of it have gone by since, and a kernel \
+              that multiplies it does not move, though a momentum of 0.9 or more goes on for a hundred steps",
+        remedy: "look at where this feature comes from: a key or a column that is not there, or a default in its place; or leave \
+                 it out",
+        explains: &["dead"],
+        judge: gradients::zero_input,
+    },
+    Rule {
         name: "label_scale",
         why: "labels have an rms of 64 or more, and the loss or its gradients are infinite, or the loss grows fourfold between two \
               looks, to errors of 1.5 times the labels, and the loss's derivative by the result is a sixteenth of the labels or \
@@ -146,6 +155,14 @@ pub const RULES: [Rule; 27] = [
         remedy: "lower `weight_decay`, which is multiplied by the learning rate: 1e-4 to 0.1 are usual",
         explains: &["dead", "vanishing", "zero_kernel", "stalled", "flushed", "epsilon", "small_rate"],
         judge: updates::weight_decay,
+    },
+    Rule {
+        name: "tight_constraint",
+        why: "a constraint projects a variable, whose largest number is a 32nd of what it was at the first look, or less: norms \
+              of 1 to 4 are usual, and what is not negative keeps its larger half",
+        remedy: "let the constraint leave more: `kernel_constraint: {max_norm: 3}`",
+        explains: &["dead", "vanishing", "zero_kernel", "stalled", "flushed", "epsilon", "small_rate"],
+        judge: updates::tight_constraint,
     },
     Rule {
         name: "large_rate",
@@ -228,6 +245,14 @@ pub const RULES: [Rule; 27] = [
         remedy: "normalise before each block, or scale its last layer by 1 / √(2 · layers)",
         explains: &["exploding"],
         judge: scale::unscaled_residual,
+    },
+    Rule {
+        name: "saturated_gates",
+        why: "the state of a recurrent layer is at most 1, and the largest number of a kernel of its gates, times the rms of what it \
+              multiplies, is 16 or more: a gate that far from 0 has a slope of e^-16, half an ulp of f32 beside 1",
+        remedy: "give the layer smaller initial values (`kernel_initializer: glorot_uniform`, `recurrent_initializer: orthogonal`)",
+        explains: &["exploding", "dead", "vanishing", "flushed", "stalled", "saturated_activation"],
+        judge: gradients::saturated_gates,
     },
     Rule {
         name: "exploding",

@@ -203,7 +203,9 @@ impl Rows<'_> {
             let counted = [is_lost(&old, &new), is_lost(&old.cast(compute), &new.cast(compute))].map(Some);
             let beside = Beside { counted, variable: Some(old.id) };
             let VariableInfo { name, dtype, .. } = self.variables[*number].clone();
-            self.push_beside(&name, Quantity::Update, None, (&new - &old).id, beside).reported_dtype = dtype;
+            let is_constrained = self.graph.is_constrained(*number);
+            let row = self.push_beside(&name, Quantity::Update, None, (&new - &old).id, beside);
+            (row.reported_dtype, row.is_constrained) = (dtype, is_constrained);
         }
     }
 
@@ -223,8 +225,9 @@ impl Rows<'_> {
         let dtype = e.dtype(values);
         let n = e.dims(values).iter().product::<i64>().max(0) as u64;
         let layer = layer.to_string();
-        let (takes, function, is_gated) = (Vec::new(), None, false);
-        let row = RowOf { layer, quantity, role, dtype, reported_dtype: dtype, n, takes, function, is_gated };
+        let (takes, function, is_gated, is_constrained) = (Vec::new(), None, false, false);
+        let row =
+            RowOf { layer, quantity, role, dtype, reported_dtype: dtype, n, takes, function, is_gated, is_constrained };
         let last = match beside.variable {
             Some(variable) => LastWord::Largest(variable),
             None if row.has_mean() => LastWord::Mean,

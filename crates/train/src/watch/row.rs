@@ -162,6 +162,9 @@ pub struct WatchRow {
     /// For a gradient: whether stochastic depth can drop its branch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_gated: bool,
+    /// For an update: whether a constraint projects the new value.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_constrained: bool,
 }
 
 impl WatchRow {

@@ -184,6 +184,7 @@ pub(crate) struct RowOf {
     pub takes: Vec<u32>,
     pub function: Option<Function>,
     pub is_gated: bool,
+    pub is_constrained: bool,
 }
 
 impl RowOf {
@@ -229,5 +230,6 @@ pub(crate) fn read_row(row: &RowOf, words: &[i32]) -> WatchRow {
         columns: Vec::new(),
         function: row.function,
         is_gated: row.is_gated,
+        is_constrained: row.is_constrained,
     }
 }

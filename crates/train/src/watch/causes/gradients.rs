@@ -91,12 +91,18 @@ fn of_cotangent(share: f64) -> String {
     if share == 0.0 { "nothing".to_string() } else { format!("{share:.1e}") }
 }
 
+const GAMMA: &str = "give its gamma initial values: `gamma_initializer: ones`";
+
 pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
     let before = look.before.map(Look::alone).filter(|_| look.has_moved());
     let was_zero = |scope: &str| before.as_ref().is_some_and(|before| before.is_zero_kernel(scope));
     let layer = look.layers().find(|(_, row)| look.is_zero_kernel(&row.layer) && was_zero(&row.layer));
     let what = "all that this layer multiplies by is 0, as at the look before".to_string();
-    layer.map(|(number, _)| Found::new(number, what)).into_iter().collect()
+    let found = layer.map(|(number, row)| match look.is_norm(&row.layer) {
+        true => Found::new(number, what).with_remedy(GAMMA),
+        false => Found::new(number, what),
+    });
+    found.into_iter().collect()
 }
 
 /// Whether a layer before this one gives only zeros, or multiplies by them: what is made of that is the same for all
@@ -141,6 +147,77 @@ pub(in crate::watch) fn norm_of_one(look: &Look<'_>) -> Vec<Found> {
     block.map(|block| Found::new(block.number, what(block))).into_iter().collect()
 }
 
+const BEYOND: &str = "leave the function of this layer out: the loss compares it with labels, and some are beyond 1, where it \
+                      ends; or scale the labels";
+const BELOW: &str = "leave the ReLU of this layer out: the loss compares it with labels, whose mean is below 0";
+
+/// The labels that the loss compares an activation with.
+fn labels_of<'l>(look: &'l Look<'_>, number: usize) -> Option<&'l WatchRow> {
+    let mut losses = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Loss));
+    let (_, loss) = losses.find(|(_, loss)| loss.takes.contains(&(number as u32)))?;
+    let taken = loss.takes.iter().filter_map(|taken| look.now.rows.get(*taken as usize));
+    taken.into_iter().find(|row| row.role == Some(Role::Label))
+}
+
+/// So many numbers of a feature, seen or between the looks, are more than those of a flag that is rarely set.
+const N_ZEROS: u64 = 1 << 14;
+
+/// Features that are 0 at each look, under a kernel that a momentum would still move had it had a gradient lately.
+pub(in crate::watch) fn zero_input(look: &Look<'_>) -> Vec<Found> {
+    let Some(first) = look.first.filter(|_| look.has_moved() && look.now.momentum.is_some_and(|of| of >= 0.9)) else {
+        return Vec::new();
+    };
+    let was_zero =
+        |row: &WatchRow| [look.before(row), look.at_first(row)].iter().all(|row| row.is_some_and(WatchRow::is_zero));
+    let stays = |reader: &WatchRow| {
+        let kernel = format!("{}/kernel", reader.layer);
+        let update = look.rows(Quantity::Update).find(|(_, update)| update.layer == kernel);
+        update.is_some_and(|(_, row)| {
+            row.dtype == "f32" && row.is_zero() && look.before(row).is_some_and(WatchRow::is_zero)
+        })
+    };
+    let judge = |(number, row): (usize, &WatchRow)| {
+        let n_steps = look.now.step.saturating_sub(first.step);
+        let is_zero = row.role == Some(Role::Input) && row.is_zero() && n_steps.saturating_mul(row.n) >= N_ZEROS;
+        let reader = look.readers(number).map(|(_, reader)| reader).find(|reader| stays(reader));
+        let what = |reader: &WatchRow| {
+            format!(
+                "all {} numbers are 0 at this look, the one before and the first, and no step moves the kernel of {}",
+                row.n, reader.layer
+            )
+        };
+        reader.filter(|_| is_zero && was_zero(row)).map(|reader| Found::new(number, what(reader)))
+    };
+    look.rows(Quantity::Activation).filter_map(judge).collect()
+}
+
+/// A gate that is moved by this much has a slope of e^-16, 2^-23, or less.
+const SHUT_GATE: f32 = 16.0;
+
+const RECURRENT: &str = "give its recurrent kernel smaller initial values (`recurrent_initializer: orthogonal`), or, if they were \
+                         small at first, lower the learning rate";
+
+/// The gates of a recurrent layer, whose state is at most 1, are no rows of their own: a kernel's largest number, times the
+/// rms of what it multiplies, moves them.
+pub(in crate::watch) fn saturated_gates(look: &Look<'_>) -> Vec<Found> {
+    let judge = |(number, row): (usize, &WatchRow)| {
+        let variables = look.variables(&row.layer);
+        let stored = |wanted: &str| variables.iter().find(|(name, _)| *name == wanted).and_then(|(_, stored)| *stored);
+        let recurrent = stored("recurrent_kernel").filter(|_| row.max <= 1.0)?;
+        let taken = look.taken(number, row).iter().map(|(_, taken)| taken.rms).fold(0.0, f32::max);
+        let kernels = [("recurrent_kernel", recurrent, row.rms), ("kernel", stored("kernel").unwrap_or(0.0), taken)];
+        let (name, largest, of) = kernels.into_iter().find(|(_, largest, of)| largest * of >= SHUT_GATE)?;
+        let remedy = if name == "kernel" { KERNEL } else { RECURRENT };
+        let what = format!(
+            "the largest number of its {name} is {largest:.3e}, and an rms of {of:.3e} times that moves gates by {:.0}, where \
+             their slope is 0",
+            largest * of
+        );
+        Some(Found::new(number, what).with_remedy(remedy))
+    };
+    look.layers().find_map(judge).into_iter().collect()
+}
+
 pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
     let blocks = blocks(look);
     let block = blocks.iter().find(|block| matches!(block.row.function, Some(Function::Sigmoid | Function::Tanh)));
@@ -152,7 +229,8 @@ pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
         format!("its function passes {} of its cotangent on{taken}", of_cotangent(block.share))
     };
     if let Some(block) = block {
-        let remedy = smaller(look, block.number, block.row);
+        let beyond = labels_of(look, block.number).filter(|labels| labels.max > 1.0).map(|_| BEYOND.to_string());
+        let remedy = beyond.or_else(|| smaller(look, block.number, block.row));
         return vec![Found { remedy, ..Found::new(block.number, what(block)) }];
     }
     let far = look.layers().find_map(|(number, row)| far_from_slope(look, number, row));
@@ -217,14 +295,24 @@ fn has_idle_result(look: &Look<'_>) -> bool {
     has_zero_weights && results.any(WatchRow::is_zero)
 }
 
+/// Whether all features that an activation is computed from are 0 in this batch or the one of the look before, as a flag
+/// that is rarely set is: that says nothing of the layers that read them.
+fn reads_zeros(look: &Look<'_>, number: usize) -> bool {
+    let sources = sources(look, number);
+    let rows = sources.iter().filter_map(|&source| look.now.rows.get(source));
+    let mut features = rows.filter(|row| row.role == Some(Role::Input)).peekable();
+    let was_zero = |row: &WatchRow| look.before(row).is_some_and(WatchRow::is_zero);
+    features.peek().is_some() && features.all(|row| row.is_zero() || was_zero(row))
+}
+
 pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
     if !look.has_moved() {
         return Vec::new();
     }
     let was_dead = |row: &WatchRow| look.before(row).is_some_and(WatchRow::is_zero);
     let is_shut = |row: &WatchRow| matches!(row.role, None | Some(Role::Activated | Role::Residual)) && row.is_zero();
-    let layer = look.layers().find(|(_, row)| is_shut(row) && was_dead(row));
-    if let Some((number, row)) = layer {
+    let mut layers = look.layers().filter(|(_, row)| is_shut(row) && was_dead(row));
+    if let Some((number, row)) = layers.find(|(number, _)| !reads_zeros(look, *number)) {
         let taken = look.taken(number, row);
         // A layer with zero inputs, or a dropped branch, has zero outputs.
         let takes_nothing = !taken.is_empty() && taken.iter().all(|(_, taken)| taken.is_zero());
@@ -235,7 +323,9 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
         let at_first = look.at_first(row).filter(|_| look.first.is_some_and(|first| first.step == 1));
         let was_never_open = at_first.is_some_and(WatchRow::is_zero);
         let is_of_no_variable = |taken: &WatchRow| look.variables(&taken.layer).is_empty() && taken.role.is_none();
+        let is_below = || labels_of(look, number).and_then(|labels| labels.mean).is_some_and(|mean| mean < 0.0);
         return vec![match row.function {
+            Some(Function::Relu) if is_below() => dead.with_remedy(BELOW),
             Some(Function::Relu) if taken.iter().all(|(_, taken)| is_of_no_variable(taken)) => dead.with_remedy(OFFSET),
             Some(Function::Relu) if was_never_open => dead.with_remedy(SHUT_AT_FIRST),
             Some(Function::Relu) => dead.with_remedy(SHUT),
@@ -243,7 +333,9 @@ pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
         }];
     }
     let any_gradient = look.rows(Quantity::Gradient).any(|(_, row)| !row.is_zero());
-    let is_unused = |row: &WatchRow| row.n >= 16 && any_gradient && !row.is_gated && row.is_zero();
+    let is_of_zeros =
+        |row: &WatchRow| look.layers().any(|(number, layer)| layer.layer == row.scope() && reads_zeros(look, number));
+    let is_unused = |row: &WatchRow| row.n >= 16 && any_gradient && !row.is_gated && row.is_zero() && !is_of_zeros(row);
     let variable = look.rows(Quantity::Gradient).find(|(_, row)| is_unused(row) && was_dead(row));
     let Some((number, row)) = variable else { return Vec::new() };
     let mut cotangents = look.layers().filter(|(_, layer)| layer.layer == row.scope());

@@ -31,6 +31,7 @@ fn row(layer: &str, quantity: Quantity, role: Option<Role>, rms: f32, takes: &[u
         columns: Vec::new(),
         function: None,
         is_gated: false,
+        is_constrained: false,
     }
 }
 

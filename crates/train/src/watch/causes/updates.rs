@@ -31,7 +31,8 @@ pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
         let what = || format!("gradients of {:.1e} at most move it by {:.3e}", gradient.max, row.rms);
         (is_noise && row.rms >= rate / 4.0).then(|| Found::new(number, what()))
     };
-    look.rows(Quantity::Update).filter_map(judge).collect()
+    // What a projection moves is no step of the optimizer's.
+    look.rows(Quantity::Update).filter(|(_, row)| !row.is_constrained).filter_map(judge).collect()
 }
 
 /// An ε that may be larger than gradients are. A smaller one is above those of a network that has learnt all that there is,
@@ -342,6 +343,19 @@ pub(in crate::watch) fn small_clip(look: &Look<'_>) -> Vec<Found> {
     small.into_iter().collect()
 }
 
+/// What a constraint leaves of a variable, of what it was at the first look.
+const HELD: f32 = 1.0 / 32.0;
+
+pub(in crate::watch) fn tight_constraint(look: &Look<'_>) -> Vec<Found> {
+    let judge = |(number, row): (usize, &WatchRow)| {
+        let (first, now) = (look.at_first(row)?.stored?, row.stored.filter(|_| row.is_constrained)?);
+        let what =
+            || format!("its constraint holds its largest number at {now:.1e}, which was {first:.1e} at the first look");
+        (now <= HELD * first && first > 0.0).then(|| Found::new(number, what()))
+    };
+    look.rows(Quantity::Update).filter_map(judge).collect()
+}
+
 pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
     if !look.has_moved() || look.now.learning_rate <= 0.0 || look.now.variables == "bf16_stochastic" {
         return Vec::new();
@@ -361,7 +375,8 @@ pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
         let remedied = |stalled: Found| if row.dtype == "f32" { stalled.with_remedy(LOST_IN_F32) } else { stalled };
         is_stalled.then(|| remedied(Found::new(number, what())))
     };
-    look.rows(Quantity::Update).filter_map(judge).collect()
+    // A constraint that holds a variable puts back what an update moved, which is not lost.
+    look.rows(Quantity::Update).filter(|(_, row)| !row.is_constrained).filter_map(judge).collect()
 }
 
 pub(in crate::watch) fn zero_rate(look: &Look<'_>) -> Vec<Found> {

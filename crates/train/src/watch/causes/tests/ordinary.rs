@@ -252,3 +252,153 @@ fn numbers_at_the_ends_of_a_dtype_have_the_remedy_of_that_dtype() {
         assert!(remedy.starts_with("lower the learning rate, or normalise"), "{remedy}");
     }
 }
+
+/// A recurrent layer, and the largest numbers of its kernels.
+fn of_gates(kernel: f32, recurrent: f32, state: f32) -> WatchRecord {
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        row("lstm", Activation, None, state, &[0]),
+        row("loss", Activation, Some(Role::Loss), 1.0, &[1]),
+    ];
+    let variables = [("lstm/kernel", kernel), ("lstm/recurrent_kernel", recurrent)];
+    rows.extend(variables.into_iter().flat_map(|(name, stored)| variable(name, stored)));
+    record(1, rows)
+}
+
+#[test]
+fn gates_that_have_no_slope_are_told_their_kernel() {
+    let of_recurrent = anomalies(&[of_gates(0.5, 120.0, 0.4)]);
+    assert_eq!((rules(&of_recurrent), &*of_recurrent[0].layer), (vec!["saturated_gates"], "lstm"));
+    assert_eq!(
+        of_recurrent[0].found,
+        "the largest number of its recurrent_kernel is 1.200e2, and an rms of 4.000e-1 times that moves gates by 48, where \
+         their slope is 0"
+    );
+    assert!(of_recurrent[0].remedy.contains("`recurrent_initializer: orthogonal`"), "{}", of_recurrent[0].remedy);
+    let of_kernel = remedy("saturated_gates", &[of_gates(120.0, 0.5, 0.4)]);
+    assert!(of_kernel.contains("`kernel_initializer: glorot_uniform`"), "{of_kernel}");
+    // Weights that a layer learns, and a state without bounds, whose size other rules judge.
+    assert_eq!(anomalies(&[of_gates(5.0, 5.0, 0.4)]), []);
+    assert_eq!(rules(&anomalies(&[of_gates(0.5, 120.0, 200.0)])), ["exploding"]);
+}
+
+/// A feature of zeros beside another, under a kernel that an update moves or not.
+fn of_zeros(step: u64, is_zero: bool, moves: bool, momentum: Option<f64>) -> WatchRecord {
+    let zeros = |row: WatchRow| WatchRow { rms: 0.0, max: 0.0, zero: 1.0, ..row };
+    let [gradient, update] = variable("b/kernel", 0.5);
+    let y = WatchRow { n: 128, ..row("y", Activation, Some(Role::Input), 1.0, &[]) };
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        if is_zero { zeros(y) } else { y },
+        row("a", Activation, None, 1.0, &[0]),
+        row("b", Activation, None, 1.0, &[1]),
+        row("loss", Activation, Some(Role::Loss), 1.0, &[2, 3]),
+        gradient,
+        if moves { update } else { zeros(update) },
+    ];
+    rows.extend(variable("a/kernel", 0.5));
+    WatchRecord { momentum, ..record(step, rows) }
+}
+
+#[test]
+fn a_feature_that_is_always_0_is_named() {
+    let run = |last: u64, is_zero: bool, moves: bool, momentum: Option<f64>| {
+        anomalies(&[1, 9, last].map(|step| of_zeros(step, is_zero, moves, momentum)))
+    };
+    let all = run(129, true, false, Some(0.9));
+    assert_eq!((rules(&all), &*all[0].layer, all[0].step), (vec!["zero_input"], "y", 129));
+    assert!(all[0].found.ends_with("and no step moves the kernel of b"), "{}", all[0].found);
+    assert!(all[0].remedy.starts_with("look at where this feature comes from: a key or a column that is not there"));
+    // A flag that is rarely set, and what cannot be known yet or at all.
+    for (last, is_zero, moves, momentum) in [
+        (129, true, true, Some(0.9)),
+        (65, true, false, Some(0.9)),
+        (129, true, false, None),
+        (129, false, false, Some(0.9)),
+    ] {
+        assert_eq!(run(last, is_zero, moves, momentum), [], "{last} {is_zero} {moves} {momentum:?}");
+    }
+}
+
+/// A layer whose function the loss compares with labels, at a step.
+fn of_result(step: u64, function: Function, labels: (f32, f32)) -> WatchRecord {
+    let is_relu = function == Function::Relu;
+    let of_result = row("out", Activation, Some(Role::Activated), if is_relu { 0.0 } else { 1.0 }, &[2]);
+    let zeros = |row: WatchRow| WatchRow { rms: 0.0, max: 0.0, zero: 1.0, ..row };
+    let labels = WatchRow { mean: Some(labels.1), ..row("labels", Activation, Some(Role::Label), labels.0, &[]) };
+    let of_result = WatchRow { function: Some(function), ..of_result };
+    let mut rows = vec![
+        row("x", Activation, Some(Role::Input), 1.0, &[]),
+        labels,
+        row("out", Activation, None, 8.0, &[0]),
+        if is_relu { zeros(of_result) } else { of_result },
+        row("loss", Activation, Some(Role::Loss), 1.0, &[1, 3]),
+        row("out", Cotangent, Some(Role::Activated), 1.0, &[]),
+        zeros(row("out", Cotangent, None, 0.0, &[])),
+    ];
+    rows.extend(variable("out/kernel", 0.5));
+    record(step, rows)
+}
+
+#[test]
+fn a_result_whose_function_cannot_reach_the_labels_is_told_to_leave_it_out() {
+    let told = |rule: &str, function: Function, labels: (f32, f32)| {
+        remedy(rule, &[1, 9].map(|step| of_result(step, function, labels)))
+    };
+    let beyond = "leave the function of this layer out: the loss compares it with labels, and some are beyond 1, where it \
+                  ends; or scale the labels";
+    assert_eq!(told("saturated_activation", Function::Sigmoid, (6.0, 6.0)), beyond);
+    assert!(!told("saturated_activation", Function::Sigmoid, (1.0, 0.5)).starts_with("leave"));
+    let below = "leave the ReLU of this layer out: the loss compares it with labels, whose mean is below 0";
+    assert_eq!(told("dead", Function::Relu, (2.0, -1.5)), below);
+    assert!(!told("dead", Function::Relu, (2.0, 1.5)).starts_with("leave"));
+}
+
+#[test]
+fn what_a_constraint_puts_back_is_not_lost() {
+    let look = |step: u64, is_constrained: bool| {
+        let mut look = of_moved(step, 1.4, 0.5, 1e-3);
+        for row in look.rows.iter_mut().filter(|row| row.quantity == Update) {
+            (row.lost, row.is_constrained) = (Some(0.97), is_constrained);
+        }
+        look
+    };
+    let run = |is_constrained: bool| anomalies(&[1, 9].map(|step| look(step, is_constrained)));
+    assert!(rules(&run(false)).contains(&"stalled"));
+    assert_eq!(run(true), []);
+}
+
+/// The first projection of a usual norm moves a kernel by more than an optimizer would; one that holds it is named.
+#[test]
+fn a_constraint_that_leaves_nothing_is_named_and_a_usual_one_is_not() {
+    let look = |step: u64, stored: f32, moved: f32| {
+        let mut look = of_moved(step, 1.4, 0.5, 1e-3);
+        for row in look.rows.iter_mut().filter(|row| row.quantity == Update && row.layer == "h1/kernel") {
+            (row.rms, row.max, row.stored, row.is_constrained) = (moved, moved, Some(stored), true);
+        }
+        look
+    };
+    assert_eq!(anomalies(&[look(1, 0.5, 0.1), look(9, 0.4, 1e-3)]), []);
+    let all = anomalies(&[look(1, 0.5, 0.5), look(9, 1e-8, 1e-8)]);
+    assert_eq!((rules(&all), &*all[0].layer), (vec!["tight_constraint"], "h1/kernel"));
+    let expected = "its constraint holds its largest number at 1.0e-8, which was 5.0e-1 at the first look";
+    assert_eq!(all[0].found, expected);
+    assert!(all[0].remedy.starts_with("let the constraint leave more"), "{}", all[0].remedy);
+}
+
+/// A flag that is rarely set is 0 in most batches, and so is what its layer makes of it, whose biases moved when it was set.
+#[test]
+fn a_layer_that_reads_a_rare_flag_is_not_dead() {
+    let look = |step: u64, is_zero: bool| {
+        let mut look = of_zeros(step, is_zero, true, Some(0.9));
+        let [layer, gradient] = [3, 5].map(|at| look.rows[at].clone());
+        look.rows[3] = WatchRow { rms: 1e-3, max: 1e-3, ..layer.clone() };
+        let shut = WatchRow { function: Some(Function::Relu), role: Some(Role::Activated), takes: vec![3], ..layer };
+        look.rows[5] = WatchRow { rms: 0.0, max: 0.0, zero: 1.0, ..gradient };
+        look.rows.push(WatchRow { rms: 0.0, max: 0.0, zero: 1.0, ..shut });
+        look
+    };
+    assert_eq!(anomalies(&[1, 9].map(|step| look(step, true))), []);
+    let all = anomalies(&[1, 9].map(|step| look(step, false)));
+    assert_eq!((rules(&all), &*all[0].layer), (vec!["dead"], "b"));
+}
