@@ -7,6 +7,7 @@ mod run;
 use bf16scope_tensorflow::{Graph, Note, Ported, Slip, SlipKind, port};
 use fixtures::unpacked;
 use graphs::{classes, dense, gradients, node, number, plain, read, with};
+use half::bf16;
 
 fn ported(name: &str) -> Ported {
     port(&Graph::read(&unpacked(&format!("{name}.meta")), &format!("{name}.meta")).unwrap())
@@ -147,6 +148,61 @@ fn smoothing_in_evaluations_differs_by_its_least_loss() {
     let resnet = ported("resnet");
     let note = noted(&resnet.differs, "a `model_fn` that smooths labels by 0.1 does so in evaluations too");
     assert!(note.text.ends_with("its least value is 0.390, and here 0"), "{}", note.text);
+}
+
+/// Means and deviations of channels, taken behind the cast to bf16 or in f32, are options of the data here.
+#[test]
+fn normalised_inputs_differ_by_their_dtype() {
+    let channels = |name: &str, dtype: &str, values: [f64; 4]| {
+        // Numbers of bf16 are their bits in the text of a graph.
+        let number = |value: &f64| match dtype {
+            "DT_BFLOAT16" => format!("half_val: {} ", bf16::from_f64(*value).to_bits()),
+            _ => format!("float_val: {value} "),
+        };
+        let all: String = values.iter().map(number).collect();
+        format!(
+            "node {{ name: {name:?} op: \"Const\" attr {{ key: \"dtype\" value {{ type: {dtype} }} }} attr {{ key: \"value\" \
+             value {{ tensor {{ dtype: {dtype} tensor_shape {{ dim {{ size: 4 }} }} {all}}} }} }} }}\n"
+        )
+    };
+    let graph = |dtype: &str| {
+        let types = [("T", dtype)];
+        read(
+            &(node("images", "Placeholder", &[], &[("dtype", dtype)], Some(&[8, 4]))
+                + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+                + &channels("means", dtype, [123.675, 116.28, 103.53, 0.5])
+                + &channels("deviations", dtype, [58.5, 57.0, 57.5, 1.5])
+                + &node("centred", "Sub", &["images", "means"], &types, None)
+                + &node("scaled", "RealDiv", &["centred", "deviations"], &types, None)
+                + &node("features", "Cast", &["scaled"], &[("SrcT", dtype), ("DstT", "DT_FLOAT")], None)
+                + &dense("classes", 3)
+                + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+                + &plain("mean", "Mean", &["entropy"])
+                + &gradients("mean")),
+        )
+    };
+    // bf16's numbers nearest to 123.675, 116.28 and 103.53.
+    for (dtype, name, means) in [
+        ("DT_FLOAT", "f32", "[123.675, 116.28, 103.53, 0.5]"),
+        ("DT_BFLOAT16", "bf16", "[123.5, 116.5, 103.5, 0.5]"),
+    ] {
+        let ported = graph(dtype);
+        for (key, values) in [("mean", means), ("std", "[58.5, 57.0, 57.5, 1.5]")] {
+            let text = format!("`{key}` {values} is taken on the device, in {name}; here on the host, in f32");
+            let note = noted(&ported.differs, &text);
+            assert!(note.help.starts_with(&format!("write it under `data: features: images: {key}`")), "{}", note.help);
+        }
+    }
+}
+
+/// A batch norm of plain ops keeps the batch's variance as it is, and no layer here does.
+#[test]
+fn the_variance_of_a_batch_norm_of_plain_ops_differs() {
+    let plain = ported("plain_ops");
+    let note = noted(&plain.differs, "the moving variance takes the batch's variance as it is; here times n / (n - 1)");
+    assert!(note.help.ends_with("training is the same, and no key undoes it"), "{}", note.help);
+    let of_norms = |notes: &[Note]| notes.iter().filter(|note| note.text.contains("moving variance")).count();
+    assert_eq!((of_norms(&plain.differs), of_norms(&ported("resnet").differs)), (1, 0));
 }
 
 /// `tf.losses` with weights: the features and `example_weights` that they are, and how their divisors differ.

@@ -280,6 +280,8 @@ fn mixed_precision_of_other_frameworks_has_its_form() {
         ("tf.config.optimizer.set_experimental_options({'auto_mixed_precision': True})\n", "TensorFlow AMP: "),
         ("tf.keras.mixed_precision.experimental.set_policy('mixed_bfloat16')\n", "Keras: "),
         ("optimizer = FP16_Optimizer(optimizer, dynamic_loss_scale=True)\n", "Apex: "),
+        ("from mxnet.contrib import amp\namp.init(target_dtype='bfloat16')\n", "MXNet: `bf16scope lower step.hlo.pb`"),
+        ("from mxnet.contrib import amp\namp.init_trainer(trainer)\n", "MXNet: `train: {loss_scale: dynamic}` in f16"),
     ] {
         let mends: Vec<&str> = read_script(text).findings.iter().map(|finding| finding.mend).collect();
         assert!(mends.len() == 1 && mends[0].starts_with(start), "{text}: {mends:?}");

@@ -5,7 +5,8 @@ mod fixtures;
 mod graphs;
 mod run;
 
-use bf16scope_hlo::Literal;
+use bf16scope_hlo::ops::ReplicaGroups;
+use bf16scope_hlo::{ArrayShape, BinaryOp, DType, Literal, Op, Shape, verify};
 use bf16scope_tensorflow::{Choice, Graph, Note, Ported, SlipKind, lower, port};
 use fixtures::unpacked;
 use graphs::{dense, node, plain, read};
@@ -51,6 +52,36 @@ fn gradients_of_cores_that_nothing_sums_are_a_slip() {
     }
     for name in ["cores_gradients", "cores_variables"] {
         assert_eq!(kinds(name), [], "{name}");
+    }
+}
+
+/// `CrossReplicaSum` in the dtype of its operand, over the groups that its second operand lists, or over all replicas.
+#[test]
+fn sums_over_cores_become_all_reduces() {
+    let groups = "node { name: \"groups\" op: \"Const\" attr { key: \"value\" value { tensor { dtype: DT_INT32 tensor_shape { \
+                  dim { size: 2 } dim { size: 2 } } int_val: 0 int_val: 2 int_val: 1 int_val: 3 } } } }\n";
+    for (tensorflow, dtype) in [("DT_FLOAT", DType::F32), ("DT_BFLOAT16", DType::BF16)] {
+        for (inputs, expected) in [(&["x", "groups"][..], vec![vec![0, 2], vec![1, 3]]), (&["x"], Vec::new())] {
+            let text = node("x", "Placeholder", &[], &[("dtype", tensorflow)], Some(&[4]))
+                + groups
+                + &node("sum", "CrossReplicaSum", inputs, &[("T", tensorflow)], None)
+                + &node("y", "Identity", &["sum"], &[("T", tensorflow)], None);
+            let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
+            let lowered = lower(&graph, &Choice { name: Some("y".into()), size_of: &|_, _| None }).unwrap();
+            verify(&lowered.module).unwrap_or_else(|errors| panic!("{dtype}: {errors}"));
+            let all = lowered.module.computations.iter().flat_map(|computation| &computation.instructions);
+            let sums: Vec<_> = all
+                .filter_map(|instr| match &instr.op {
+                    Op::AllReduce(sum) => Some((instr, sum)),
+                    _ => None,
+                })
+                .collect();
+            let [(instr, sum)] = sums[..] else { panic!("{dtype}: {sums:?}") };
+            assert_eq!(instr.shape, Shape::Array(ArrayShape::new(dtype, vec![4])), "{inputs:?}");
+            assert_eq!(sum.replica_groups, ReplicaGroups::List(expected), "{inputs:?}");
+            let added = lowered.module.comp(sum.to_apply);
+            assert_eq!(added.instructions.last().unwrap().op, Op::Binary(BinaryOp::Add));
+        }
     }
 }
 
