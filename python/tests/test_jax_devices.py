@@ -221,6 +221,35 @@ def test_shardings_that_are_types_stay():
             assert [it.sharding for it in jax.tree.leaves(exact)] == [it.sharding for it in jax.tree.leaves(ours)], name
 
 
+def test_shard_map_over_a_mesh_of_types():
+    """Inside of `shard_map` an Explicit mesh's axes are manual, and outside arrays keep the shardings of their types."""
+    kinds = getattr(jax.sharding, "AxisType", None)
+    if kinds is None or not hasattr(kinds, "Explicit") or not hasattr(jax, "set_mesh"):
+        pytest.skip("this version has no shardings in types")
+    mesh()
+    over, rows, whole = jax.make_mesh((8,), ("data",), axis_types=(kinds.Explicit,)), PartitionSpec("data"), PartitionSpec()
+    place = lambda it, spec: jax.device_put(it, NamedSharding(over, spec))
+    w, x = place(draw(0, 16, 16) / 4, whole), place(draw(1, 16, 16), rows)
+    bodies = {
+        "ppermute": (lambda w, x: jax.lax.ppermute(jnp.tanh(x @ w), "data", [(i, (i + 1) % 8) for i in range(8)]) @ w, rows),
+        "loss": (lambda w, x: jax.lax.pmean(jnp.mean(jnp.tanh(x @ w) ** 2), "data"), whole),
+    }
+    with jax.set_mesh(over):
+        for name, (body, out) in bodies.items():
+            f = jax.shard_map(body, in_specs=(whole, rows), out_specs=out)
+            around = lambda w, x: jnp.tanh(f(w, x) * x) @ w
+
+            def both(g, w, x):
+                """The result, and a gradient; operands have shardings in their types."""
+                assert jax.typeof(x).sharding.spec[0] == "data"
+                result, pull = jax.vjp(g, w, x)
+                return result, *pull(result)
+
+            exact, ours = (jax.jit(both, static_argnums=0)(it, w, x) for it in (around, bf16scope.jax.lower(around)))
+            assert 0 < far(exact, ours) <= 16 * ROUNDING, name
+            assert [it.sharding for it in exact] == [it.sharding for it in ours], name
+
+
 def test_what_shard_map_holds_is_carried():
     """Loops, branches and pipelines over devices whose result is lowered again."""
     over = mesh()

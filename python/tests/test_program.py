@@ -42,6 +42,17 @@ def test_a_printed_answer_has_its_figures():
     assert "    name a, n 1" in str(bf16scope._answer.Answer("audit", rows))
 
 
+def test_a_printed_explanation_has_its_figures():
+    answer = bf16scope.jax.explain(f, W, X)
+    (program,) = answer.programs
+    shown = [it.strip() for it in str(answer).splitlines()]
+    assert shown[0] == "bf16scope explain" and f"target: {answer.target}" in shown
+    for line in (f"cycles: {program['total']['cycles']:,}", f"n steps: {program['n_steps']}", f"module: {program['module']}"):
+        assert line in shown, line
+    for step in program["steps"]:
+        assert f"op: {step['op']}" in shown and f"bound: {step['bound']}" in shown
+
+
 def test_a_policy_for_a_tpu_names_what_lower_reads(monkeypatch):
     assert bf16scope.jax.policy_for(f, W, X, target="tpu-v3", compiles=1)["preset"] == "default"
 
@@ -78,6 +89,12 @@ def test_fit():
     of_batch = lambda n: (w, jax.ShapeDtypeStruct((n, 128), jnp.float32))
     answer = bf16scope.jax.fit(f, of_batch, [16, 24])
     assert answer.model == "f" and [row["batch"] for row in answer.series[0]["rows"]] == [16, 24]
+    # Printed, it has the sentence that answers, and a row for each batch with its figures.
+    shown, rows = str(answer).splitlines(), answer.series[0]["rows"]
+    assert shown[:2] == ["bf16scope fit", "  answers: " + " ".join(answer.answers)]
+    for row in rows:
+        for line in (f"batch: {row['batch']}", f"cycles: {row['fits']['cycles']:,}", f"total: {row['fits']['hbm']['total']:,}"):
+            assert line in [it.strip() for it in shown], line
     with pytest.raises(bf16scope.Error, match="give a tuple"):
         bf16scope.jax.fit(f, lambda n: w, [16])
 
