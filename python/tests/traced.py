@@ -471,7 +471,7 @@ def scripts_have_their_slips_at_their_lines(program, folder):
         if shown != expected:
             wrong.append(f"{title}: {shown}, expected {expected}")
     check(not wrong, "\n".join(wrong))
-    check((n, n_clean) == (22, 11), n, n_clean)
+    check((n, n_clean) == (40, 20), n, n_clean)
 
 
 def computed(program, folder, graph, arrays):
