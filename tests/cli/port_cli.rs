@@ -209,6 +209,79 @@ fn ported_rates_are_tensorflows() {
     assert!(n_compared > 300, "{n_compared} rates");
 }
 
+/// Summaries and assertions are left out: the screen's row of the step and a warning name them.
+#[test]
+fn ops_of_a_host_are_left_out_and_said() {
+    let folder = Folder::new();
+    let tag = "node { name: \"tag\" op: \"Const\" attr { key: \"value\" value { tensor { dtype: DT_STRING tensor_shape {} \
+               string_val: \"mean\" } } } }\n";
+    let graph = node("x", "Placeholder", &[], &shape(&[8]))
+        + tag
+        + &node("summary", "ScalarSummary", &["tag", "x"], "")
+        + &node("again", "HistogramSummary", &["tag", "x"], "")
+        + &node("more", "HistogramSummary", &["tag", "x"], "")
+        + &node("y", "Tanh", &["x", "^summary", "^again", "^more"], "");
+    std::fs::write(folder.path("g.pbtxt"), graph).unwrap();
+    for (command, options) in [("port", &["--json"][..]), ("emit", &["-o", "y.txt"])] {
+        let output = folder.run(&[&[command, "g.pbtxt"][..], options].concat());
+        let (screen, message) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{message}");
+        let (place, before) = match command {
+            "port" => (&screen, "1 input; left out: "),
+            _ => (&message, "warning: g.pbtxt: what only a host does is left out: "),
+        };
+        assert!(place.contains(&format!("{before}2 HistogramSummary, 1 ScalarSummary")), "{screen}{message}");
+    }
+}
+
+/// The page has a table for each section that has rows.
+#[test]
+fn a_page_has_the_sections_of_the_screen() {
+    let folder = Folder::new();
+    for (name, has_slips) in [("plain_ops.meta", false), ("slip_sum_over_cores.meta", true)] {
+        let graph = unpack(&folder, name);
+        let report = folder.run(&["port", &graph, "--json", "--html", "page.html"]);
+        let report: serde_json::Value = serde_json::from_str(&text(&report.stdout)).unwrap();
+        let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
+        assert!(page.contains(&format!("<title>{name}: what it becomes")), "{page}");
+        for (heading, key) in [
+            ("Becomes", "becomes"),
+            ("Differs", "differs"),
+            ("Missing", "missing"),
+            ("Slips, shown by the graph", "slips"),
+        ] {
+            let rows = report[key].as_array().unwrap();
+            assert_eq!(page.contains(&format!("<h2>{heading}</h2>")), !rows.is_empty(), "{name} {heading}: {page}");
+        }
+        assert_eq!(page.contains("Slips, shown by the graph"), has_slips);
+        assert!(page.contains("<td>") && page.contains("instructions of HLO"), "{page}");
+    }
+}
+
+/// The slots of Adam are in `start.safetensors` beside their variables, under the names that an experiment reads.
+#[test]
+fn slots_start_from_the_checkpoint() {
+    let folder = Folder::new();
+    let graph = unpack(&folder, "mlp_adam.meta");
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/tensorflow/tests/data/mlp_adam.safetensors");
+    let recorded = weights::open(&recorded).unwrap();
+    let trained = recorded.entries().iter().filter_map(|entry| entry.name.strip_prefix("after/"));
+    let after = |name: &str| recorded.read(&format!("after/{name}")).unwrap();
+    let arrays: Vec<(String, Literal)> = trained.map(|name| (name.to_string(), after(name))).collect();
+    weights::write(&folder.path("ckpt-3"), WrittenFormat::TensorFlow, arrays).unwrap();
+    let output = folder.run(&["port", &graph, "--checkpoint", "ckpt-3", "-o", "out"]);
+    let screen = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{screen}{}", text(&output.stderr));
+    assert!(screen.contains("start.safetensors (4 of 4 variables, 8 of 8 slots, "), "{screen}");
+    let start = weights::open(folder.path("out/start.safetensors")).unwrap();
+    for (theirs, ours) in [("Adam", "adam_m"), ("Adam_1", "adam_v")] {
+        for variable in ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"] {
+            let read = start.read(&format!("{variable}/{ours}")).unwrap();
+            assert_eq!(read, after(&format!("{variable}/{theirs}")), "{variable}");
+        }
+    }
+}
+
 #[test]
 fn a_slip_that_the_graph_shows_is_exit_code_1() {
     let folder = Folder::new();

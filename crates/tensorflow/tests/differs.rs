@@ -182,10 +182,9 @@ fn normalised_inputs_differ_by_their_dtype() {
         )
     };
     // bf16's numbers nearest to 123.675, 116.28 and 103.53.
-    for (dtype, name, means) in [
-        ("DT_FLOAT", "f32", "[123.675, 116.28, 103.53, 0.5]"),
-        ("DT_BFLOAT16", "bf16", "[123.5, 116.5, 103.5, 0.5]"),
-    ] {
+    for (dtype, name, means) in
+        [("DT_FLOAT", "f32", "[123.675, 116.28, 103.53, 0.5]"), ("DT_BFLOAT16", "bf16", "[123.5, 116.5, 103.5, 0.5]")]
+    {
         let ported = graph(dtype);
         for (key, values) in [("mean", means), ("std", "[58.5, 57.0, 57.5, 1.5]")] {
             let text = format!("`{key}` {values} is taken on the device, in {name}; here on the host, in f32");
