@@ -31,6 +31,38 @@ ENTRY main {
 }
 ";
 
+/// Distances of rows to codes, ‖a‖² + ‖b‖² − 2ab.
+const DISTANCE: &str = "\
+HloModule distance
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT r = f32[] add(p, q)
+}
+
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  codes = f32[4,16] parameter(2)
+  a = f32[8,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  product = f32[8,4] dot(a, codes), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  two = f32[] constant(2)
+  twos = f32[8,4] broadcast(two), dimensions={}
+  twice = f32[8,4] multiply(twos, product)
+  zero = f32[] constant(0)
+  squares = f32[8,16] multiply(a, a)
+  norms = f32[8] reduce(squares, zero), dimensions={1}, to_apply=add
+  of_rows = f32[8,4] broadcast(norms), dimensions={0}
+  squared_codes = f32[4,16] multiply(codes, codes)
+  code_norms = f32[4] reduce(squared_codes, zero), dimensions={1}, to_apply=add
+  of_codes = f32[8,4] broadcast(code_norms), dimensions={1}
+  sum = f32[8,4] add(of_rows, of_codes)
+  distances = f32[8,4] subtract(sum, twice)
+  ROOT y = f32[8,16] dot(distances, codes), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+";
+
 struct Place {
     folder: TempDir,
 }
@@ -301,6 +333,36 @@ fn the_keys_of_a_policy_are_in_the_help_and_old_ones_are_told() {
     let warning =
         "policy: the key `moved` is deprecated, and read as before: `moved: keep` is part of `rounds: listed`";
     assert!(output.status.success() && stderr.contains(warning), "{stderr}");
+}
+
+/// A preset that rounds what the default leaves in f32 is done as it was asked, with a warning and what to do about it.
+#[test]
+fn roundings_that_hurt_are_told() {
+    let place = Place::new();
+    place.write("distance.txt", DISTANCE);
+    let run = |more: &[&str]| {
+        let output = place.run(&[&["lower", "distance.txt", "-o", "out.txt"], more].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        (stderr, place.text("out.txt"))
+    };
+    let (warned, rounded) = run(&["--policy", "O3"]);
+    let why = "although it is subtracted from what nearly equals it, as in ‖a‖² + ‖b‖² − 2ab, xᵢ − xⱼ or log(1 − p), and the \
+               difference is small";
+    for (value, name, reader) in [
+        ("a (dot)", "a", " (%product)"),
+        ("product (dot) and 2 more values", "product", " (%distances)"),
+        ("distances (subtract)", "distances", ""),
+    ] {
+        let warning = format!(
+            "bf16scope: warning: the policy rounds %{value}, {why}{reader}\n\
+             help: --keep '{name}' leaves it f32; the policy `default` leaves all such values\n"
+        );
+        assert!(warned.contains(&warning), "{warning}{warned}");
+    }
+    assert!(rounded.contains("product = bf16[8,4]"), "{rounded}");
+    let (silent, exact) = run(&[]);
+    assert!(!silent.contains("the policy rounds") && exact.contains("product = f32[8,4]"), "{silent}{exact}");
 }
 
 #[test]

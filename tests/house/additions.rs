@@ -58,3 +58,38 @@ fn a_preset_of_policies_is_known_in_its_table_and_in_what_names_it() {
         files(&["crates/passes/src/amp/keys.rs", "crates/passes/src/amp/presets.rs"])
     );
 }
+
+/// A reason and its sentence are a line of `decision.rs`, and one more file decides by it: `decision.rs` itself, one that
+/// finds a fact, or one that follows what is around a node. Those that several files decide by are all here.
+#[test]
+fn a_row_of_the_table_of_decisions_is_in_two_files() {
+    const TABLE: &str = "crates/passes/src/amp/decision.rs";
+    let table = std::fs::read_to_string(TABLE).unwrap();
+    let mut several = Vec::new();
+    for part in table.split("reasons! {").skip(1) {
+        let name = if part.contains("Need [] {}") { "Need" } else { "Rule" };
+        let (part, _) = part.split_once("\n}").unwrap();
+        let reasons = part.lines().filter_map(|line| line.trim().split_once(" = \"")).map(|(reason, _)| reason);
+        for reason in reasons.filter(|reason| !reason.contains(' ')) {
+            // The report groups reasons, and states none of its own.
+            let mut deciding = writing(&format!("{name}::{reason}"));
+            deciding.retain(|path| !path.ends_with("amp/report.rs") && path.to_str() != Some(TABLE));
+            if deciding.len() > 1 {
+                several.push((reason.to_string(), deciding.len()));
+            }
+        }
+    }
+    let expected = [
+        ("Choice", 2),
+        ("Recurrence", 2),
+        ("Angle", 2),
+        ("Loss", 3),
+        ("Result", 3),
+        ("Fused", 3),
+        ("RoundedOnce", 3),
+        ("Moved", 2),
+        ("Lookup", 2),
+    ]
+    .map(|(reason, n)| (reason.to_string(), n));
+    assert_eq!(several, expected);
+}
