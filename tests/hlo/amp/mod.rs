@@ -18,6 +18,7 @@ mod loops;
 pub mod oracle;
 
 mod elementwise;
+mod page;
 mod partitioned;
 mod parts;
 mod programs;

@@ -48,7 +48,7 @@ pub struct Decision {
     pub old: String,
     /// The dtype of that array now.
     pub new: String,
-    /// Whether it computes in the narrow dtype now. A product may do so with an f32 result.
+    /// Whether it computes in the narrow dtype now, or rounds its result to it. A product may compute so with an f32 result.
     pub is_lowered: bool,
     /// The reason, in words.
     pub rule: String,
