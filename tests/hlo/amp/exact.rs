@@ -132,3 +132,25 @@ fn a_cast_module_says_why_and_comes_out_of_another_lowering_as_it_went_in() {
     let (twice, _) = amp::run(&once, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
     assert!(once == twice, "another lowering changes it");
 }
+
+/// Constant integers past 256 are not all bf16; they are followed through the ops that PRECISION.md calls exact on integers.
+#[test]
+fn integers_past_256_are_exact_in_a_product_behind_ops_that_keep_them() {
+    let rule = |n: i64, op: &str| {
+        let source = format!(
+            "HloModule integers\n\nENTRY main {{\n  x = f32[8,{n}] parameter(0)\n  zero = f32[] constant(0)\n  \
+             zeros = f32[{n},4] broadcast(zero), dimensions={{}}\n  places = f32[{n},4] iota(), iota_dimension=0\n  \
+             counted = f32[{n},4] {op}\n  \
+             ROOT y = f32[8,4] dot(x, counted), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n}}\n"
+        );
+        let module = text::parse(&source, "integers").unwrap_or_else(|error| panic!("{op}: {error}"));
+        let (_, report) = amp::run(&module, &Policy::default()).unwrap();
+        report.explain("y")[0].rule.clone()
+    };
+    for op in ["negate(places)", "maximum(places, zeros)", "reverse(places), dimensions={0}", "add(places, places)"] {
+        assert!(rule(512, op).starts_with("it multiplies positions, counts"), "{op}: {}", rule(512, op));
+        assert_eq!(rule(200, op), "its op is always lowered", "{op}");
+    }
+    // A square root of integers is none.
+    assert_eq!(rule(512, "sqrt(places)"), "its op is always lowered");
+}

@@ -85,6 +85,9 @@ struct Decisions {
     choice: Choice,
     /// The factor by which it amplifies a rounding error.
     amplification: Amplification,
+    /// Whether it gives integers where all that it reads are integers. An op that reads indices or truth values beside
+    /// them is not marked.
+    is_exact_on_integers: bool,
 }
 
 /// An answer to a question about an op.
@@ -149,6 +152,10 @@ impl Decisions {
         Decisions { amplification, ..self }
     }
 
+    fn exact_on_integers(self, is_exact_on_integers: bool) -> Decisions {
+        Decisions { is_exact_on_integers, ..self }
+    }
+
     fn summing(self, device_sum: DeviceSum) -> Decisions {
         Decisions { device_sum: Decided::Always(device_sum), ..self }
     }
@@ -178,38 +185,43 @@ fn decisions(op: &Op) -> Decisions {
             storage: Storage::Fused,
             choice: Choice::Never,
             amplification: Amplification::None,
+            is_exact_on_integers: false,
         }
     }
     let statistics = Class::island("batch statistics are sums over the batch, and its operands have one dtype");
     match op {
         Op::Parameter { .. } => row(Clear, Once).retypable(true),
         Op::Constant(literal) => row(Clear, Once).retypable(matches!(literal, Literal::Array { .. })),
-        Op::Iota { .. } => row(Clear, Once),
+        Op::Iota { .. } => row(Clear, Once).exact_on_integers(true),
         Op::RngBitGenerator(_) => row(NotFloat, Once),
         Op::Unary(op) => {
             let row = row(elementwise::precision::unary(*op), Map).retypable(true);
             let storage = if *op == UnaryOp::Exp { Storage::StoredBesideSum } else { Storage::Fused };
-            row.amplifying(elementwise::precision::amplified(*op)).stored(storage)
+            let row = row.amplifying(elementwise::precision::amplified(*op)).stored(storage);
+            row.exact_on_integers(elementwise::precision::unary_is_exact_on_integers(*op))
         }
         Op::Binary(op @ BinaryOp::Power) => {
             row(elementwise::precision::binary(*op), Map).retypable(true).amplifying(Amplification::Power)
         }
-        Op::Binary(op) => row(elementwise::precision::binary(*op), Map).retypable(true),
+        Op::Binary(op) => {
+            let is_exact = elementwise::precision::binary_is_exact_on_integers(*op);
+            row(elementwise::precision::binary(*op), Map).retypable(true).exact_on_integers(is_exact)
+        }
         Op::Compare { .. } => row(Clear, Map).retypable(true).choosing(Choice::OfOrder),
         Op::Select | Op::Clamp => row(Clear, Map).retypable(true),
-        Op::Convert => row(Clear, Map).choosing(Choice::OfIntegers),
-        Op::Broadcast { .. } => row(Clear, Map).moving(Repeats),
-        Op::Reshape => row(Clear, Map).moving(Places),
+        Op::Convert => row(Clear, Map).choosing(Choice::OfIntegers).exact_on_integers(true),
+        Op::Broadcast { .. } => row(Clear, Map).moving(Repeats).exact_on_integers(true),
+        Op::Reshape => row(Clear, Map).moving(Places).exact_on_integers(true),
         Op::BitcastConvert => row(Class::island("it reads bits, which rounding changes"), Map),
         Op::ReducePrecision { .. } => {
             row(Class::island("the program rounds here on purpose, and rounding twice differs"), Map)
         }
-        Op::Transpose { .. } => row(Clear, Repeatable).moving(Places),
-        Op::Reverse { .. } => row(Clear, Repeatable).moving(Places).stored(Stored),
-        Op::Slice(_) => row(Clear, Repeatable).moving(TakesPart),
+        Op::Transpose { .. } => row(Clear, Repeatable).moving(Places).exact_on_integers(true),
+        Op::Reverse { .. } => row(Clear, Repeatable).moving(Places).stored(Stored).exact_on_integers(true),
+        Op::Slice(_) => row(Clear, Repeatable).moving(TakesPart).exact_on_integers(true),
         Op::Gather(_) => row(Clear, Repeatable).moving(TakesPart).stored(Stored),
-        Op::Pad(_) => row(Clear, Repeatable).moving(Joins),
-        Op::Concatenate { .. } => row(Clear, Repeatable).moving(Joins).stored(StoredAlongLanes),
+        Op::Pad(_) => row(Clear, Repeatable).moving(Joins).exact_on_integers(true),
+        Op::Concatenate { .. } => row(Clear, Repeatable).moving(Joins).stored(StoredAlongLanes).exact_on_integers(true),
         Op::DynamicSlice { .. } => row(Clear, Once).moving(TakesPart),
         Op::DynamicUpdateSlice => row(Clear, Once).moving(Joins).stored(Stored),
         Op::Scatter { to_apply, .. } => {
@@ -302,6 +314,11 @@ pub fn choice(op: &Op) -> Choice {
 /// The factor by which an op amplifies the rounding error of its operand.
 pub fn amplification(op: &Op) -> Amplification {
     decisions(op).amplification
+}
+
+/// Whether an op gives integers where all that it reads are integers.
+pub fn is_exact_on_integers(op: &Op) -> bool {
+    decisions(op).is_exact_on_integers
 }
 
 /// Custom calls that state how an array of any dtype is sharded: data movement. [`BORDERS`] are not among them.
@@ -603,7 +620,9 @@ mod tests {
                     Choice::OfOrder => "if it compares sizes",
                 };
                 let amplifies = row.amplification.name();
-                format!("| `{name}` | {} | {moves} | {stored} | {chooses} | {amplifies} | {why} |\n", class.name())
+                let exact = if row.is_exact_on_integers { "yes" } else { "" };
+                let class = class.name();
+                format!("| `{name}` | {class} | {moves} | {stored} | {chooses} | {amplifies} | {exact} | {why} |\n")
             })
             .collect();
         rows.sort();
@@ -620,8 +639,10 @@ mod tests {
              it does so in f32.\n- `accumulate` sums the gradients of micro-batches in f32.\n\n`moves`: gives the \
              numbers that it reads. `stored`: a TPU's compiler stores what it gives, and does not make it where it is read. \
              `chooses`: makes something discrete of numbers. `amplifies`: multiplies a rounding of its operand by its \
-             size, or by what is named. `custom-call` and opcodes that are not modelled choose and amplify by their names: `topk`, decompositions, solvers, `fft`.\n\n| op | class | moves | stored | chooses | amplifies \
-             | why |\n| --- | --- | --- | --- | --- | --- | --- |\n{}",
+             size, or by what is named. `custom-call` and opcodes that are not modelled choose and amplify by their names: `topk`, decompositions, solvers, `fft`. \
+             `exact on integers`: gives integers where all that it reads are integers (no indices or truth values beside them); \
+             by these, constant integers past 256 are followed to a product.\n\n| op | class | moves | stored | chooses | amplifies \
+             | exact on integers | why |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n{}",
             rows.concat()
         );
         let path = format!("{}/../../docs/PRECISION.md", env!("CARGO_MANIFEST_DIR"));

@@ -10,7 +10,7 @@ use super::equal_expressions::Expressions;
 pub(super) use super::ids::{FrameId, NodeId, ValueId};
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::{
-    DotForm, calls_regions, dot_form, is_placement, is_retypable, keeps_dtypes, list_names,
+    DotForm, calls_regions, dot_form, is_exact_on_integers, is_placement, is_retypable, keeps_dtypes, list_names,
 };
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
@@ -608,8 +608,8 @@ impl<'m> Dataflow<'m> {
                 literal.elements::<i32>().map(|elements| elements.iter().any(|x| x.unsigned_abs() > past))
             }
             Op::Iota { dimension } => Some(instr.shape.dims()[*dimension as usize] > i64::from(past) + 1),
-            Op::Convert | Op::Broadcast { .. } | Op::Reshape | Op::Transpose { .. } => rounds(record.operands.first()?),
-            Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply) => {
+            // Of two operands at most, six ops are few paths.
+            op if is_exact_on_integers(op) && matches!(record.operands.len(), 1 | 2) => {
                 let all: Vec<bool> = record.operands.iter().map(rounds).collect::<Option<_>>()?;
                 Some(all.contains(&true))
             }

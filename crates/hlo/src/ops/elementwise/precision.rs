@@ -48,6 +48,18 @@ pub(crate) fn amplified(op: UnaryOp) -> Amplification {
     }
 }
 
+/// Whether a function gives integers of integers.
+pub(crate) fn unary_is_exact_on_integers(op: UnaryOp) -> bool {
+    use UnaryOp::{Abs, Ceil, Copy, Floor, Negate, RoundNearestAfz, RoundNearestEven, Sign};
+    matches!(op, Abs | Ceil | Copy | Floor | Negate | RoundNearestAfz | RoundNearestEven | Sign)
+}
+
+/// The same of a function of two operands.
+pub(crate) fn binary_is_exact_on_integers(op: BinaryOp) -> bool {
+    use BinaryOp::{Add, Maximum, Minimum, Multiply, Subtract};
+    matches!(op, Add | Maximum | Minimum | Multiply | Subtract)
+}
+
 /// The class of a function of two operands.
 pub(crate) fn binary(op: BinaryOp) -> Class {
     match op {
