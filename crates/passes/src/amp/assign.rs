@@ -62,7 +62,9 @@ pub(super) fn assign(
     out.differentiates = ends.differentiates && policy.reach != Reach::None;
     out.needed.clone_from(&needs.of_result);
     let (moved, below) = (moved(graph), Vec::new());
-    let mut assigner = Assigner { graph, classes, policy, kind, loops, out, moved, ends, needs, keeps_sum, below };
+    let is_final = vec![false; graph.nodes.len()];
+    let mut assigner =
+        Assigner { graph, classes, policy, kind, loops, out, is_final, moved, ends, needs, keeps_sum, below };
     assigner.below = assigner.below(&is_narrow_read);
     if policy.loops == Boundary::Lower && policy.reach == Reach::Between {
         assigner.narrow_crossings(branches);
@@ -126,6 +128,9 @@ struct Assigner<'g> {
     kind: RegionKind,
     loops: &'g BTreeMap<NodeId, Loop>,
     out: Assignment,
+    /// For each node whether its dtypes were decided again by where values are stored. These change once, towards f32
+    /// operands, and no movement changes them after that; a debug build asserts it.
+    is_final: Vec<bool>,
     /// For each value whether data that a compiler materialises were moved to compute it.
     moved: Vec<bool>,
     ends: Ends,
@@ -271,7 +276,20 @@ impl Assigner<'_> {
     }
 
     fn assign_all(&mut self, decisions: Vec<(NodeId, Decision)>) {
-        decisions.into_iter().for_each(|(node, decision)| self.assign(node, decision));
+        for (node, decision) in decisions {
+            let before = self.dtypes(node);
+            self.assign(node, decision);
+            debug_assert!(!decision.is_low, "{node} computes in the narrow dtype for where it is stored");
+            let is_changed = self.dtypes(node) != before;
+            debug_assert!(!is_changed || !self.is_final[node as usize], "{node} is decided a third time");
+            self.is_final[node as usize] |= is_changed;
+        }
+    }
+
+    /// Whether a node's operands are narrow, and its first result.
+    fn dtypes(&self, node: NodeId) -> [bool; 2] {
+        let first = self.graph.node(node).first_result as usize;
+        [self.out.low[node as usize], self.out.value_low[first]]
     }
 
     /// Applies the policy's decisions on single nodes, whatever surrounds them.

@@ -81,6 +81,7 @@ impl Assigner<'_> {
         let makes_cast_larger = self.makes_cast_larger(node);
         let is_lowered = if all_narrow { !makes_cast_larger } else { is_read_narrow && self.is_moved(node) };
         if is_lowered {
+            debug_assert!(!self.is_final[idx], "{node} is decided a third time");
             // An op that takes a small part of its operand rounds only that part.
             self.out.low[idx] = !makes_cast_larger;
             self.out.rule[idx] = if all_narrow { Rule::ReadNarrow } else { Rule::Moved };
@@ -122,6 +123,7 @@ impl Assigner<'_> {
         if merges_padded_windows(graph, node) && !record.results().any(read_narrow) {
             return false;
         }
+        debug_assert!(!self.is_final[node as usize], "{node} is decided a third time");
         self.out.from[node as usize] = Some(graph.producer(narrow));
         self.store_narrow(node, true, Rule::OfNarrow);
         true
