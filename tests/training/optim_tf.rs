@@ -425,6 +425,32 @@ fn adam() {
     });
 }
 
+/// The largest second moment counts, before its correction; ε is Keras'.
+#[test]
+fn amsgrad() {
+    let it = AdamW { epsilon: 1e-7, epsilon_hat: true, amsgrad: true, ..AdamW::default() };
+    let adam = Adam { epsilon: it.epsilon, epsilon_hat: true, amsgrad: true, ..Adam::PAPER };
+    let slots = [("adam_m", 0.0), ("adam_v", 0.0), ("adam_v_max", 0.0)];
+    let n_falls = RefCell::new(0);
+    for optimizer in [Optimizer::Adam(adam), Optimizer::AdamW(it)] {
+        follow_elements(&["amsgrad"], &with(optimizer), &slots, |step, _, w, g, slots| {
+            let one = Bounded::exact(1.0);
+            slots[0] = Bounded::moved(slots[0], g, it.beta1);
+            slots[1] = Bounded::moved(slots[1], g * g, it.beta2);
+            let (last, new) = (slots[2], slots[1]);
+            *n_falls.borrow_mut() += usize::from(new.value + new.error < last.value - last.error);
+            slots[2] = Bounded { value: last.value.max(new.value), error: last.error.max(new.error) };
+            let rest = |beta: f64| {
+                let power = (0..=step).fold(one, |power, _| power * Bounded::constant(beta));
+                one - power.rounded(FUNCTION)
+            };
+            w - rate() * (rest(it.beta2).sqrt() / rest(it.beta1)) * slots[0]
+                / (slots[2].sqrt() + Bounded::constant(it.epsilon))
+        });
+    }
+    assert!(n_falls.into_inner() > 0, "no second moment falls, so AMSGrad is Adam there");
+}
+
 /// `1 − β^t` as `−expm1(t·ln β)`: this bound has no room for the bits that optax's powers lose.
 #[test]
 fn adam_corrects_its_bias_without_cancellation() {

@@ -1,4 +1,4 @@
-"""Steps of Lion, Nadam and Adamax by Keras, with the start and gradients of optimizers.npz, for tests/training/optim_tf.rs.
+"""Steps of Lion, Nadam, Adamax and AMSGrad by Keras, with the start and gradients of optimizers.npz, for tests/training/optim_tf.rs.
 
 usage: python record_more.py optimizers.npz more.npz
 """
@@ -18,6 +18,7 @@ for case, optimizer in [
     ("lion", keras.optimizers.Lion(RATE)),
     ("nadam", keras.optimizers.Nadam(RATE)),
     ("adamax", keras.optimizers.Adamax(RATE)),
+    ("amsgrad", keras.optimizers.Adam(RATE, amsgrad=True)),
 ]:
     variables = [tf.Variable(given[f"start/{name}"]) for name in names]
     after = []

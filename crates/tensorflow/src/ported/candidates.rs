@@ -15,6 +15,7 @@ pub(super) enum Candidate {
         epsilon: f64,
         epsilon_hat: bool,
         is_corrected: bool,
+        amsgrad: bool,
     },
     Adamax {
         betas: [f64; 2],
@@ -80,7 +81,13 @@ pub(super) fn candidates(constants: &[f64], start: f64) -> Vec<Candidate> {
             for &epsilon in &epsilons {
                 all.push(Candidate::Adamax { betas, epsilon });
                 for (epsilon_hat, is_corrected) in [(true, true), (false, true), (false, false)] {
-                    all.push(Candidate::Adam { betas, epsilon, epsilon_hat, is_corrected });
+                    all.extend([false, true].map(|amsgrad| Candidate::Adam {
+                        betas,
+                        epsilon,
+                        epsilon_hat,
+                        is_corrected,
+                        amsgrad,
+                    }));
                 }
             }
         }
@@ -140,8 +147,10 @@ impl Candidate {
                 *first = momentum * *first + g;
                 rate * if nesterov { g + momentum * *first } else { *first }
             }
-            Candidate::Adam { betas, epsilon, epsilon_hat, is_corrected } => {
+            Candidate::Adam { betas, epsilon, epsilon_hat, is_corrected, amsgrad } => {
                 let (m, v) = (mean(first, betas[0], g), mean(second, betas[1], g * g));
+                *third = third.max(v);
+                let v = if amsgrad { *third } else { v };
                 let [one, two] = if is_corrected { corrections(betas) } else { [1.0; 2] };
                 match epsilon_hat {
                     true => rate * two.sqrt() / one * m / (v.sqrt() + epsilon),
@@ -193,11 +202,12 @@ impl Candidate {
             Candidate::Momentum { momentum, nesterov } => {
                 format!("momentum, momentum: {}{}", n(momentum), if nesterov { ", nesterov: true" } else { "" })
             }
-            Candidate::Adam { betas, epsilon, epsilon_hat, is_corrected } => {
+            Candidate::Adam { betas, epsilon, epsilon_hat, is_corrected, amsgrad } => {
                 let kind = if decays || !is_corrected { "adamw" } else { "adam" };
                 let hat = if epsilon_hat { ", epsilon_hat: true" } else { "" };
                 let correction = if is_corrected { "" } else { ", bias_correction: false" };
-                format!("{kind}, {}, epsilon: {}{hat}{correction}", two(betas), n(epsilon))
+                let largest = if amsgrad { ", amsgrad: true" } else { "" };
+                format!("{kind}, {}, epsilon: {}{hat}{correction}{largest}", two(betas), n(epsilon))
             }
             Candidate::Adamax { betas, epsilon } => format!("adamax, {}, epsilon: {}", two(betas), n(epsilon)),
             Candidate::Lion { betas } => format!("lion, {}", two(betas)),

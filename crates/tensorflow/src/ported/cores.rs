@@ -46,7 +46,7 @@ pub(super) fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> O
     (!is_scaled).then_some(sum)
 }
 
-/// The first update of a program for several cores that sums neither gradients nor variables over them.
+/// The first update of a program for several cores whose gradient is not summed over them, where variables are not either.
 pub(super) fn not_summed_over_cores(symbols: &Symbols<'_>) -> Option<usize> {
     let graph = symbols.graph;
     n_cores(graph).filter(|n| *n > 1)?;
@@ -58,9 +58,21 @@ pub(super) fn not_summed_over_cores(symbols: &Symbols<'_>) -> Option<usize> {
     };
     // The arguments of a function are not followed.
     let mut inside = graph.functions.values().flat_map(|function| &function.body.nodes);
-    let is_summed = inside.any(|node| is_sum_over_cores(&node.op)) || graph.body.nodes.iter().any(is_of_update);
-    let first = || updates::of_gradients(graph, &from_gradients).first().map(|(at, _)| *at);
-    if is_summed { None } else { first() }
+    if inside.any(|node| is_sum_over_cores(&node.op)) {
+        return None;
+    }
+    let nodes = &graph.body.nodes;
+    let sums: Vec<usize> = (0..nodes.len()).filter(|idx| is_of_update(&nodes[*idx])).collect();
+    if sums.iter().any(|idx| !nodes[*idx].inputs.iter().any(|edge| from_gradients[edge.node])) {
+        return None;
+    }
+    // One of several optimizers may not be wrapped.
+    let is_alone = |(at, value): &(usize, Edge)| {
+        let is_apply = || updates::operands(&nodes[*at]).is_some();
+        let is_summed = || region::ancestors(graph, [value.node]).iter().any(|idx| sums.contains(idx));
+        sums.is_empty() || is_apply() && !is_summed()
+    };
+    updates::of_gradients(graph, &from_gradients).into_iter().find(is_alone).map(|(at, _)| at)
 }
 
 /// Whether a tensor is a variable, times a number or not.

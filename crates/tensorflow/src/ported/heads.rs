@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::distances::{self, Recognised};
+use super::loss_rows::{self, Row};
+use super::loss_search::{self, Recognised};
 use super::symbols::{Symbols, constant, is_variable, shortest, yaml_number};
 use super::{cores, region, updates};
 use crate::choice;
@@ -23,12 +24,16 @@ pub(super) struct Head {
     pub options: Vec<(&'static str, String)>,
     /// Its weight in the sum of losses.
     pub weight: f64,
+    /// Its node's losses are so many times the word's.
+    pub unit: f64,
+    /// And so much above them.
+    pub offset: f64,
 }
 
 impl Head {
     /// The head of a graph that only predicts, with the loss that it was probably trained by.
     fn predicted(logits: Edge, loss: &'static str) -> Head {
-        Head { node: logits.node, logits, labels: None, loss, options: Vec::new(), weight: 1.0 }
+        Head { node: logits.node, logits, labels: None, loss, options: Vec::new(), weight: 1.0, unit: 1.0, offset: 0.0 }
     }
 }
 
@@ -133,34 +138,46 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         };
         if let Some((Some(logits), loss)) = head {
             let (logits, labels) = (symbols.behind(*logits), node.inputs.get(1).copied());
-            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
+            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx), unit: 1.0, offset: 0.0 });
         }
         if let Some((logits, labels, loss)) = plain_distance(&symbols, &readers, idx) {
             let (labels, options) = (Some(labels), Vec::new());
-            heads.push(Head { node: idx, logits, labels, loss, options, weight: weigh(idx) });
+            heads.push(Head { node: idx, logits, labels, loss, options, weight: weigh(idx), unit: 1.0, offset: 0.0 });
         }
         if let Some((logits, labels)) = sigmoid_cross_entropy(&symbols, node) {
             let (labels, loss) = (Some(labels), "sigmoid_cross_entropy");
-            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
+            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx), unit: 1.0, offset: 0.0 });
         }
         if let Some((logits, labels)) = plain_cross_entropy(&symbols, node) {
             let is_sparse = labels_of_classes(graph, Some(labels));
             let loss = if is_sparse { "sparse_softmax_cross_entropy" } else { "softmax_cross_entropy" };
             let labels = Some(labels);
-            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx) });
+            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx), unit: 1.0, offset: 0.0 });
         }
         if let Some((logits, labels, delta)) = huber(&symbols, node) {
             let options = vec![("delta", yaml_number(delta))];
-            heads.push(Head { node: idx, logits, labels: Some(labels), loss: "huber", options, weight: weigh(idx) });
+            heads.push(Head { node: idx, logits, labels: Some(labels), loss: "huber", options, weight: weigh(idx), unit: 1.0, offset: 0.0 });
+        }
+    }
+    let Some(loss) = loss else { return heads };
+    let head = |one: Recognised| {
+        let Recognised { node, logits, labels, loss, options, unit, offset, .. } = one;
+        Head { node, logits, labels: Some(labels), loss, options, weight: weigh(node) * unit, unit, offset }
+    };
+    for one in loss_search::outer(&symbols, &readers, &before, loss) {
+        heads.retain(|head| !one.inside.contains(&head.node));
+        heads.push(head(one));
+    }
+    for head in &mut heads {
+        if let Some((node, options)) = loss_search::focal_of(&symbols, &before, loss, head) {
+            let is_sparse = head.loss.starts_with("sparse");
+            head.loss = if is_sparse { "sparse_softmax_focal_cross_entropy" } else { "sigmoid_focal_cross_entropy" };
+            (head.node, head.options, head.weight) = (node, options, weigh(node));
         }
     }
     let known: Vec<usize> = heads.iter().map(|head| head.node).collect();
-    if let Some(loss) = loss {
-        for one in distances::recognised(&symbols, &readers, &before, loss, &known) {
-            let Recognised { node, logits, labels, loss, options } = one;
-            heads.push(Head { node, logits, labels: Some(labels), loss, options, weight: weigh(node) });
-        }
-    }
+    let found = loss_search::recognised(&symbols, &readers, &before, loss, &known);
+    heads.extend(found.into_iter().map(head));
     heads
 }
 
@@ -371,8 +388,12 @@ fn smoothed_one_hot(symbols: &Symbols<'_>, node: &Node) -> Option<(f64, Option<(
     sums_to_1.then(|| (shortest((on - off) as f32), rounded))
 }
 
-/// The name of the labels: that of the placeholder they are computed from.
+/// The name of the labels: that of the placeholder they are computed from; the number, of labels that are all the same.
 pub(super) fn labels_name(graph: &Graph, labels: Option<Edge>) -> String {
+    let number = |labels| loss_rows::value(&Symbols::new(graph), labels, None, &mut loss_rows::Known::new(), 0);
+    if let Some(Row::Number(number)) = labels.and_then(number) {
+        return number.to_string();
+    }
     let near = labels.map(|labels| region::ancestors(graph, [labels.node])).unwrap_or_default();
     let mut inputs: Vec<usize> = near
         .into_iter()

@@ -15,6 +15,8 @@ mod heads;
 mod initial;
 mod inline;
 mod layers;
+mod loss_rows;
+mod loss_search;
 mod metrics;
 mod nearest;
 mod network;

@@ -22,11 +22,15 @@ struct Scale<'s, 'g> {
 
 /// The loss of a graph where the losses at a head, an array of these dims, are 1 and all other terms are 0.
 pub(super) fn scale(symbols: &Symbols<'_>, loss: usize, head: usize, dims: &[i64]) -> Option<f64> {
-    let losses = Uniform { dims: dims.to_vec(), value: 1.0 };
-    let known = HashMap::from([(Edge { node: head, output: 0 }, Some(losses))]);
-    let mut scale = Scale { symbols, batch: *dims.first()?, known };
-    let loss = scale.value(Edge { node: loss, output: 0 }, 0)?;
-    (loss.dims.is_empty() && loss.value.is_finite() && loss.value > 0.0).then_some(loss.value)
+    let with = |value: f64| {
+        let losses = Uniform { dims: dims.to_vec(), value };
+        let known = HashMap::from([(Edge { node: head, output: 0 }, Some(losses))]);
+        let mut scale = Scale { symbols, batch: *dims.first()?, known };
+        scale.value(Edge { node: loss, output: 0 }, 0).filter(|loss| loss.dims.is_empty())
+    };
+    // A number that is added to the losses is no part of the factor.
+    let scale = with(1.0)?.value - with(0.0).map_or(0.0, |rest| rest.value);
+    (scale.is_finite() && scale > 0.0).then_some(scale)
 }
 
 /// The dims of an elementwise result.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::candidates::{self, Candidate};
 use super::symbols::{Symbols, VALUE, constant, is_variable, shortest};
+use super::rate::Rate;
 use super::{numbers, region, updates};
 use crate::choice;
 use crate::node::{Edge, Node};
@@ -33,6 +34,9 @@ fn gradient_at(step: u32) -> f64 {
 const MAX_CONSTANTS: usize = 16;
 
 const FIRST_RATE: f64 = 0.01;
+const OTHER_RATE: f64 = 0.037;
+/// So many parts of an update are tried as its rate.
+const MAX_RATES: usize = 4;
 const FIRST_VALUE: f64 = 0.7;
 
 /// The graph's numbers are f32, and ours decimals.
@@ -80,21 +84,16 @@ pub(super) fn written(symbols: &Symbols<'_>) -> Option<(Vec<Written>, Gradients)
             }
         };
         gradients.push((name.clone(), update.gradient?));
+        let forms = update.forms();
         let known = all.iter_mut().find_map(|written| {
-            // A constant rate is one of the update's numbers.
-            let rate = match (update.rate, written.rate) {
-                (None, WrittenRate::Number(number)) => number,
-                (rate, known) => (rate == Some(known)).then_some(FIRST_RATE)?,
-            };
-            let decays = [written.decay, None].into_iter().chain(update.decays().map(Some));
-            let mut decays = decays.filter(|one| written.decay.is_none() || one.is_none() || *one == written.decay);
-            let decay = decays.find(|decay| update.fits(written.candidate, *decay, |_| rate))?;
+            let decay = forms.iter().find_map(|form| form.decay_of(written))?;
             Some((written, decay))
         });
         let (written, decay) = match known {
             Some(known) => known,
             None => {
-                let (candidate, rate, decay) = update.candidate()?;
+                let (update, (candidate, rate, decay)) =
+                    forms.iter().find_map(|form| Some((form, form.candidate()?)))?;
                 let keeps_rate = update.rate.is_some()
                     && !update.fits(candidate, decay, |step| FIRST_RATE / (1.0 + f64::from(step)));
                 let (decayed, spared) = (BTreeSet::new(), BTreeSet::new());
@@ -116,6 +115,7 @@ struct Step<'s, 'g> {
 }
 
 /// The update of one variable.
+#[derive(Clone)]
 struct Update<'s, 'g> {
     symbols: &'s Symbols<'g>,
     name: String,
@@ -125,6 +125,8 @@ struct Update<'s, 'g> {
     /// The variable of the rate, and the rate; `None` if the rate is a constant.
     rate_variable: Option<String>,
     rate: Option<WrittenRate>,
+    /// The node of a rate that is written inside of the update.
+    rate_node: Option<usize>,
     /// Values of variables before the first step.
     state: BTreeMap<String, f64>,
     /// The first assignment.
@@ -183,6 +185,7 @@ impl<'s, 'g> Step<'s, 'g> {
             gradient: None,
             rate_variable: None,
             rate: None,
+            rate_node: None,
             state: BTreeMap::from([(name.to_string(), FIRST_VALUE)]),
             at: first,
         };
@@ -273,6 +276,59 @@ impl<'s, 'g> Step<'s, 'g> {
 }
 
 impl Update<'_, '_> {
+    /// The update with each part that only the step's number changes as its rate, which has no variable; then as it is.
+    fn forms(&self) -> Vec<Self> {
+        let of_steps = if self.rate.is_none() { self.of_steps() } else { Vec::new() };
+        let with_rate = of_steps.into_iter().take(MAX_RATES).map(|node| {
+            let rate = Some(WrittenRate::Computed(Edge { node, output: 0 }));
+            Update { rate_node: Some(node), rate, ..self.clone() }
+        });
+        with_rate.chain([self.clone()]).collect()
+    }
+
+    /// Its nodes that only the step's number changes and that another one reads, with an operand that something else changes.
+    fn of_steps(&self) -> Vec<usize> {
+        let is_counter = |at: usize| {
+            let node = self.symbols.node(at);
+            is_variable(&node.op) && node.dtype("dtype").is_some_and(|dtype| dtype.is_integer())
+        };
+        let (mut of_steps, mut read) = (BTreeSet::new(), BTreeSet::new());
+        for at in self.nodes.iter().filter(|at| !is_assignment(&self.symbols.node(**at).op)) {
+            let inputs = || self.symbols.node(*at).inputs.iter().map(|edge| edge.node);
+            let is_step = |input: usize| is_counter(input) || of_steps.contains(&input);
+            let is_constant = |input: usize| constant(self.symbols.node(input)).is_some();
+            if inputs().any(is_step) && inputs().all(|input| is_step(input) || is_constant(input)) {
+                of_steps.insert(*at);
+            }
+        }
+        for at in self.nodes.iter().filter(|at| !of_steps.contains(*at)) {
+            read.extend(self.symbols.node(*at).inputs.iter().map(|edge| edge.node));
+        }
+        of_steps.into_iter().filter(|at| read.contains(at)).collect()
+    }
+
+    /// The decay with which an optimizer that updates other variables updates this one, at the same rate.
+    fn decay_of(&self, written: &Written) -> Option<Option<f64>> {
+        // A constant rate is one of the update's numbers.
+        let rate = match (self.rate, written.rate) {
+            (None, WrittenRate::Number(number)) => number,
+            (Some(rate), known) if self.is_same_rate(rate, known) => FIRST_RATE,
+            _ => return None,
+        };
+        let decays = [written.decay, None].into_iter().chain(self.decays().map(Some));
+        let mut decays = decays.filter(|one| written.decay.is_none() || one.is_none() || *one == written.decay);
+        decays.find(|decay| self.fits(written.candidate, *decay, |_| rate))
+    }
+
+    /// Whether two rates are one, or computed alike: a loop over variables may write it once for each.
+    fn is_same_rate(&self, rate: WrittenRate, known: WrittenRate) -> bool {
+        const STEPS: [f64; 6] = [0.0, 1.0, 10.0, 333.0, 10_000.0, 1e6];
+        let (WrittenRate::Computed(one), WrittenRate::Computed(other)) = (rate, known) else { return rate == known };
+        let rates = [one, other].map(|edge| Rate::new(self.symbols, edge));
+        let is_same = |step: &f64| rates[0].at(*step).is_some_and(|value| rates[1].at(*step) == Some(value));
+        one == other || self.rate_node.is_some() && STEPS.iter().all(is_same)
+    }
+
     /// Its constants that are above 0, in ascending order.
     fn constants(&self) -> impl Iterator<Item = f64> {
         let edges = self.nodes.iter().filter_map(|at| constant(self.symbols.node(*at)));
@@ -295,6 +351,10 @@ impl Update<'_, '_> {
             let mut known: HashMap<usize, f64> = HashMap::new();
             for at in &self.nodes {
                 let node = self.symbols.node(*at);
+                if self.rate_node == Some(*at) {
+                    known.insert(*at, rate(step));
+                    continue;
+                }
                 let read_variable = |node: &Node| match node.dtype("dtype").is_some_and(|dtype| dtype.is_integer()) {
                     true => Some(f64::from(step)),
                     false if Some(node.variable_name()) == self.rate_variable => Some(rate(step)),
@@ -348,7 +408,10 @@ impl Update<'_, '_> {
         };
         for decay in [None].into_iter().chain(self.decays().map(Some)) {
             for (number, rate) in &rates {
-                if let Some(one) = all.iter().find(|one| is_like(&curve, **one, decay, |_| *number)) {
+                let mut like = all.iter().filter(|one| is_like(&curve, **one, decay, |_| *number));
+                // A factor that is no rate may be alike at one number.
+                let is_rate = |one: &&Candidate| self.rate_node.is_none() || self.fits(**one, decay, |_| OTHER_RATE);
+                if let Some(one) = like.find(is_rate) {
                     return Some((*one, *rate, decay));
                 }
             }

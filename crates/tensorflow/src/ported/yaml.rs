@@ -206,7 +206,9 @@ fn losses(heads: &[HeadLine], text: &mut String) {
     let outputs = heads.iter().zip(&names).map(|(head, name)| format!("{}: {}", quoted(name), quoted(&head.output)));
     let _ = writeln!(text, "  outputs: {{{}}}\n  loss:", outputs.collect::<Vec<_>>().join(", "));
     for (head, name) in heads.iter().zip(&names) {
-        let (loss, labels) = (&head.loss, quoted(&head.labels));
+        let is_number = head.labels.parse::<f64>().is_ok();
+        let labels = if is_number { head.labels.clone() } else { quoted(&head.labels) };
+        let loss = &head.loss;
         let (options, weight) = (options_of(head), weight_of(head));
         let _ = writeln!(text, "    - {{{loss}: {options}, output: {}, labels: {labels}{weight}}}", quoted(name));
     }

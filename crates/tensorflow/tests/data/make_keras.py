@@ -20,6 +20,7 @@ OPTIMIZERS = {
     "adam": lambda: K.Adam(1e-3, beta_2=0.98, global_clipnorm=2.0),
     "adamw": lambda: K.AdamW(1e-3, weight_decay=0.004),
     "amsgrad": lambda: K.Adam(amsgrad=True),
+    "nadam": lambda: K.Nadam(),
     "rmsprop": lambda: K.RMSprop(1e-3, rho=0.9, momentum=0.8, centered=True),
     "adagrad": lambda: K.Adagrad(0.05, initial_accumulator_value=0.2),
     "adadelta": lambda: K.Adadelta(1.0),

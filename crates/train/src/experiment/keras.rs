@@ -101,7 +101,7 @@ const LINES: [(&str, &str, &str); 27] = [
         "decay_exponent",
         "write `learning_rate: {kind: inverse_sqrt, value: 1, constant_until: 1000000, first_step: 1}`",
     ),
-    ("amsgrad", "", "the second moment has no maximum here: leave it out"),
+    ("amsgrad", "", "of `adam` and `adamw` alone: write `{kind: adam, amsgrad: true, …}`, or leave it out"),
     (
         "boundaries",
         "changes",

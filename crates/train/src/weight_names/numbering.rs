@@ -28,9 +28,22 @@ pub struct SlotOrder {
     pub slots: Vec<String>,
     /// The outer order: all slots of a variable together, or all variables of a slot.
     pub by: SlotsBy,
+    /// Further slots, which follow after all of these: each of all variables.
+    #[serde(default)]
+    pub then: Vec<String>,
     /// Slots that hold steps where ours hold gradients: minus the learning rate times ours.
     #[serde(default)]
     pub steps: Vec<String>,
+}
+
+impl SlotOrder {
+    fn all(&self) -> impl Iterator<Item = &String> {
+        self.slots.iter().chain(&self.then)
+    }
+
+    fn n_slots(&self) -> usize {
+        self.slots.len() + self.then.len()
+    }
 }
 
 /// The outer order of a [`SlotOrder`].
@@ -74,7 +87,7 @@ impl<'a> Numbering<'a> {
             return numbering;
         };
         let order = indexed.orders.iter().find(|order| {
-            order.slots.len() == slots.len() && order.slots.iter().all(|slot| slots.contains(slot.as_str()))
+            order.n_slots() == slots.len() && order.all().all(|slot| slots.contains(slot.as_str()))
         });
         let Some(order) = order else {
             let slots = slots.iter().copied().collect::<Vec<_>>().join(", ");
@@ -82,7 +95,7 @@ impl<'a> Numbering<'a> {
                 Some(format!("its optimizer's state is numbered, and no rule numbers the slots {slots}"));
             return numbering;
         };
-        let n_slots = trained.len() * order.slots.len();
+        let n_slots = trained.len() * order.n_slots();
         match n.checked_sub(n_slots).filter(|before| indexed.before.contains(before)) {
             Some(before) => numbering.indexed = Some((template, before, order)),
             None => {
@@ -92,7 +105,7 @@ impl<'a> Numbering<'a> {
                     "its optimizer has {n} arrays, expected {} of {} variables that train with the slots {}",
                     expected.join(" or "),
                     trained.len(),
-                    order.slots.join(", ")
+                    order.all().map(String::as_str).collect::<Vec<_>>().join(", ")
                 ));
             }
         }
@@ -112,8 +125,9 @@ impl<'a> Numbering<'a> {
     /// The name of a slot that is found by its number, and the meaning of its values.
     pub(super) fn slot(&self, theirs: &str, slot: &str) -> Option<(String, Scale)> {
         let (template, before, order) = self.indexed?;
-        let (number, place) = (self.number(theirs)?, order.slots.iter().position(|it| it == slot)?);
+        let (number, place) = (self.number(theirs)?, order.all().position(|it| it == slot)?);
         let index = match order.by {
+            _ if place >= order.slots.len() => place * self.numbers.len() + number,
             SlotsBy::Variable => number * order.slots.len() + place,
             SlotsBy::Slot => place * self.numbers.len() + number,
         };

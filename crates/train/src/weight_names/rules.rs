@@ -442,6 +442,7 @@ mod tests {
             ),
             ("adam_m", "Adam/conv/kernel/m:0 Adam/m/conv/kernel:0 adam/conv_kernel_momentum"),
             ("adam_v", "Adam/conv/kernel/v:0 Adam/v/conv/kernel:0 adam/conv_kernel_velocity"),
+            ("adam_v_max", "Adam/conv/kernel/vhat:0 Adam/vhat/conv/kernel:0 adam/conv_kernel_velocity_hat"),
             ("adamax_m", "Adamax/conv/kernel/m:0 Adamax/m/conv/kernel:0 adamax/conv_kernel_momentum"),
             ("adamax_u", "Adamax/conv/kernel/v:0 Adamax/u/conv/kernel:0 adamax/conv_kernel_norm"),
         ] {

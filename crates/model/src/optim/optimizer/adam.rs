@@ -36,14 +36,23 @@ pub struct Adam {
     /// Whether `epsilon` is added to `√v` before the correction: [`AdamW::epsilon_hat`]. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub epsilon_hat: bool,
+    /// Whether the largest `v` so far takes the place of `v`: [`AdamW::amsgrad`]. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub amsgrad: bool,
     /// The storage of `m`; `v` is never stored in bf16, for the reason in [`MomentumDtype`]. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 
 impl Adam {
     /// The paper's constants.
-    pub const PAPER: Adam =
-        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, epsilon_hat: false, momentum_dtype: MomentumDtype::F32 };
+    pub const PAPER: Adam = Adam {
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        epsilon_hat: false,
+        amsgrad: false,
+        momentum_dtype: MomentumDtype::F32,
+    };
 }
 
 impl Default for Adam {
@@ -71,7 +80,7 @@ impl Rule for Adam {
 
     #[track_caller]
     fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
-        let Adam { beta1, beta2, epsilon, epsilon_hat, momentum_dtype } = *self;
-        AdamW { beta1, beta2, epsilon, bias_correction: true, epsilon_hat, momentum_dtype }.emit(inputs)
+        let Adam { beta1, beta2, epsilon, epsilon_hat, amsgrad, momentum_dtype } = *self;
+        AdamW { beta1, beta2, epsilon, bias_correction: true, epsilon_hat, amsgrad, momentum_dtype }.emit(inputs)
     }
 }

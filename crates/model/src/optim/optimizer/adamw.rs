@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 /// u ← (m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + epsilon)
 ///                                                        without bias_correction: m / (√v + epsilon)
 ///                                                        with epsilon_hat: √(1 − beta2^t)·(m / (1 − beta1^t)) / (√v + epsilon)
+///                                                        with amsgrad, u has x for v: x ← max(x, v), the slot adam_v_max
 /// w ← w − lr·u − lr·decay·w                              decay is weight_decay's value
 /// ```
 ///
@@ -24,6 +25,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// # Source
 /// Loshchilov & Hutter 2019; optax's `adamw`; without correction `AdamWeightDecayOptimizer` of BERT's `optimization.py`.
+/// With `amsgrad` Reddi et al. 2018, algorithm 2, as Keras and PyTorch have it: the largest `v` before the correction.
+/// optax' `amsgrad` takes the largest after it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdamW {
@@ -42,6 +45,9 @@ pub struct AdamW {
     /// that equals an epsilon `1 / √(1 − beta2^t)` times as large. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub epsilon_hat: bool,
+    /// Whether the largest `v` so far takes the place of `v`, so that steps do not grow again. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub amsgrad: bool,
     /// The storage of `m`. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
@@ -54,6 +60,7 @@ impl Default for AdamW {
             epsilon: 1e-8,
             bias_correction: true,
             epsilon_hat: false,
+            amsgrad: false,
             momentum_dtype: MomentumDtype::F32,
         }
     }
@@ -94,6 +101,15 @@ impl AdamW {
         let v = &slot_v.value * self.beta2 + gradient * gradient * (1.0 - self.beta2);
         slot_m.store(&m);
         slot_v.store(&v);
+        let v = match self.amsgrad {
+            true => {
+                let largest = inputs.slot("adam_v_max");
+                let v = largest.value.maximum(&v);
+                largest.store(&v);
+                v
+            }
+            false => v,
+        };
         if !self.bias_correction {
             return m / (v.sqrt() + self.epsilon);
         }

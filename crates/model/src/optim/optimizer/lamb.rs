@@ -65,7 +65,7 @@ impl Rule for Lamb {
     fn emit(&self, inputs: &RuleInputs<'_>) -> Tensor {
         let Lamb { beta1, beta2, epsilon, bias_correction } = *self;
         let adam =
-            AdamW { beta1, beta2, epsilon, bias_correction, epsilon_hat: false, momentum_dtype: MomentumDtype::F32 };
+            AdamW { beta1, beta2, epsilon, bias_correction, momentum_dtype: MomentumDtype::F32, ..AdamW::default() };
         let direction = adam.direction(inputs);
         match inputs.decay {
             None => inputs.learning_rate * direction,

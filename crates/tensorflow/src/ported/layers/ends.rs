@@ -69,6 +69,11 @@ impl Porting<'_, '_> {
     pub(super) fn add_heads(&mut self, heads: &[Head]) {
         let graph = self.symbols.graph;
         for head in heads {
+            if head.offset != 0.0 {
+                let text = format!("the graph's loss is larger by {} than `{}` is here", yaml_number(head.offset), head.loss);
+                let help = "its gradients are the same; an `expression` and the loss `value` can have the number too";
+                self.notes.differs.push(Note::new(graph, Some(head.node), text, help));
+            }
             let edge = self.symbols.behind_layers(head.logits);
             match self.symbols.of_edge.get(&edge) {
                 Some(Symbol::Layer(name)) => self.port.heads.push(HeadLine {
@@ -136,10 +141,12 @@ impl Porting<'_, '_> {
         for (at, head) in heads.iter().enumerate() {
             let line = &self.port.heads[at];
             let Some(dims) = self.dims.get(&line.output) else { continue };
-            let n_kept = dims.len() - usize::from(head.loss.contains("softmax") && !dims.is_empty());
+            let is_of_rows = head.loss.contains("softmax")
+                || matches!(head.loss, "kl_divergence" | "cosine_similarity" | "categorical_hinge");
+            let n_kept = dims.len() - usize::from(is_of_rows && !dims.is_empty());
             let scale = |batch: i64| {
                 let dims: Vec<i64> = std::iter::once(batch).chain(dims[..n_kept].iter().copied()).collect();
-                scale::scale(&self.symbols, loss, head.node, &dims)
+                scale::scale(&self.symbols, loss, head.node, &dims).map(|scale| scale * head.unit)
             };
             let (Some(weight), Some(double)) = (scale(self.port.batch.unwrap_or(BATCH)), scale(2 * BATCH)) else {
                 continue;
