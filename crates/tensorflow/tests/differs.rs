@@ -455,3 +455,25 @@ fn changes_of_gradients_are_missing() {
     }
     noted(&graph(&clip("limit")).missing, "changed by `Mul` before the update");
 }
+
+/// One of two optimizers that is not wrapped is a slip, as none is; variables that are summed themselves are not.
+#[test]
+fn one_optimizer_of_two_that_is_not_wrapped_is_a_slip() {
+    let cores = with(&node("metadata", "TPUReplicateMetadata", &[], &[], None), "num_replicas", "i: 8");
+    let slips = |names: [&str; 2]| {
+        let updates = ["hidden", "classes"].iter().zip(names).map(|(layer, read)| {
+            plain(&format!("{layer}_sum"), "CrossReplicaSum", &[&gradient(layer)])
+                + &plain(
+                    &format!("{layer}_update"),
+                    "ResourceApplyGradientDescent",
+                    &[&format!("{layer}/kernel"), "tenth", read],
+                )
+        });
+        two_layers(&(cores.clone() + &updates.collect::<String>())).slips
+    };
+    let alone =
+        |names| slips(names).into_iter().filter(|slip| slip.kind == SlipKind::NoSumOverCores).collect::<Vec<_>>();
+    assert_eq!(alone(["hidden_sum", "classes_sum"]), []);
+    let unwrapped = alone([&gradient("hidden"), "classes_sum"]);
+    assert_eq!(unwrapped.iter().map(|slip| slip.node.as_str()).collect::<Vec<_>>(), ["hidden_update"]);
+}

@@ -62,6 +62,13 @@ fn optimizers_of_plain_ops_have_words() {
             "",
             "",
         ),
+        (
+            "amsgrad",
+            "{kind: adam, beta1: 0.9, beta2: 0.999, epsilon: 1.0e-7, epsilon_hat: true, amsgrad: true}",
+            "0.001",
+            "",
+            "",
+        ),
         ("lion", "{kind: lion, beta1: 0.9, beta2: 0.99}", "0.0001", "{value: 0.1}", ""),
         ("by_hand", "{kind: sgd}", "0.05", "", ""),
     ] {
@@ -87,11 +94,11 @@ fn a_slot_with_the_rate_inside_differs_where_the_rate_changes() {
 /// An update that is no optimizer's of ours is missing, and never guessed.
 #[test]
 fn another_update_is_missing() {
-    let ported = ported("amsgrad");
+    let ported = ported("nadam");
     assert_eq!(ported.training.optimizer, "");
     assert_eq!(
         texts(&ported.missing),
-        ["its optimizer, Keras' Adam, is written with plain ops, whose numbers are not read"]
+        ["its optimizer, Keras' Nadam, is written with plain ops, whose numbers are not read"]
     );
 }
 
@@ -112,6 +119,53 @@ fn updates_by_hand_that_are_not_known_are_said() {
     assert_eq!(ported.training.optimizer, "");
     let text = "its updates of variables are written with plain ops, whose numbers are not read";
     assert!(texts(&ported.missing).contains(&text), "{:?}", ported.missing);
+}
+
+/// A rate of the step's number that stands inside of the update, once for each variable; a factor that is no rate is none.
+#[test]
+fn a_rate_inside_of_an_update_is_read() {
+    let gradient = "gradient_tape/MatMul_grad";
+    let float = [("dtype", "DT_FLOAT")];
+    let update = |factor: &str| {
+        graphs::classes()
+            + &node("classes/bias", "VarHandleOp", &[], &float, Some(&[3]))
+            + &plain(gradient, "MatMul", &["features", "mean"])
+            + &node("count", "VarHandleOp", &[], &[("dtype", "DT_INT64")], Some(&[]))
+            + &node("count/read", "ReadVariableOp", &["count"], &[("dtype", "DT_INT64")], None)
+            + &node("step", "Cast", &["count/read"], &[("SrcT", "DT_INT64"), ("DstT", "DT_FLOAT")], None)
+            + &[("steps", 1e6), ("one", 1.0), ("pi", std::f32::consts::PI), ("half", 0.05)]
+                .map(|(name, value)| number(name, value))
+                .concat()
+            + &["kernel", "bias"]
+                .map(|variable| {
+                    let part = |name: &str| format!("{variable}_{name}");
+                    plain(&part("share"), "RealDiv", &["step", "steps"])
+                        + &plain(&part("at_most"), "Minimum", &[&part("share"), "one"])
+                        + &plain(&part("angle"), "Mul", &[&part("at_most"), "pi"])
+                        + &plain(&part("cosine"), "Cos", &[&part("angle")])
+                        + &plain(&part("sum"), "AddV2", &["one", &part("cosine")])
+                        + &plain(&part("rate"), "Mul", &["half", &part("sum")])
+                        + &plain(&part("change"), factor, &[gradient, &part("rate")])
+                        + &plain(
+                            &part("update"),
+                            "AssignSubVariableOp",
+                            &[&format!("classes/{variable}"), &part("change")],
+                        )
+                })
+                .concat()
+    };
+    let ported = |factor: &str| {
+        read(&format!(
+            "graph_def {{ {} }} collection_def {{ key: \"losses\" value {{ node_list {{ value: \"mean:0\" }} }} }} \
+             collection_def {{ key: \"trainable_variables\" value {{ bytes_list {{ \
+             value: \"\\n\\020classes/kernel:0\" value: \"\\n\\016classes/bias:0\" }} }} }}",
+            update(factor),
+        ))
+    };
+    let cosine = ported("Mul");
+    assert_eq!(cosine.training.optimizer, "{kind: sgd}", "{:?}", cosine.missing);
+    assert_eq!(cosine.training.learning_rate, "{kind: cosine, value: 0.1, decay_steps: 1000000}");
+    assert_eq!(ported("RealDiv").training.optimizer, "");
 }
 
 /// A GAN's second loss and second optimizer.

@@ -215,6 +215,8 @@ mod tests {
         assert_eq!(slots(Optimizer::SGD), [""; 0]);
         assert_eq!(slots(Optimizer::default()), ["dense/kernel/momentum"]);
         assert_eq!(slots(Optimizer::ADAM), ["dense/kernel/adam_m", "dense/kernel/adam_v"]);
+        let amsgrad = Optimizer::Adam(Adam { amsgrad: true, ..Adam::PAPER });
+        assert_eq!(slots(amsgrad), ["dense/kernel/adam_m", "dense/kernel/adam_v", "dense/kernel/adam_v_max"]);
         assert_eq!(slots(Optimizer::Adafactor(Adafactor::default())), ["dense/kernel/adafactor_v"]);
     }
 

@@ -186,6 +186,14 @@ impl Blocks {
         let parts: Vec<ParameterPart> = list.iter().map(|parameter| parameter.part).collect();
         let is_named_inside =
             is_absolute[last] || { segments[0][last].block.as_ref().is_some_and(|block| block.is_named_inside) };
+        // A result that is named inside is the block's too, which some layer must read: a loss reads the name.
+        let is_for_loss_alone = |lines: &&[Line]| {
+            let readers = self.wires.readers.get(&lines[last].name);
+            readers.is_some_and(|readers| readers.iter().all(|reader| *reader == OUTSIDE))
+        };
+        if is_named_inside && segments.iter().any(is_for_loss_alone) {
+            return None;
+        }
         let one = |number: usize, reads: &Vec<String>| Line {
             kind: name.clone(),
             first: String::new(),

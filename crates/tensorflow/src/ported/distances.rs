@@ -32,7 +32,7 @@ pub(super) enum Distance {
     KlDivergence,
     Cosine,
     /// 1 less the cosine, as `tf.losses` has it.
-    CosineDistance,
+    OneLessCosine,
     CategoricalHinge,
     SoftmaxFocal {
         gamma: f64,
@@ -73,12 +73,12 @@ impl Labels {
     /// Predictions and labels at which losses are compared.
     pub(super) fn cases(self) -> Vec<(Vec<f64>, Vec<f64>)> {
         let single = |labels: &[f64]| {
-            let of = |x: f64| labels.iter().map(move |y| (vec![x], vec![*y])).collect::<Vec<_>>();
-            PREDICTIONS.iter().flat_map(|x| of(*x)).collect()
+            let beside = |x: f64| labels.iter().map(move |y| (vec![x], vec![*y])).collect::<Vec<_>>();
+            PREDICTIONS.iter().flat_map(|x| beside(*x)).collect()
         };
         let rows = |labels: &[[f64; 4]]| {
-            let of = |x: [f64; 4]| labels.iter().map(move |y| (x.to_vec(), y.to_vec())).collect::<Vec<_>>();
-            SCORES.iter().flat_map(|x| of(*x)).collect()
+            let beside = |x: [f64; 4]| labels.iter().map(move |y| (x.to_vec(), y.to_vec())).collect::<Vec<_>>();
+            SCORES.iter().flat_map(|x| beside(*x)).collect()
         };
         match self {
             Labels::Numbers => single(&NUMBERS),
@@ -101,7 +101,7 @@ impl Distance {
         use Distance as D;
         let mut all = vec![D::Squared, D::Absolute, D::Percentage, D::Share, D::Logarithmic, D::LogCosh];
         all.extend([D::Hinge, D::SquaredHinge, D::Poisson, D::Sigmoid]);
-        all.extend([D::Softmax, D::KlDivergence, D::Cosine, D::CosineDistance, D::CategoricalHinge]);
+        all.extend([D::Softmax, D::KlDivergence, D::Cosine, D::OneLessCosine, D::CategoricalHinge]);
         for number in positive(constants) {
             all.push(D::Huber { delta: number });
             if number < 1.0 {
@@ -127,7 +127,7 @@ impl Distance {
                 Labels::Classes
             }
             Distance::Softmax | Distance::KlDivergence | Distance::SoftmaxFocal { .. } => Labels::Distributions,
-            Distance::Cosine | Distance::CosineDistance => Labels::Rows,
+            Distance::Cosine | Distance::OneLessCosine => Labels::Rows,
             Distance::CategoricalHinge => Labels::OneHot,
             _ => Labels::Numbers,
         }
@@ -145,7 +145,7 @@ impl Distance {
 
     /// It is so much above the word's loss.
     pub(super) fn offset(self) -> f64 {
-        if self == Distance::CosineDistance { 1.0 } else { 0.0 }
+        if self == Distance::OneLessCosine { 1.0 } else { 0.0 }
     }
 
     pub(super) fn value(self, predictions: &[f64], labels: &[f64]) -> f64 {
@@ -180,7 +180,7 @@ impl Distance {
             Distance::Softmax => pairs().map(|(x, y)| y * (norm() - x)).sum(),
             Distance::KlDivergence => pairs().map(|(x, y)| y * (y.ln() - x + norm())).sum(),
             Distance::Cosine => -cosine(),
-            Distance::CosineDistance => 1.0 - cosine(),
+            Distance::OneLessCosine => 1.0 - cosine(),
             Distance::CategoricalHinge => {
                 let score: f64 = pairs().map(|(x, y)| x * y).sum();
                 let highest = pairs().map(|(x, y)| (1.0 - y) * x).fold(f64::NEG_INFINITY, f64::max);
@@ -209,7 +209,7 @@ impl Distance {
             Distance::SigmoidFocal { gamma, alpha } => ("sigmoid_focal_cross_entropy", focal_options(gamma, alpha)),
             Distance::Softmax => ("softmax_cross_entropy", Vec::new()),
             Distance::KlDivergence => ("kl_divergence", Vec::new()),
-            Distance::Cosine | Distance::CosineDistance => ("cosine_similarity", Vec::new()),
+            Distance::Cosine | Distance::OneLessCosine => ("cosine_similarity", Vec::new()),
             Distance::CategoricalHinge => ("categorical_hinge", Vec::new()),
             Distance::SoftmaxFocal { gamma, alpha } => ("softmax_focal_cross_entropy", focal_options(gamma, alpha)),
         }

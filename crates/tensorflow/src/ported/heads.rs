@@ -138,7 +138,16 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         };
         if let Some((Some(logits), loss)) = head {
             let (logits, labels) = (symbols.behind(*logits), node.inputs.get(1).copied());
-            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx), unit: 1.0, offset: 0.0 });
+            heads.push(Head {
+                node: idx,
+                logits,
+                labels,
+                loss,
+                options: Vec::new(),
+                weight: weigh(idx),
+                unit: 1.0,
+                offset: 0.0,
+            });
         }
         if let Some((logits, labels, loss)) = plain_distance(&symbols, &readers, idx) {
             let (labels, options) = (Some(labels), Vec::new());
@@ -146,17 +155,44 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         }
         if let Some((logits, labels)) = sigmoid_cross_entropy(&symbols, node) {
             let (labels, loss) = (Some(labels), "sigmoid_cross_entropy");
-            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx), unit: 1.0, offset: 0.0 });
+            heads.push(Head {
+                node: idx,
+                logits,
+                labels,
+                loss,
+                options: Vec::new(),
+                weight: weigh(idx),
+                unit: 1.0,
+                offset: 0.0,
+            });
         }
         if let Some((logits, labels)) = plain_cross_entropy(&symbols, node) {
             let is_sparse = labels_of_classes(graph, Some(labels));
             let loss = if is_sparse { "sparse_softmax_cross_entropy" } else { "softmax_cross_entropy" };
             let labels = Some(labels);
-            heads.push(Head { node: idx, logits, labels, loss, options: Vec::new(), weight: weigh(idx), unit: 1.0, offset: 0.0 });
+            heads.push(Head {
+                node: idx,
+                logits,
+                labels,
+                loss,
+                options: Vec::new(),
+                weight: weigh(idx),
+                unit: 1.0,
+                offset: 0.0,
+            });
         }
         if let Some((logits, labels, delta)) = huber(&symbols, node) {
             let options = vec![("delta", yaml_number(delta))];
-            heads.push(Head { node: idx, logits, labels: Some(labels), loss: "huber", options, weight: weigh(idx), unit: 1.0, offset: 0.0 });
+            heads.push(Head {
+                node: idx,
+                logits,
+                labels: Some(labels),
+                loss: "huber",
+                options,
+                weight: weigh(idx),
+                unit: 1.0,
+                offset: 0.0,
+            });
         }
     }
     let Some(loss) = loss else { return heads };
@@ -176,8 +212,8 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         }
     }
     let known: Vec<usize> = heads.iter().map(|head| head.node).collect();
-    let found = loss_search::recognised(&symbols, &readers, &before, loss, &known);
-    heads.extend(found.into_iter().map(head));
+    let others = loss_search::recognised(&symbols, &readers, &before, loss, &known);
+    heads.extend(others.into_iter().map(head));
     heads
 }
 

@@ -62,6 +62,10 @@ pub(super) fn value(
             let first = values.first().copied().filter(|first| values.iter().all(|x| x == first));
             first.map(Row::Number)
         }
+        None if node.op == "Fill" => {
+            let filled = node.inputs.get(1);
+            filled.and_then(|input| value(symbols, *input, rank, known, depth + 1))
+        }
         None if is_along(&node.op) => along(symbols, node, rank, known, depth),
         None => each(symbols, edge, rank, known, depth),
     };
@@ -70,13 +74,7 @@ pub(super) fn value(
 }
 
 /// The result of an op of numbers, one after the other.
-fn each(
-    symbols: &Symbols<'_>,
-    edge: Edge,
-    rank: Option<usize>,
-    known: &mut Known,
-    depth: usize,
-) -> Option<Row> {
+fn each(symbols: &Symbols<'_>, edge: Edge, rank: Option<usize>, known: &mut Known, depth: usize) -> Option<Row> {
     let node = symbols.node(edge.node);
     let (mut n, mut has_each, mut has_kept) = (None, false, false);
     for input in &node.inputs {
@@ -110,13 +108,7 @@ fn each(
 }
 
 /// The result of an op along rows.
-fn along(
-    symbols: &Symbols<'_>,
-    node: &Node,
-    rank: Option<usize>,
-    known: &mut Known,
-    depth: usize,
-) -> Option<Row> {
+fn along(symbols: &Symbols<'_>, node: &Node, rank: Option<usize>, known: &mut Known, depth: usize) -> Option<Row> {
     let Row::All(row) = value(symbols, *node.inputs.first()?, rank, known, depth + 1)? else { return None };
     let highest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let norm = highest + row.iter().map(|x| (x - highest).exp()).sum::<f64>().ln();

@@ -47,7 +47,7 @@ pub(super) fn recognised(
     loss: usize,
     known: &[usize],
 ) -> Vec<Recognised> {
-    found(symbols, readers, before, loss, known, &Distance::all)
+    searched(symbols, readers, before, loss, known, &Distance::all)
 }
 
 /// The losses that have another one inside: focal ones have a cross-entropy, and one of logarithms has a squared difference.
@@ -57,14 +57,14 @@ pub(super) fn outer(
     before: &[usize],
     loss: usize,
 ) -> Vec<Recognised> {
-    found(symbols, readers, before, loss, &[], &|constants| {
+    searched(symbols, readers, before, loss, &[], &|constants| {
         let mut all = Distance::focal(constants);
         all.push(Distance::Logarithmic);
         all
     })
 }
 
-fn found(
+fn searched(
     symbols: &Symbols<'_>,
     readers: &HashMap<usize, Vec<usize>>,
     before: &[usize],
@@ -82,7 +82,7 @@ fn found(
     all
 }
 
-/// What the means and sums behind the layers read.
+/// The operands of the means and sums behind the layers.
 fn summed(symbols: &Symbols<'_>, before: &[usize], behind: &HashSet<usize>) -> Vec<Edge> {
     let is_sum = |at: &&usize| behind.contains(*at) && matches!(symbols.node(**at).op.as_str(), "Mean" | "Sum");
     before.iter().filter(is_sum).filter_map(|at| symbols.node(*at).inputs.first().copied()).collect()
@@ -115,7 +115,8 @@ pub(super) fn focal_of(
             let (mut seen, mut inside) = (HashSet::from([head.node]), vec![edge.node]);
             while let Some(at) = inside.pop().filter(|_| seen.len() < MAX_NODES) {
                 if seen.insert(at) {
-                    constants.extend(constant(symbols.node(at)).and_then(|(_, all)| all.first().copied()).map(f64::to_bits));
+                    constants
+                        .extend(constant(symbols.node(at)).and_then(|(_, all)| all.first().copied()).map(f64::to_bits));
                     inside.extend(symbols.node(at).inputs.iter().map(|edge| edge.node));
                 }
             }
@@ -354,13 +355,7 @@ impl<'s, 'g> Search<'s, 'g> {
     }
 
     /// The value of a node for one example, if it is one number for it.
-    fn single(
-        &self,
-        at: usize,
-        tensors: [(Edge, &Vec<f64>); 2],
-        is_row: bool,
-        rank: Option<usize>,
-    ) -> Option<f64> {
+    fn single(&self, at: usize, tensors: [(Edge, &Vec<f64>); 2], is_row: bool, rank: Option<usize>) -> Option<f64> {
         let row = |values: &Vec<f64>| match is_row {
             true => Some(Row::All(values.clone())),
             false => values.first().copied().map(Row::Number),

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::candidates::{self, Candidate};
-use super::symbols::{Symbols, VALUE, constant, is_variable, shortest};
 use super::rate::Rate;
+use super::symbols::{Symbols, VALUE, constant, is_variable, shortest};
 use super::{numbers, region, updates};
 use crate::choice;
 use crate::node::{Edge, Node};

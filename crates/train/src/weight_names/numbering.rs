@@ -86,9 +86,10 @@ impl<'a> Numbering<'a> {
         let Some((template, n)) = indexed.theirs.iter().map(|it| (it, count(it))).find(|(_, n)| *n > 0) else {
             return numbering;
         };
-        let order = indexed.orders.iter().find(|order| {
-            order.n_slots() == slots.len() && order.all().all(|slot| slots.contains(slot.as_str()))
-        });
+        let order = indexed
+            .orders
+            .iter()
+            .find(|order| order.n_slots() == slots.len() && order.all().all(|slot| slots.contains(slot.as_str())));
         let Some(order) = order else {
             let slots = slots.iter().copied().collect::<Vec<_>>().join(", ");
             numbering.problem =

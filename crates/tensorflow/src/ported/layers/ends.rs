@@ -70,7 +70,8 @@ impl Porting<'_, '_> {
         let graph = self.symbols.graph;
         for head in heads {
             if head.offset != 0.0 {
-                let text = format!("the graph's loss is larger by {} than `{}` is here", yaml_number(head.offset), head.loss);
+                let text =
+                    format!("the graph's loss is larger by {} than `{}` is here", yaml_number(head.offset), head.loss);
                 let help = "its gradients are the same; an `expression` and the loss `value` can have the number too";
                 self.notes.differs.push(Note::new(graph, Some(head.node), text, help));
             }
