@@ -112,6 +112,54 @@ pub const CASES: &[(&str, &str)] = &[
         "{expression: 'clip(x, -0.5, 0.75) * round(3 * y) + pow(y ** 2 + 1, 0.5) + x % 0.75 + y // 0.5 - where(x > y, 1, 0.5) \
          * sqrt(2)'}",
     ),
+    ("activation_relu", "{activation: relu}"),
+    ("activation_relu6", "{activation: relu6}"),
+    ("activation_leaky_relu", "{activation: leaky_relu}"),
+    ("activation_elu", "{activation: elu}"),
+    ("activation_selu", "{activation: selu}"),
+    ("activation_gelu", "{activation: gelu}"),
+    ("activation_gelu_tanh", "{activation: gelu_tanh}"),
+    ("activation_silu", "{activation: silu}"),
+    ("activation_softplus", "{activation: softplus}"),
+    ("activation_softsign", "{activation: softsign}"),
+    ("activation_sigmoid", "{activation: sigmoid}"),
+    ("activation_hard_sigmoid", "{activation: hard_sigmoid}"),
+    ("activation_tanh", "{activation: tanh}"),
+    ("activation_exponential", "{activation: exponential}"),
+    ("activation_softmax", "{activation: softmax}"),
+    ("activation_log_softmax", "{activation: log_softmax}"),
+    ("activation_linear", "{activation: linear}"),
+    ("leaky_relu", "{leaky_relu: 0.1}"),
+    ("instance_norm", "instance_norm"),
+    ("batch_norm", "batch_norm"),
+    ("add", "{add: [x, y]}"),
+    ("subtract", "{subtract: [x, y]}"),
+    ("average", "{average: [x, y]}"),
+    ("maximum", "{maximum: [x, y]}"),
+    ("minimum", "{minimum: [x, y]}"),
+    ("concat", "{concat: [x, y]}"),
+    ("embedding", "{embedding: {input_dim: 6, output_dim: 3}}"),
+    ("global_max_2d", "global_max_pool"),
+    ("global_max_3d", "global_max_pool"),
+    (
+        "relative_positions",
+        "{attention: 2, head_dim: 3, use_bias: false, relative_positions: {num_buckets: 8, max_distance: 20}}",
+    ),
+    (
+        "relative_positions_causal",
+        "{attention: 2, head_dim: 3, use_bias: false, use_causal_mask: true, \
+         relative_positions: {num_buckets: 8, max_distance: 20}}",
+    ),
+    ("simple_rnn", "{simple_rnn: 4}"),
+    ("simple_rnn_masked", "{simple_rnn: 4, return_sequences: true, inputs: [x, mask]}"),
+    ("lstm_masked", "{lstm: 4, return_sequences: true, inputs: [x, mask]}"),
+    ("gru_masked", "{gru: 4, return_sequences: true, inputs: [x, mask]}"),
+    ("cumsum", "{cumsum: 1}"),
+    ("cumsum_reverse", "{cumsum: -1, reverse: true}"),
+    ("sort", "{sort: 1}"),
+    ("sort_descending", "{sort: -1, direction: descending}"),
+    ("top_k", "{top_k: 3}"),
+    ("unit_norm_axis", "{unit_norm: 1}"),
 ];
 
 pub struct Recorded {
@@ -302,7 +350,7 @@ fn in_bf16_they_are_off_by_roundings_of_bf16() {
 fn are_off_by_roundings(mut is_meant: impl FnMut(&'static str) -> bool) {
     // Where x and y differ by less than their roundings, another is chosen, and slopes at the corner of a relu are others; what the
     // corner gives is not. A choice by `where` or of an integer is a step.
-    let corners = ["relu", "max_pool", "MaxPooling", "max,", "min,", "maximum"];
+    let corners = ["relu", "max_pool", "MaxPooling", "max,", "min,", "maximum", "minimum"];
     let has_corner = |case: &str, layer: &str| corners.iter().any(|it| layer.contains(it)) && case != "prelu";
     let is_step = |layer: &str| layer.contains("where") || layer.contains("int32");
     // Layers that only move elements round nothing.

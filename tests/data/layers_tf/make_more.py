@@ -1,8 +1,9 @@
 """What Keras' layers, and TensorFlow's functions, compute, and their gradients, in f32: `more.npz` beside this.
 
-TensorFlow 2.15.1 on a CPU, without XLA: `python make_more.py`. The layers' YAML is in `tests/networks/layers_more_tf.rs`.
-`python make_more.py modules conv3d conv_transpose_1d conv_transpose_2d` writes `modules.txt.gz`: what TensorFlow hands to XLA for the
-cases whose names begin so, before XLA changes it.
+TensorFlow 2.15.1 on a CPU, without XLA: `python make_more.py`. Another CPU sums the products of dense layers, convolutions and
+softmax in another order, so their last bits are others there. The layers' YAML is in `tests/networks/layers_more_tf.rs`.
+`python make_more.py modules` writes `modules.txt.gz`: what TensorFlow hands to XLA for every case, before XLA changes it; names behind
+it leave the cases that do not begin so out.
 """
 import gzip
 import os
@@ -11,11 +12,12 @@ import sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
 
 rng = np.random.default_rng(17)
 L = tf.keras.layers
 out = {}
-MODULES = tuple(sys.argv[2:]) if sys.argv[1:2] == ["modules"] else ()
+MODULES = tuple(sys.argv[2:] or [""]) if sys.argv[1:2] == ["modules"] else ()
 modules = []
 
 
@@ -30,9 +32,9 @@ def case(name, layer, *dims, integers={}, **kwargs):
         weights = [rng.normal(size=v.shape).astype("f4") for v in layer.trainable_weights]
         for v, w in zip(layer.trainable_weights, weights):
             v.assign(w)
-        variables = layer.trainable_weights
+        variables, states = layer.trainable_weights, layer.non_trainable_weights
     else:
-        variables, weights = [], []
+        variables, states, weights = [], [], []
 
     def result(cotangent, *tensors):
         floats = [t for t in tensors if t.dtype == tf.float32]
@@ -40,36 +42,63 @@ def case(name, layer, *dims, integers={}, **kwargs):
             tape.watch(floats)
             y = layer(*tensors, **kwargs)
             loss = tf.reduce_sum(y * cotangent)
-        return y, tape.gradient(loss, floats + variables, unconnected_gradients="zero")
+        gradients = tape.gradient(loss, floats + variables, unconnected_gradients="zero")
+        return y, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     cotangent = rng.normal(size=layer(*tensors, **kwargs).shape).astype("f4")
     if MODULES:
-        return module(name, result, tf.constant(cotangent), names, tensors, variables)
+        return module(name, result, tf.constant(cotangent), names, tensors, variables, states)
     y, gradients = result(cotangent, *tensors)
     out[f"{name}/result"], out[f"{name}/cotangent"] = y.numpy(), cotangent
     for n, a in zip(names, arrays):
         out[f"{name}/{n}"] = a
     names = [n for n, t in zip(names, tensors) if t.dtype == tf.float32]
     for n, g in zip(names, gradients):
-        out[f"{name}/gradient_{n}"] = tf.convert_to_tensor(g).numpy()
+        out[f"{name}/gradient_{n}"] = g.numpy()
     for v, w, g in zip(variables, weights, gradients[len(floats):]):
         short = short_name(v)
         out[f"{name}/{short}"], out[f"{name}/gradient_{short}"] = w, g.numpy()
 
 
-def module(name, result, cotangent, names, tensors, variables):
+def module(name, result, cotangent, names, tensors, variables, states):
     """The text of a case's HLO behind a line of its name, its parameters and its results."""
-    if not name.startswith(MODULES):
-        return
+    if not name.startswith(MODULES) or name == "upsample_2d":
+        return  # XLA has no ResizeNearestNeighborGrad.
     compiled = tf.function(result, jit_compile=True)
     captured = compiled.get_concrete_function(cotangent, *tensors).captured_inputs
-    variable = {id(v.handle): v for v in variables}
-    parameters = ["cotangent", *names] + [short_name(variable[id(handle)]) for handle in captured]
+    variable = {id(v.handle): v for v in variables + states}
+    captured = [variable[id(handle)] for handle in captured]
+    arguments = list(zip(["cotangent", *names], [cotangent, *tensors])) + [(short_name(v), v) for v in captured]
     floats = [n for n, t in zip(names, tensors) if t.dtype == tf.float32]
     results = ["result"] + [f"gradient_{n}" for n in floats + [short_name(v) for v in variables]]
-    text = compiled.experimental_get_compiler_ir(cotangent, *tensors)(stage="hlo")
-    text = re.sub(", metadata={[^}]*}", "", text)
+    ir = compiled.experimental_get_compiler_ir(cotangent, *tensors)
+    text = ir(stage="hlo")
+    if "{...}" in text:
+        proto = hlo_pb2.HloModuleProto.FromString(ir(stage="hlo_serialized"))
+        literals = {i.name: i.literal for c in proto.computations for i in c.instructions if i.opcode == "constant"}
+        text = re.sub(r"(%([\w.]+) = \w+\[([\d,]*)\]\S* constant\(){\.\.\.}", lambda m: m[1] + elements(m[3], literals[m[2]]), text)
+    text = re.sub(r", metadata={[^}]*}|, parameter_replication={[^}]*}|/\*index=\d+\*/", "", text)
+    # An operand's shape stands where it is made.
+    text = re.sub(r"(?<=[(\s])[a-z]\w*\[[\d,]*\](?:{[\d,]*})? %|(?<=get-tuple-element\()[^%]*%|(?<=while\()[^%]*%", "%", text)
+    # Inputs that a loop reads may be constants of the module, and no parameters.
+    shapes = re.findall(r"arg[\d.]+: \w+\[([\d,]*)\]", re.search("^ENTRY.*", text, re.M)[0])
+    parameters = []
+    for argument, tensor in arguments:
+        if shapes and shapes[0] == ",".join(map(str, tensor.shape)):
+            parameters.append(argument)
+            shapes.pop(0)
+    assert not shapes, f"{name}: {shapes} are no arguments"
     modules.append(f"// {name}: {' '.join(parameters)} -> {' '.join(results)}\n{text.strip()}\n")
+
+
+def elements(dims, literal):
+    """The elements of a constant as HLO's text has them; texts leave those of many out."""
+    values = np.array(list(literal.f32s), "f4") if literal.f32s else np.array(list(literal.s32s) or [int(p) for p in literal.preds])
+
+    def braced(a):
+        return "{" + ", ".join(braced(row) for row in a) + "}" if a.ndim else str(a)
+
+    return braced(values.reshape([int(dim) for dim in dims.split(",")]))
 
 
 def short_name(v):
@@ -220,6 +249,96 @@ case("attention_wider", attention(2, 3, None), (2, 3, 6), (2, 5, 4))
 case("attention_windows_masked", attention(2, 3, np.repeat(np.repeat(mask[:, None, None] > 0, 4, 1), 5, 2),
                                            attention_axes=(2,)), (2, 4, 5, 6))
 out["attention_windows_masked/mask"] = np.repeat(mask[:, None], 4, 1)
+
+
+def masked(layer):
+    """A recurrent layer under the mask."""
+
+    class Masked(L.Layer):
+        def call(self, x):
+            return layer(x, mask=tf.constant(mask > 0))
+
+        @property
+        def trainable_weights(self):
+            return layer.trainable_weights
+
+    return Masked()
+
+
+def bucket(distance, both, num_buckets, max_distance):
+    """`_relative_position_bucket` of T5, in its own operations."""
+    buckets = 0
+    if both:
+        num_buckets //= 2
+        buckets += tf.cast(tf.math.greater(distance, 0), distance.dtype) * num_buckets
+        distance = tf.math.abs(distance)
+    else:
+        distance = -tf.math.minimum(distance, 0)
+    max_exact = num_buckets // 2
+    share = tf.math.log(tf.cast(distance, tf.float32) / tf.cast(max_exact, tf.float32)) / np.log(max_distance / max_exact)
+    far = max_exact + tf.cast(share * (num_buckets - max_exact), distance.dtype)
+    far = tf.math.minimum(far, num_buckets - 1)
+    return buckets + tf.where(tf.math.less(distance, max_exact), distance, far)
+
+
+class T5Attention(L.Layer):
+    """T5's self-attention with a table of relative positions, with queries divided by the root of their size."""
+
+    def __init__(self, heads, size, both):
+        super().__init__()
+        self.heads, self.size, self.both = heads, size, both
+
+    def build(self, dims):
+        features = dims[-1]
+        self.kernels = [self.add_weight(f"{name}/kernel", (features, self.heads, self.size)) for name in ["query", "key", "value"]]
+        self.table = self.add_weight("relative_positions", (8, self.heads))
+        self.out = self.add_weight("out/kernel", (self.heads, self.size, features))
+
+    def call(self, x):
+        q, k, v = (tf.einsum("bpf,fhs->bhps", x, kernel) for kernel in self.kernels)
+        scores = tf.einsum("bhps,bhos->bhpo", q / self.size ** 0.5, k)
+        at = tf.range(x.shape[1])
+        buckets = bucket(at[None, :] - at[:, None], self.both, 8, 20)
+        scores += tf.transpose(tf.gather(self.table, buckets), [2, 0, 1])[None]
+        if not self.both:
+            scores = tf.where(at[None, :] > at[:, None], -1e9, scores)
+        return tf.einsum("bhps,hsf->bpf", tf.einsum("bhpo,bhos->bhps", tf.nn.softmax(scores), v), self.out)
+
+
+A = tf.keras.activations
+activations = {
+    "relu": A.relu, "relu6": tf.nn.relu6, "leaky_relu": tf.nn.leaky_relu, "elu": A.elu, "selu": A.selu, "gelu": A.gelu,
+    "gelu_tanh": lambda x: A.gelu(x, approximate=True), "silu": A.swish, "softplus": A.softplus, "softsign": A.softsign,
+    "sigmoid": A.sigmoid, "hard_sigmoid": lambda x: tf.nn.relu6(x + 3.0) / 6.0, "tanh": A.tanh, "exponential": A.exponential,
+    "softmax": A.softmax, "log_softmax": tf.nn.log_softmax, "linear": A.linear,
+}
+for name, function in activations.items():
+    case(f"activation_{name}", function, (4, 9), integers={"x": (3 * rng.normal(size=(4, 9))).astype("f4")})
+case("leaky_relu", L.LeakyReLU(0.1), (3, 7))
+case("instance_norm", L.GroupNormalization(groups=-1), (3, 4, 5, 6))
+case("batch_norm", L.BatchNormalization(), (3, 4, 2, 5), training=True)
+for name, layer in [("add", L.Add), ("subtract", L.Subtract), ("average", L.Average), ("maximum", L.Maximum), ("minimum", L.Minimum)]:
+    case(name, lambda x, y: layer()([x, y]), (2, 3, 4), (2, 3, 4))
+case("concat", lambda x, y: L.Concatenate()([x, y]), (2, 3, 4), (2, 3, 2))
+case("embedding", L.Embedding(6, 3), (2, 4), integers={"x": np.array([[0, 5, 2, 2], [1, 2, 4, 0]], "i4")})
+case("global_max_2d", L.GlobalMaxPooling2D(), (3, 5, 4, 2))
+case("global_max_3d", L.GlobalMaxPooling3D(), (2, 3, 4, 2, 3))
+case("relative_positions", T5Attention(2, 3, True), (2, 12, 6))
+case("relative_positions_causal", T5Attention(2, 3, False), (2, 12, 6))
+case("simple_rnn", L.SimpleRNN(4), (2, 5, 3))
+case("simple_rnn_masked", masked(L.SimpleRNN(4, return_sequences=True)), (2, 5, 3))
+case("lstm_masked", masked(L.LSTM(4, return_sequences=True)), (2, 5, 3))
+case("gru_masked", masked(L.GRU(4, return_sequences=True)), (2, 5, 3))
+for name in ["simple_rnn_masked", "lstm_masked", "gru_masked"]:
+    out[f"{name}/mask"] = mask
+case("cumsum", lambda x: tf.cumsum(x, 1), (2, 7, 3))
+case("cumsum_reverse", lambda x: tf.cumsum(x, -1, reverse=True), (2, 3, 7))
+# Numbers that are all different in bf16, too.
+apart = (rng.permutation(42).reshape(2, 7, 3) / 4 - 5).astype("f4")
+case("sort", lambda x: tf.sort(x, 1), (2, 7, 3), integers={"x": apart})
+case("sort_descending", lambda x: tf.sort(x, direction="DESCENDING"), (2, 7, 3), integers={"x": apart})
+case("top_k", lambda x: tf.math.top_k(x, 3).values, (2, 3, 7), integers={"x": apart.reshape(2, 3, 7)})
+case("unit_norm_axis", L.UnitNormalization(axis=1), (2, 5, 3))
 
 # The share of Keras' noise below -2, -1, 0, 1 and 2 standard deviations, of 65,536 numbers.
 tf.random.set_seed(5)
