@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import types
-import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import jax
 
 from bf16scope import _jax_internals as internals
+from bf16scope import _places
 from bf16scope._leaves import Leaves, Shape
 
 _DICTS = (dict, OrderedDict, defaultdict)
@@ -149,7 +149,7 @@ def write_back(fn: Callable, arguments: Any, changes: tuple[tuple[_Fixed, Any], 
 
 def _warn(measured: str, outcome: str) -> None:
     help = "return what changes, and set it where the function is called"
-    warnings.warn(f"{measured}, {outcome}: {help}", stacklevel=2)
+    _places.warn(f"{measured}, {outcome}: {help}")
 
 
 def _name(fn: Callable) -> str:

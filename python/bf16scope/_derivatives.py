@@ -107,7 +107,7 @@ def _with_derivative(call: Callable, derivative: Callable, forward_mode: Callabl
     @functools.partial(differentiated.defjvp, symbolic_zeros=True)
     def both(primals, tangents):
         wanted = tuple(number for number, it in enumerate(tangents) if _is_differentiated(it))
-        along = [tangents[number] for number in wanted]
+        along = [_strong(tangents[number]) for number in wanted]
         try:
             results, by_number = derivative(wanted, primals, along)
         except ValueError as error:
@@ -118,6 +118,13 @@ def _with_derivative(call: Callable, derivative: Callable, forward_mode: Callabl
         return results, [by_number[number] if number in by_number else _zero(it) for number, it in enumerate(results)]
 
     return differentiated
+
+
+def _strong(tangent):
+    """A tangent whose type is not weak: the gradient with respect to a Python number is then weak, as JAX's is."""
+    if not getattr(internals.type_of(tangent), "weak_type", False):
+        return tangent
+    return jax.lax.convert_element_type(tangent, tangent.dtype)
 
 
 def _zero(result):

@@ -18,7 +18,6 @@ import re
 import sys
 import threading
 import time
-import warnings
 import weakref
 import zlib
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr
 
-from bf16scope import _losses, _native, _scale
+from bf16scope import _losses, _native, _places, _scale
 from bf16scope._errors import Error
 from bf16scope._jax_internals_jaxprs import FULL_PRECISION, check_platform, equations, goes_on_by_floats, is_manual, is_of_an_axis
 from bf16scope._jax_internals_jaxprs import is_variable, named, struct_of, varying
@@ -522,7 +521,7 @@ def _lowered(program: _InHlo, options: Options, params, began: float) -> tuple[M
         )
     # A function that is only inspected is lowered again before it runs, perhaps with a scaled loss by then.
     for note in notes if _local.sink is None else ():
-        warnings.warn(visible(f"{name}: {note.replace(f' in {module.name}', '')}"), stacklevel=2)
+        _places.warn(visible(f"{name}: {note.replace(f' in {module.name}', '')}"))
     return low, report
 
 

@@ -16,7 +16,6 @@ import contextvars
 import functools
 import inspect
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -30,7 +29,7 @@ except ImportError as error:
 
 from bf16scope import _derivatives as derivatives
 from bf16scope import _jax_internals as internals
-from bf16scope import _linen, _native, _nnx, _program
+from bf16scope import _linen, _native, _nnx, _places, _program
 from bf16scope._answer import Answer
 from bf16scope._changes import Watch, unread_changes, write_back
 from bf16scope._errors import Error
@@ -169,7 +168,7 @@ def lower(
     def lowered(*args, **kwargs):
         if _is_in_full_precision():
             help = f"write `full_precision` inside of `{_called(fn)}`, or call it without `lower`"
-            warnings.warn(f"`{_called(fn)}` is lowered, and a `full_precision` around its call changes nothing: {help}", stacklevel=2)
+            _places.warn(f"`{_called(fn)}` is lowered, and a `full_precision` around its call changes nothing: {help}")
         args, kwargs = statics.marked(args, kwargs)
         if _nnx.has_objects((args, kwargs)):
             if not _nnx.are_in_states((args, kwargs)):

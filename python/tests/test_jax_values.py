@@ -449,3 +449,46 @@ def test_decorators():
         ours = Network().apply(w, x, power=2)
     assert 0 < far((x @ w) ** 2, ours) <= 8 * ROUNDING
     assert Network.apply.__doc__ == "Its own words."
+
+
+def test_a_gradient_of_a_python_number_is_as_weak_as_jax_has_it():
+    x = draw(3, 4, 4)
+
+    def f(w, scale):
+        return jnp.sum(jnp.tanh(x @ w) * scale)
+
+    low = bf16scope.jax.lower(f)
+    for transform in (
+        lambda f: jax.grad(f, (0, 1))(x, 2.0),
+        lambda f: jax.jit(jax.value_and_grad(f, 1))(x, 2.0),
+        lambda f: jax.grad(f, 1)(x, jnp.float32(2)),
+        lambda f: jax.jvp(f, (x, 2.0), (x, 1.0)),
+        lambda f: jax.jacfwd(f, 1)(x, 2.0),
+        lambda f: jax.jacrev(f, 1)(x, 2.0),
+    ):
+        weak = [[leaf.weak_type for leaf in jax.tree.leaves(transform(it))] for it in (f, low)]
+        assert weak[0] == weak[1]
+    assert jax.grad(low, 1)(x, 2.0).weak_type
+
+
+def test_warnings_stand_at_the_line_that_calls():
+    x, store = draw(3, 4, 4), {}
+
+    def goes_on(x):
+        return jax.lax.while_loop(lambda c: jnp.max(jnp.abs(c - jnp.tanh(c @ x))) > 1e-3, lambda c: jnp.tanh(c @ x), x).sum()
+
+    def stores(x):
+        store["y"] = jnp.tanh(x @ x)
+        return store["y"].sum()
+
+    lower = bf16scope.jax.lower
+    for call in (
+        # It is compiled, and does not run: rounded to bf16 it may go on for ever.
+        lambda: jax.jit(lower(goes_on)).lower(x),
+        lambda: lower(stores)(x),
+        lambda: jax.grad(lower(stores))(x),
+        lambda: jax.vmap(lower(stores))(jnp.stack([x])),
+    ):
+        with pytest.warns(UserWarning) as caught:
+            call()
+        assert {warning.filename for warning in caught} == {__file__}
