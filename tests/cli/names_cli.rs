@@ -236,7 +236,7 @@ fn folders_name_classes_and_files_of_names_do() {
     };
     let logits = |inputs: &str| {
         folder.stdout(&["run", "package", "--inputs", inputs, "--outputs", "out.npz"]);
-        NpzReader::open(&folder.path("out.npz")).unwrap().entry("logits").unwrap().unwrap().read().unwrap()
+        NpzReader::open(folder.path("out.npz")).unwrap().entry("logits").unwrap().unwrap().read().unwrap()
     };
     bytes("bytes.npz", 8);
     assert_eq!(logits("bytes.npz"), logits("pets/cat/0.png"));

@@ -312,7 +312,6 @@ fn options_of_keras_layers_are_told_their_equivalent() {
             "write `{reduce: max, axis: 1, keepdims: true}` of a sequence, and ",
         ),
         ("{ReLU: {max_value: 6}}", "write `relu6`, or "),
-        ("{dense: 4, trainable: false}", "write `trainable: ['NAME/*']` under `train`"),
         ("{dense: 4, input_shape: [8]}", "the dims of what the network reads stand in its `inputs`"),
         ("{RandomFlip: horizontal}", "write `augment: {flip: true}` under `data`"),
         ("{CategoryEncoding: 5}", "write `{one_hot: 5}` for `output_mode: one_hot`, and `{reduce: max, axis: 1}`"),
@@ -334,11 +333,12 @@ fn options_of_keras_layers_are_told_their_equivalent() {
         ("{median: 1}", "of 5 numbers: `sort`, and `{slice: [2, 3], axis: -1}` of it"),
         ("{cumprod: 1}", "of numbers above 0: `{expression: log(x)}`, `cumsum`, "),
         ("{EmbeddingBag: 10}", "write `embedding`, and `{reduce: mean, axis: 1}` of it"),
-        ("{FFT: 1}", "nothing computes the same: a kernel that is learnt mixes an axis, by `permute`, `dense` and"),
+        ("{FFT2D: }", "write `{fft: real, axis: [1, 2]}`, the axes of an example from 1"),
+        ("{stft: 256}", "cut the signal into windows, `{reshape: [60, 256]}`, and write `{rfft: abs}` of them"),
         ("{GradientTape: x}", "write `{gradient: [y, x]}`"),
         ("{LocallyConnected1D: 4}", "no layer has a kernel for each place: write `conv`, or `flatten` and `dense`"),
         ("{matmul: [x, x]}", "write `{dot: [a, b], axes: [2, 1]}`"),
-        ("{argmax: 1}", "write `{reduce: max, axis: -1, keepdims: true, name: m}`, and `{expression: a == m}`"),
+        ("{argsort: 1}", "write `{sort: , name: s}`, and read `s.indices`"),
         ("{LayerScale: 4}", "write `{variable: [8], initializer: {constant: 1.0e-6}, name: s}`"),
         ("{PixelShuffle: 2}", "of 2 and `[4, 4, 12]`: `{reshape: [4, 4, 2, 2, 3]}`, `{permute: [1, 3, 2, 4, 5]}`"),
         ("{DepthwiseConv1D: 3}", "write `{conv1d: 8, kernel_size: 3, groups: 8}`, of 8 channels"),
@@ -346,11 +346,35 @@ fn options_of_keras_layers_are_told_their_equivalent() {
         ("{AdaptiveAvgPool2d: 1}", "write `global_avg_pool`"),
         ("{RandomCrop: 8}", "write `augment: {translation: 0.1}` under `data`"),
         ("{MixUp: 0.2}", "write `augment: {mixup: 0.2}` under `data`"),
+        ("{dense: 4, max_norm: 3}", "write `kernel_constraint: {max_norm: 3}`, or `bias_constraint`, …"),
+        ("{dense: 4, l2: 0.01}", "write `kernel_regularizer: {l2: 1.0e-4}`, or `weight_decay` under `train`"),
+        ("{dense: 4, in_features: 4}", "it is the size of what the layer reads: leave it out"),
+        ("{dense: , out_features: 4}", "it is called `units`"),
+        ("{dense: 4, bias: false}", "it is called `use_bias`"),
+        ("{conv1d: 4, kernel: 3}", "it is called `kernel_size`"),
+        ("{conv1d: , out_channels: 4, kernel_size: 3}", "it is called `filters`"),
+        ("{max_pool: 2, stride: 2}", "it is called `strides`"),
+        ("{batch_norm: , eps: 0.1}", "it is called `epsilon`"),
+        ("{batch_norm: , affine: false}", "write `center: false, scale: false`"),
+        (
+            "{batch_norm: , training: false}",
+            "statistics of the batch in training, running ones else; `trainable: false`",
+        ),
+        ("{dropout: , p: 0.1}", "it is called `rate`: the share that is dropped"),
+        ("{lstm: , hidden_size: 4}", "it is called `units`"),
+        ("{lstm: 4, num_layers: 2}", "write one layer after another, with `return_sequences: true` but for the last"),
+        ("{attention: , nhead: 2}", "it is called `num_heads`"),
+        ("{transformer_block: 2, dim_feedforward: 8}", "it is called `intermediate_dim`"),
+        ("{layer_norm: , activation: relu}", "write the activation as a layer of its own after it"),
+        ("{reduce: mean, dim: 1}", "it is called `axis`; the batch is axis 0"),
         // A name that Keras does not have either is told as before.
         ("{dense: 4, unitz: 3}", "did you mean `units`?"),
     ] {
         assert!(help(layer).starts_with(expected), "{layer}: {}", help(layer));
     }
+    // A kind without the key is told no other name of it.
+    let text = "inputs: {x: [8, 4]}\nlayers: [{batch_norm: , bias: false}]\nloss: mean_squared_error\n";
+    assert!(!read(text).unwrap_err().contains("use_bias"));
 }
 
 /// Keras' second names of layers are understood as its first.

@@ -56,7 +56,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, cumsum, sort, top_k, viterbi, gradient, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, alpha_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, variable, lstm, gru, simple_rnn, conv_lstm, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, slice, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
+            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, spatial_dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, cumsum, sort, top_k, arg_max, arg_min, fft, ifft, rfft, irfft, viterbi, gradient, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, alpha_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, variable, constant, lstm, gru, simple_rnn, conv_lstm, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, slice, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
               5 |   - {dens: 10}
                 |      ^^^^
               help: did you mean `dense`?"#]],
@@ -64,7 +64,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dense: {units: 10, activaton: relu}}\n",
         expect![[r#"
-            model.yaml:5:25: unknown key `activaton`, expected one of units, activation, use_bias, kernel_initializer, bias_initializer, name, inputs, dtype, share
+            model.yaml:5:25: unknown key `activaton`, expected one of units, activation, use_bias, kernel_initializer, bias_initializer, name, inputs, dtype, share, trainable
               5 |   - {dense: {units: 10, activaton: relu}}
                 |                         ^^^^^^^^^
               help: did you mean `activation`?"#]],

@@ -129,8 +129,9 @@ fn with_positive_zeros(literal: &Literal) -> Literal {
 fn layers_have_the_bits_of_tensorflows_modules() {
     let recorded = Recorded::open();
     let modules = modules();
-    // All but `upsample_2d`, whose gradient TensorFlow does not compile for XLA.
-    assert_eq!(modules.len(), CASES.len() - 1);
+    // All but `upsample_2d`, whose gradient TensorFlow does not compile for XLA, and transforms, which XLA has as an op.
+    let is_meant = |case: &str| case != "upsample_2d" && !case.contains("fft");
+    assert_eq!(modules.len(), CASES.iter().filter(|(case, _)| is_meant(case)).count());
     for case in OTHERS.iter().flat_map(|(cases, _)| *cases).chain(SIGNS) {
         assert!(modules.iter().any(|module| module.case == *case), "no module of {case}");
     }

@@ -38,6 +38,7 @@ mod recurrent;
 #[path = "../run/mod.rs"]
 mod run;
 mod space_to_depth;
+mod trainable;
 mod transformer;
 #[path = "../support/wide.rs"]
 mod wide;

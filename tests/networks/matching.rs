@@ -130,3 +130,39 @@ fn matching_is_written_in_yaml() {
         assert!(error.lines().next().unwrap().contains(message) && advice.starts_with(help), "{loss}: {error}");
     }
 }
+
+/// Accuracy, `top_k` and perplexity of an output that `matching` trains are of its pairs, and need no labels.
+#[test]
+fn metrics_judge_if_a_pair_is_found() {
+    let text = "kind: layers\ninputs: {x: [3], y: [3]}\nlayers: [{linear: , inputs: x, name: u}, {linear: , inputs: y, name: v}, \
+                {dense: 1, inputs: u, name: d}]\noutputs: {user: u}\nloss: [{matching: , output: user, with: v, temperature: 0.5}, \
+                {value: , output: d}]\nmetrics: [accuracy, {top_k: 2}, perplexity]\n";
+    let model: Model = document::from_str("m.yaml", text).unwrap();
+    let names: Vec<String> = model.task(0.0).features().into_iter().map(|feature| feature.name).collect();
+    assert_eq!(names, ["x", "y"]);
+    let arrays = [vectors(3), vectors(7)];
+    for n in [BATCH, BATCH - 1] {
+        let program = evaluation(&*model.task(0.0), Precision::F32, BATCH as i64, &Tuning::none()).unwrap().program;
+        let results = run::run(&program, |name| match name {
+            "x" => Literal::from_elements([BATCH as i64, SIZE as i64], &arrays[0]),
+            "y" => Literal::from_elements([BATCH as i64, SIZE as i64], &arrays[1]),
+            "d/kernel" => Literal::from_elements([3, 1], &[0.0f32; 3]),
+            "d/bias" => Literal::from_elements([1], &[0.0f32]),
+            _ => Literal::from_elements([BATCH as i64], &(0..BATCH).map(|at| f32::from(at < n)).collect::<Vec<f32>>()),
+        });
+        let wide = arrays.clone().map(|array| array.into_iter().map(f64::from).collect::<Vec<f64>>());
+        let score =
+            |a: usize, b: usize| (0..SIZE).map(|at| wide[0][a * SIZE + at] * wide[1][b * SIZE + at]).sum::<f64>();
+        let n_above = |row: usize| (0..n).filter(|&other| score(row, other) > score(row, row)).count();
+        let is_within = |k: usize| (0..n).filter(|&row| n_above(row) < k).count() as f32;
+        let sum_of = |name: &str| {
+            let at = program
+                .outputs
+                .iter()
+                .position(|output| output.starts_with(name))
+                .unwrap_or_else(|| panic!("{name}: {:?}", program.outputs));
+            run::f32s(&results[at])[0]
+        };
+        assert_eq!([sum_of("accuracy"), sum_of("top_2_accuracy")], [is_within(1), is_within(2)], "{n}");
+    }
+}

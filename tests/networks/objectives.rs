@@ -460,3 +460,33 @@ metrics:
         assert!(n_judging > 50, "{n_judging}");
     }
 }
+
+/// As in Keras, a metric compares with the label of its output's loss, and two of one name are told apart by their outputs.
+#[test]
+fn metrics_without_labels_and_names_have_those_of_their_outputs() {
+    let task = |objectives: &str| {
+        let text = format!(
+            "kind: layers\ninputs: {{x: [4]}}\nlayers: [{{dense: 3, name: a}}, {{dense: 5, inputs: x, name: b}}]\noutputs: {{left: a, b: \
+             b}}\n{objectives}\n"
+        );
+        document::from_str::<Model>("m.yaml", &text).unwrap_or_else(|error| panic!("{error}")).task(0.0)
+    };
+    let labels = |objectives: &str| -> Vec<String> {
+        task(objectives).features().into_iter().filter(|it| it.is_label).map(|it| it.name).collect()
+    };
+    let losses = "loss: [{sparse_softmax_cross_entropy: , output: left, labels: kind}, {sparse_softmax_cross_entropy: , output: b, \
+                  labels: place}]\nmetrics: ";
+    let both = format!("{losses}[{{accuracy: , output: a}}, {{accuracy: , output: b}}]");
+    assert_eq!(labels(&both), ["kind", "place"]);
+    let program = evaluation(&*task(&both), Precision::F32, 4, &Tuning::none()).unwrap().program;
+    let has = |name: &str| program.outputs.iter().any(|output| output.starts_with(name));
+    assert!(has("a_accuracy") && has("b_accuracy") && !has("accuracy"), "{:?}", program.outputs);
+    // A label that is said counts, and so does a name.
+    assert_eq!(labels(&format!("{losses}[{{accuracy: , output: b, labels: other}}]")), ["kind", "place", "other"]);
+    let twice = format!("{losses}[{{accuracy: , output: b}}, {{accuracy: , output: b}}]");
+    let text = format!(
+        "kind: layers\ninputs: {{x: [4]}}\nlayers: [{{dense: 3, name: a}}, {{dense: 5, inputs: x, name: b}}]\noutputs: {{left: a, b: b}}\n{twice}\n"
+    );
+    let error = document::from_str::<Model>("m.yaml", &text).unwrap_err().to_string();
+    assert!(error.contains("two things are reported as `accuracy`"), "{error}");
+}

@@ -11,8 +11,8 @@ use crate::run;
 use bf16scope::graph::{Graph, Init};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::optim::{
-    Adadelta, Adagrad, AdamW, Adamax, Clip, Ftrl, Lamb, Lars, LearningRate, Lion, Momentum, Nadam, Optimizer, RmsProp,
-    Update, VariableGroup, WeightDecay,
+    Adadelta, Adagrad, Adam, AdamW, Adamax, Clip, Ftrl, Lamb, Lars, LearningRate, Lion, Momentum, Nadam, Optimizer,
+    RmsProp, Update, VariableGroup, WeightDecay,
 };
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;

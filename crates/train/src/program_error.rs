@@ -16,7 +16,7 @@ pub enum ProgramError {
     /// No trainable variable has a gradient.
     #[error(
         "the loss has no gradient for any variable that trains ({}): it depends on {}\nhelp: let the loss judge what the network makes of them, and through floats: a comparison or an index has no gradient",
-        some_of(variables, "there is none"),
+        some_of(variables, "there is none: layers or patterns freeze all of them"),
         some_of(depends_on, "constants alone")
     )]
     NoGradient {

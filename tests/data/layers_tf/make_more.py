@@ -340,6 +340,26 @@ case("sort_descending", lambda x: tf.sort(x, direction="DESCENDING"), (2, 7, 3),
 case("top_k", lambda x: tf.math.top_k(x, 3).values, (2, 3, 7), integers={"x": apart.reshape(2, 3, 7)})
 case("unit_norm_axis", L.UnitNormalization(axis=1), (2, 5, 3))
 
+def both(x, y):
+    return tf.complex(x, y)
+
+
+case("fft_plane", lambda x: tf.math.real(tf.signal.fft2d(tf.cast(x, tf.complex64))), (2, 6, 5))
+case("fft_imaginary", lambda x: tf.math.imag(tf.signal.fft(tf.cast(x, tf.complex64))), (2, 3, 7))
+case("fft_steps", lambda x, y: tf.transpose(tf.math.real(tf.signal.fft(tf.transpose(both(x, y), (0, 2, 1)))), (0, 2, 1)),
+     (2, 8, 3), (2, 8, 3))
+case("ifft_power", lambda x, y: tf.abs(tf.signal.ifft(both(x, y))) ** 2, (2, 3, 6), (2, 3, 6))
+case("rfft_abs", lambda x: tf.abs(tf.signal.rfft(x)), (2, 3, 8))
+case("rfft_plane", lambda x: tf.math.imag(tf.signal.rfft2d(x)), (2, 4, 5))
+case("irfft_even", lambda x, y: tf.signal.irfft(both(x, y)), (2, 3, 5), (2, 3, 5))
+case("irfft_odd", lambda x, y: tf.signal.irfft(both(x, y), [7]), (2, 3, 4), (2, 3, 4))
+case("irfft_plane", lambda x, y: tf.signal.irfft2d(both(x, y)), (2, 4, 4), (2, 4, 4))
+case("top_k_indices", lambda x: tf.cast(tf.math.top_k(x, 3).indices, tf.float32) * tf.math.top_k(x, 3).values, (3, 9))
+case("sort_indices", lambda x: tf.cast(tf.argsort(x, 1, stable=True), tf.float32) * x, (3, 5, 2))
+case("arg_max", lambda x: x * tf.one_hot(tf.argmax(x, 1), 5, axis=1), (3, 5, 2))
+case("arg_min", lambda x: x * tf.one_hot(tf.argmin(x, -1), 4), (3, 5, 4))
+case("constant", lambda x: x * tf.constant([[1, 2.5, -3], [0, 1, 4]]), (4, 2, 3))
+
 # The share of Keras' noise below -2, -1, 0, 1 and 2 standard deviations, of 65,536 numbers.
 tf.random.set_seed(5)
 for name, layer, mean, deviation in [("gaussian_noise", L.GaussianNoise(0.5), 2, 0.5), ("gaussian_dropout", L.GaussianDropout(0.2), 2, 1)]:

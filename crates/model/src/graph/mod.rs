@@ -91,6 +91,8 @@ struct Inner {
     constraints: RefCell<BTreeMap<usize, Constraint>>,
     /// How often the kernel of the layer that is being built is iterated, if it is divided by its spectral norm.
     spectral_norm: Cell<Option<u32>>,
+    /// Whether the layer that is being built is frozen.
+    frozen: Cell<bool>,
 }
 
 /// A variable of the program: state that stays on the device between calls.
@@ -198,6 +200,7 @@ impl Graph {
                 shared: shared::Shared::default(),
                 constraints: RefCell::default(),
                 spectral_norm: Cell::default(),
+                frozen: Cell::default(),
             }),
         }
     }

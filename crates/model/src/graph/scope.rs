@@ -76,6 +76,22 @@ impl Scope {
         self.graph.is_training()
     }
 
+    /// Runs `layer`, whose variables are frozen: they get no gradient, no slots and no update, while gradients pass
+    /// through the layer. A batch norm in it normalises by its running statistics in training, too, and keeps them;
+    /// dropout still drops. That is what `trainable = False` means for a layer of Keras.
+    pub fn frozen<R>(&self, layer: impl FnOnce(&Scope) -> R) -> R {
+        let open = &self.graph.inner.frozen;
+        let outer = open.replace(true);
+        let result = layer(self);
+        open.set(outer);
+        result
+    }
+
+    /// Whether the layer that is being built is [frozen](Scope::frozen).
+    pub fn is_frozen(&self) -> bool {
+        self.graph.inner.frozen.get()
+    }
+
     /// The optimisations for the target.
     pub fn tuning(&self) -> Rc<Tuning> {
         self.graph.tuning()
@@ -184,8 +200,8 @@ impl Scope {
             dims,
             part,
             init,
-            trainable,
-            is_frozen: false,
+            trainable: trainable && !self.is_frozen(),
+            is_frozen: trainable && self.is_frozen(),
             instr,
             update: None,
         });

@@ -33,6 +33,7 @@ mod direct;
 mod elementwise;
 mod expansion;
 mod expression;
+mod fourier;
 mod gradient;
 mod indices;
 mod keras_options;
@@ -44,6 +45,8 @@ mod loss_groups;
 mod margins;
 mod merge;
 mod metric;
+mod metric_defaults;
+mod numbers;
 mod objective;
 mod order;
 mod owners;
@@ -268,7 +271,8 @@ impl Network {
     ///
     /// # Errors
     /// The first mismatch, with the path to it.
-    pub fn new(config: Config) -> Result<Network, NodeError> {
+    pub fn new(mut config: Config) -> Result<Network, NodeError> {
+        metric_defaults::fill_in(&mut config);
         let wiring = Wiring::new(&config)?;
         let (features, dims) = build::infer(&config, &wiring)?;
         Ok(Network { config, wiring, features, dims, written: None })
@@ -460,6 +464,7 @@ impl Task for Layers {
         let mut function = self.network.config.clone();
         let mut rates = Vec::new();
         for layer in &mut function.layers {
+            layer.trainable = true;
             match &mut layer.kind {
                 LayerKind::Dropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
                 LayerKind::SpatialDropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),

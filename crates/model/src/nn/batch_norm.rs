@@ -61,7 +61,8 @@ impl Default for BatchNorm {
 ///
 /// In a program that trains, mean and (biased) variance are those of the batch, and the running statistics are updated:
 /// `running - (running - batch) · (1 - momentum)`, the variance of the batch first multiplied by `n / (n - 1)` for its
-/// `n` elements per feature, as TensorFlow's fused op does. Otherwise they are the running statistics.
+/// `n` elements per feature, as TensorFlow's fused op does. Otherwise, and in a layer that is
+/// [frozen](Scope::frozen), they are the running statistics.
 ///
 /// # Shapes
 /// x `[…, c, …]` → the same; variables `gamma` (with `scale`), `beta` (with `center`), `moving_mean`, `moving_variance` `[c]`,
@@ -97,7 +98,7 @@ pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tens
         let Variables { gamma, beta, running_mean, running_variance } = &variables;
         let attributes = ops::BatchNorm { epsilon: config.epsilon as f32, feature_index: axis };
         let data = x.cast(dtype);
-        if !s.is_training() {
+        if !s.is_training() || s.is_frozen() {
             let y = inference(&data, [gamma, beta, &running_mean.value, &running_variance.value], attributes);
             return y.cast(x.dtype());
         }

@@ -35,12 +35,24 @@ pub fn matching_per_example(first: &Tensor, second: &Tensor, temperature: f64, w
         }
     };
     loss("matching", [first, second], check, || {
-        let scores = products(first, second) / temperature;
-        let scores = weight.map_or(scores.clone(), |weight| among_real(&scores, weight));
-        let rows = scores.graph().iota(DType::S32, &first.dims()[..1], 0);
+        let (scores, rows) = pair_scores(first, second, temperature, weight);
         let each = |scores: &Tensor| sparse_softmax_cross_entropy_per_example(scores, &rows, 0.0);
         (each(&scores) + each(&scores.transpose(&[1, 0]))) / 2.0
     })
+}
+
+/// The scores of each example's first vector with the second ones of the batch, and the place of its own.
+#[track_caller]
+pub(crate) fn pair_scores(
+    first: &Tensor,
+    second: &Tensor,
+    temperature: f64,
+    weight: Option<&Tensor>,
+) -> (Tensor, Tensor) {
+    let scores = products(first, second) / temperature;
+    let scores = weight.map_or(scores.clone(), |weight| among_real(&scores, weight));
+    let rows = scores.graph().iota(DType::S32, &first.dims()[..1], 0);
+    (scores, rows)
 }
 
 /// `first · secondᵀ`, in f32 on a TPU too.

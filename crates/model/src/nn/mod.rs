@@ -28,6 +28,7 @@ mod dropout;
 mod embedding;
 mod feed_forward;
 mod focal;
+mod fourier;
 mod group_norm;
 mod layer_norm;
 mod log_sum_exp;
@@ -87,6 +88,7 @@ pub use focal::{
     Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,
     sparse_softmax_focal_cross_entropy_per_example,
 };
+pub use fourier::{Complex, Transform, fourier, inverse_real_fourier};
 pub use group_norm::{GroupNorm, InstanceNorm, group_norm, instance_norm};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
@@ -96,12 +98,13 @@ pub use loss::{
     value_per_example,
 };
 pub use matching::matching_per_example;
-pub(crate) use matching::{among_real, products};
+pub(crate) use matching::{among_real, pair_scores, products};
 pub(crate) use merge::aligned;
 pub use merge::{Merge, concat, merge};
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, top_k_accuracy};
 pub use noise::{gaussian_dropout, gaussian_noise};
-pub use order::{cumsum, sort, top_k};
+pub(crate) use order::with_last;
+pub use order::{arg_sort, cumsum, sort, top_k, top_k_indices};
 pub use overlap::{sigmoid_dice_per_example, softmax_dice_per_example};
 pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, masked_avg_pool, max_pool};

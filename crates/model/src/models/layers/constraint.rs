@@ -162,7 +162,7 @@ impl Constraints {
         for (key, constraint) in &self.0 {
             let variable = KEYS.iter().find(|(other, _)| other == key).map_or("", |(_, variable)| *variable);
             let last = |info: &VariableInfo| info.name.rsplit('/').next().unwrap_or_default().to_string();
-            let trains = || variables.iter().filter(|(_, info)| info.trainable);
+            let trains = || variables.iter().filter(|(_, info)| info.trainable || info.is_frozen);
             let constrained: Vec<usize> =
                 trains().filter(|(_, info)| last(info) == variable).map(|(number, _)| *number).collect();
             if constrained.is_empty() {

@@ -52,6 +52,10 @@ struct Frame<'a> {
     reads: Vec<(String, String)>,
     values: Values,
     depth: usize,
+    /// The place that says that its layers do not train, if one does.
+    frozen: Option<Mark>,
+    /// The dtype that its layers compute in, if their use says one.
+    dtype: Option<Node>,
 }
 
 /// The place where a block is used.
@@ -153,7 +157,7 @@ fn expanded(model: &Node) -> Result<Node, ReadError> {
     };
     let mut expander =
         Expander { blocks: &blocks, parameters: values.clone(), replacer, flat: Vec::new(), used: Vec::new(), inputs };
-    let frame = Frame { prefix: "", reads: Vec::new(), values, depth: 0 };
+    let frame = Frame { prefix: "", reads: Vec::new(), values, depth: 0, frozen: None, dtype: None };
     expander.layers(layers, &frame)?;
     let layers = expander.flat.into_iter().map(|(_, node)| node).collect();
     let (key, node) = map.iter().find(|(key, _)| &**key == "layers").expect("there is a list of layers");
@@ -164,7 +168,7 @@ fn expanded(model: &Node) -> Result<Node, ReadError> {
 /// Whether a layer only names the layer whose variables it shares.
 fn is_share(layer: &Node) -> bool {
     let Value::Map(map) = &layer.value else { return false };
-    map.iter().all(|(key, _)| matches!(&**key, "share" | "name" | "inputs" | "dtype" | "when"))
+    map.iter().all(|(key, _)| matches!(&**key, "share" | "name" | "inputs" | "dtype" | "when" | "trainable"))
 }
 
 impl<'a> Expander<'a> {
@@ -268,6 +272,14 @@ impl<'a> Expander<'a> {
                 let mut map = vec![(entry.key, main)];
                 map.extend(entry.options);
                 map.push((Key::new("name", mark), text(name, mark)));
+                // A layer that shares variables is as its owner is.
+                if let (Some(frozen), None) = (frame.frozen, option(&map, "share")) {
+                    map.retain(|(key, _)| &**key != "trainable");
+                    map.push((Key::new("trainable", frozen), Node::scalar(Value::Bool(false), "false", frozen)));
+                }
+                if let (Some(dtype), None, None) = (&frame.dtype, option(&map, "dtype"), option(&map, "share")) {
+                    map.push((Key::new("dtype", dtype.mark), dtype.clone()));
+                }
                 self.push(name, Node::new(Value::Map(map), mark))
             }
         }
@@ -304,6 +316,15 @@ impl<'a> Expander<'a> {
             Some(node) => crate::document::number(node, is_count, "a whole number from 1 to 1000")? as usize,
         };
         let first = self.values(block, entry, mark)?;
+        let frozen = match option(&entry.options, "trainable").map(|node| (&node.value, node.mark)) {
+            None | Some((Value::Bool(true), _)) => frame.frozen,
+            Some((Value::Bool(false), mark)) => frame.frozen.or(Some(mark)),
+            Some((_, mark)) => {
+                let error = ReadError::new("`trainable` of a block, expected true or false").or_at(mark);
+                return Err(error);
+            }
+        };
+        let dtype = option(&entry.options, "dtype").or(frame.dtype.as_ref()).cloned();
         for index in 0..repeats {
             let prefix = if repeats == 1 { name.to_string() } else { format!("{name}/block{}", index + 1) };
             let values = match &entry.again {
@@ -320,6 +341,8 @@ impl<'a> Expander<'a> {
                 reads: block.inputs.iter().map(ToString::to_string).zip(reads.iter().cloned()).collect(),
                 values,
                 depth: frame.depth + 1,
+                frozen,
+                dtype: dtype.clone(),
             };
             let scope = self.layers(block.layers, &inner)?;
             let result = match block.output {
@@ -399,7 +422,7 @@ impl<'a> Expander<'a> {
         let names: Vec<&str> = block.parameters.iter().map(|(name, _)| *name).collect();
         if let Some((key, _)) = entry.options.iter().find(|(key, _)| !is_reserved(key) && !names.contains(&&**key)) {
             let all: Vec<String> = names.iter().map(ToString::to_string).collect();
-            let listed = [&names[..], &["repeats", "name", "inputs", "when"]].concat().join(", ");
+            let listed = [&names[..], &["repeats", "name", "inputs", "when", "dtype", "trainable"]].concat().join(", ");
             let message = format!("unknown key `{}` of block `{}`, expected one of {listed}", &**key, block.name);
             let error = ReadError::new(message).or_at(key.mark);
             return Err(match nearest(key, &all) {
@@ -521,10 +544,21 @@ fn qualified(node: &Node, known: &[(String, String)]) -> Node {
         Value::List(list) => node.replaced(Value::List(list.iter().map(|node| qualified(node, known)).collect())),
         Value::Text(name) => match known.iter().find(|(local, _)| local == name) {
             Some((_, name)) => text(name, node.mark),
-            None => name.strip_prefix('/').map_or_else(|| node.clone(), |name| text(name, node.mark)),
+            None => match (name.strip_prefix('/'), state_of(name, known)) {
+                (Some(name), _) => text(name, node.mark),
+                (None, Some(name)) => text(&name, node.mark),
+                (None, None) => node.clone(),
+            },
         },
         _ => node.clone(),
     }
+}
+
+/// The qualified name of a layer's state, such as `encoder.h`.
+fn state_of(name: &str, known: &[(String, String)]) -> Option<String> {
+    let (layer, state) = name.rsplit_once('.')?;
+    let (_, qualified) = known.iter().find(|(local, _)| local == layer)?;
+    Some(format!("{qualified}.{state}"))
 }
 
 #[cfg(test)]

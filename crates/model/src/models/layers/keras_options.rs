@@ -73,10 +73,16 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "write `{gradient: [score, x], name: slope}`, an `expression` of the norm, such as `(sqrt(x + 1e-12) - 1) ** 2` of \
          `{reduce: sum}` of its square, and the loss `value` of that",
     ),
-    (
-        "fft",
-        "nothing computes the same: a kernel that is learnt mixes an axis, by `permute`, `dense` and `permute` back",
-    ),
+    ("fft2d", "write `{fft: real, axis: [1, 2]}`, the axes of an example from 1"),
+    ("fft2", "write `{fft: real, axis: [1, 2]}`, the axes of an example from 1"),
+    ("ifft2d", "write `{ifft: real, axis: [1, 2], inputs: [re, im]}`, the axes of an example from 1"),
+    ("ifft2", "write `{ifft: real, axis: [1, 2], inputs: [re, im]}`, the axes of an example from 1"),
+    ("rfft2d", "write `{rfft: real, axis: [1, 2]}`, and `{rfft: imag, axis: [1, 2]}` for the other part"),
+    ("rfft2", "write `{rfft: real, axis: [1, 2]}`, and `{rfft: imag, axis: [1, 2]}` for the other part"),
+    ("irfft2d", "write `{irfft: , axis: [1, 2], inputs: [re, im]}`, the axes of an example from 1"),
+    ("irfft2", "write `{irfft: , axis: [1, 2], inputs: [re, im]}`, the axes of an example from 1"),
+    ("stft", "cut the signal into windows, `{reshape: [60, 256]}`, and write `{rfft: abs}` of them"),
+    ("spectrogram", "cut the signal into windows, `{reshape: [60, 256]}`, and write `{rfft: abs}` of them"),
     ("clip", "write `{expression: \"clip(x, 0, 1)\"}`"),
     ("clip_by_value", "write `{expression: \"clip(x, 0, 1)\"}`"),
     ("gradient_tape", "write `{gradient: [y, x]}`"),
@@ -92,10 +98,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("expand_dims", "write `{reshape: [8, 1]}`, the dims of an example"),
     ("squeeze", "write `{reshape: [8]}`, the dims of an example"),
     ("roll", "write a `slice` for each part, and `{concat: [second, first], axis: 1}`"),
-    (
-        "arg_max",
-        "write `{reduce: max, axis: -1, keepdims: true, name: m}`, and `{expression: a == m}`: 1 at the maximum, else 0",
-    ),
+    ("arg_sort", "write `{sort: , name: s}`, and read `s.indices`"),
     ("layer_scale", "write `{variable: [8], initializer: {constant: 1.0e-6}, name: s}`, and `{multiply: [a, s]}`"),
     ("scale", "write `{expression: 0.1 * x}`; a factor that is learnt is a `variable`"),
     (
@@ -116,6 +119,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
 type Meaning = (&'static [&'static str], &'static [&'static str], &'static str);
 
 const RECURRENT: &[&str] = &["lstm", "gru", "simple_rnn"];
+
+const CONVOLUTIONS: &[&str] = &["conv", "conv1d", "conv3d", "conv_transpose", "separable_conv", "conv_lstm"];
 
 const MEANINGS: &[Meaning] = &[
     (RECURRENT, &["dropout", "recurrent_dropout"], "write a `dropout` layer before it"),
@@ -188,13 +193,103 @@ const MEANINGS: &[Meaning] = &[
         "a block repeats: `blocks: {hidden: [{dense: 64, activation: relu}]}`, and `{hidden: , repeats: 3}`",
     ),
     (&[], &["seed"], "all draws follow from `seed` under `train`: leave it out"),
-    (&[], &["trainable"], "write `trainable: ['NAME/*']` under `train`: patterns of the variables that train"),
     (
         &[],
         &["input_shape", "batch_input_shape", "input_length"],
         "the dims of what the network reads stand in its `inputs`: leave it out",
     ),
     (&[], &["weights"], "write `initialize_from: FILE` under `train`"),
+    (
+        &[],
+        &["max_norm", "min_max_norm", "non_neg"],
+        "write `kernel_constraint: {max_norm: 3}`, or `bias_constraint`, …",
+    ),
+    (&[], &["unit_norm"], "write `kernel_constraint: unit_norm`; the layer `unit_norm` normalises a result"),
+    (
+        &[],
+        &["l1", "l2", "l1_l2", "weight_decay", "regularizer", "W_regularizer"],
+        "write `kernel_regularizer: {l2: 1.0e-4}`, or `weight_decay` under `train`, which is of the whole network",
+    ),
+    (&["dense"], &["out_features", "output_dim", "features", "num_outputs", "nodes"], "it is called `units`"),
+    (CONVOLUTIONS, &["out_channels", "features", "units", "num_filters", "channels"], "it is called `filters`"),
+    (&["depthwise_conv"], &["filters", "out_channels"], "each channel has `depth_multiplier` kernels: leave it out"),
+    (RECURRENT, &["hidden_size", "num_units", "features"], "it is called `units`"),
+    (RECURRENT, &["batch_first"], "the batch is first: leave it out"),
+    (RECURRENT, &["num_layers"], "write one layer after another, with `return_sequences: true` but for the last"),
+    (&["embedding"], &["num_embeddings", "vocab_size", "vocabulary_size"], "it is called `input_dim`"),
+    (&["embedding"], &["embedding_dim", "embed_dim", "features", "units"], "it is called `output_dim`"),
+    (&["embedding"], &["padding_idx"], "write `{masking: 0, inputs: ids, name: mask}` for the layers that read a mask"),
+    (
+        &[],
+        &[
+            "in_features",
+            "in_channels",
+            "input_size",
+            "input_dim",
+            "num_features",
+            "normalized_shape",
+            "embed_dim",
+            "d_model",
+        ],
+        "it is the size of what the layer reads: leave it out",
+    ),
+    (&[], &["kernel"], "it is called `kernel_size`"),
+    (&[], &["stride", "subsample"], "it is called `strides`"),
+    (&[], &["dilation", "dilations", "rate_of_dilation"], "it is called `dilation_rate`"),
+    (&[], &["bias"], "it is called `use_bias`"),
+    (&[], &["eps"], "it is called `epsilon`"),
+    (&["batch_norm"], &["decay"], "it is called `momentum`"),
+    (
+        &["batch_norm", "group_norm", "instance_norm", "layer_norm"],
+        &["affine", "elementwise_affine"],
+        "write `center: false, scale: false`",
+    ),
+    (
+        &["batch_norm"],
+        &["track_running_stats", "training"],
+        "statistics of the batch in training, running ones else; `trainable: false` has those in training, too",
+    ),
+    (
+        &["batch_norm"],
+        &["fused", "renorm", "virtual_batch_size", "synchronized"],
+        "leave it out; over replicas write `batch_norm: {across: 8}` under `mesh`",
+    ),
+    (&["group_norm"], &["num_groups"], "it is called `groups`"),
+    (
+        &["dropout", "spatial_dropout", "alpha_dropout", "stochastic_depth"],
+        &["p", "prob", "keep_prob", "drop_prob"],
+        "it is called `rate`: the share that is dropped",
+    ),
+    (
+        &["attention", "transformer_block", "llama_block"],
+        &["heads", "n_heads", "nhead", "num_attention_heads"],
+        "it is called `num_heads`",
+    ),
+    (&["attention", "transformer_block", "llama_block"], &["causal", "is_causal"], "it is called `use_causal_mask`"),
+    (
+        &["transformer_block", "llama_block"],
+        &["hidden_dim", "mlp_dim", "dim_feedforward", "ff_dim", "intermediate_size"],
+        "it is called `intermediate_dim`",
+    ),
+    (&["transformer_block"], &["norm_first", "pre_norm"], "it is called `normalize_first`"),
+    (&["upsample"], &["scale_factor", "scale"], "it is called `size`"),
+    (&["upsample"], &["mode"], "it is called `interpolation`: `nearest`, `bilinear`"),
+    (&["upsample"], &["align_corners"], "it is `false`, as in Keras: leave it out"),
+    (&["max_pool", "avg_pool"], &["ceil_mode"], "write `padding: same`, which pads at the end"),
+    (&["leaky_relu"], &["alpha"], "it is called `negative_slope`"),
+    (&[], &["inplace"], "leave it out"),
+    (&[], &["dim", "axes"], "it is called `axis`; the batch is axis 0"),
+    (&[], &["keepdim", "keep_dims"], "it is called `keepdims`"),
+    (&["reshape"], &["shape"], "it is called `target_shape`"),
+    (
+        &[],
+        &["init", "kernel_init", "weight_init", "initializer"],
+        "it is called `kernel_initializer`, `bias_initializer`, …",
+    ),
+    (&[], &["act", "activation_fn", "nonlinearity"], "it is called `activation`"),
+    (&[], &["activation"], "write the activation as a layer of its own after it, such as `- relu`"),
+    (&[], &["dropout"], "write a `dropout` layer after it"),
+    (&[], &["batch_norm", "normalizer_fn", "norm"], "write a `batch_norm` layer after it"),
 ];
 
 /// Options of Keras' losses and metrics, with the equivalent.
@@ -227,9 +322,16 @@ pub(super) fn of_objective(error: ReadError) -> ReadError {
 }
 
 /// The equivalent of an option of Keras' layer of this kind, which is ours or an activation's name.
-pub(super) fn meaning(kind: &str, option: &str) -> Option<&'static str> {
+pub(super) fn meaning(kind: &str, keys: &[&str], option: &str) -> Option<&'static str> {
     let is_of_kind = |kinds: &[&str]| kinds.is_empty() || kinds.contains(&kind);
-    let is_it = |(kinds, options, _): &&Meaning| is_of_kind(kinds) && options.contains(&option);
+    // Another name of a key helps only where the kind has that key.
+    let has_key = |help: &str| match help.strip_prefix("it is called `").and_then(|rest| rest.split_once('`')) {
+        Some((key, _)) => keys.contains(&key) || key.ends_with("_initializer"),
+        None => true,
+    };
+    let is_it = |(kinds, options, help): &&Meaning| {
+        is_of_kind(kinds) && options.contains(&option) && (!kinds.is_empty() || has_key(help))
+    };
     MEANINGS.iter().find(is_it).map(|(_, _, help)| *help)
 }
 

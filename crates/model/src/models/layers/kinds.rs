@@ -8,8 +8,8 @@ use super::keras_options::{plain, without_axes};
 use super::layer_options::{Arity, LayerOptions};
 use super::regularizer::Regularizers;
 use super::{
-    arithmetic, block, direct, elementwise, gradient, indices, keras_options, llama, margins, merge, order, reductions,
-    shape,
+    arithmetic, block, direct, elementwise, fourier, gradient, indices, keras_options, llama, margins, merge, numbers,
+    order, reductions, shape,
 };
 use crate::document::{self, Key, Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
@@ -167,6 +167,18 @@ kinds! {
     Sort(order::Sort) = "sort", "Sort";
     /// The largest elements of the last axis.
     TopK(order::TopKOfLayer) = "top_k", "TopK";
+    /// The place of the largest element.
+    ArgMax(order::ArgMax) = "arg_max", "ArgMax";
+    /// The place of the smallest element.
+    ArgMin(order::ArgMin) = "arg_min", "ArgMin";
+    /// The discrete Fourier transform.
+    Fft(fourier::Fft) = "fft", "FFT";
+    /// Its inverse.
+    Ifft(fourier::Ifft) = "ifft", "IFFT";
+    /// The discrete Fourier transform of real numbers.
+    Rfft(fourier::Rfft) = "rfft", "RFFT";
+    /// Its inverse.
+    Irfft(fourier::Irfft) = "irfft", "IRFFT";
     /// The best sequence of tags.
     Viterbi(order::Viterbi) = "viterbi", "CRFDecode";
     /// The gradient of a layer with respect to another.
@@ -201,6 +213,8 @@ kinds! {
     ClassToken(nn::ClassToken) = "class_token", "ClassToken";
     /// Learned numbers.
     Variable(nn::FreeVariable) = "variable", "Variable";
+    /// Numbers that the file says.
+    Constant(numbers::Constant) = "constant", "Constant";
     /// Long short-term memory.
     Lstm(nn::Lstm) = "lstm", "LSTM";
     /// Gated recurrent unit.
@@ -250,7 +264,7 @@ kinds! {
 }
 
 /// Keys that every layer may have in addition to its options.
-const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
+const COMMON: [&str; 5] = ["name", "inputs", "dtype", "share", "trainable"];
 /// Further keys that some layers take.
 const SOME: [&str; 3] = ["tied_to", "initial_state", SPECTRAL_NORM];
 /// The key of kernels that are read divided by their spectral norm.
@@ -283,6 +297,8 @@ pub struct Layer {
     pub constraints: Constraints,
     /// For a layer with a kernel that is read divided by its spectral norm: the iterations of a training step.
     pub spectral_norm: Option<Iterations>,
+    /// Whether its variables train; if not, a batch norm in it reads its running statistics, as in Keras.
+    pub trainable: bool,
     /// Its kind and options.
     pub kind: LayerKind,
 }
@@ -310,6 +326,7 @@ impl From<LayerKind> for Layer {
             regularizers,
             constraints: Constraints::default(),
             spectral_norm: None,
+            trainable: true,
             kind,
         }
     }
@@ -380,6 +397,15 @@ impl LayerKind {
         }
     }
 
+    /// The places of the elements that it returns, for a layer that has them as its state `indices`.
+    pub(super) fn indices(&self, s: &Scope, name: &str, x: &Tensor) -> Option<Tensor> {
+        match self {
+            LayerKind::TopK(options) => Some(s.layer(name, |_| nn::top_k_indices(x, options.k))),
+            LayerKind::Sort(options) => Some(s.layer(name, |_| options.indices(x))),
+            _ => None,
+        }
+    }
+
     /// The names of its last states, in the order of Keras' `return_state`.
     pub(super) fn state_names(&self) -> &'static [&'static str] {
         match self {
@@ -390,6 +416,7 @@ impl LayerKind {
             LayerKind::Gru(nn::Gru { bidirectional: true, .. })
             | LayerKind::SimpleRnn(nn::SimpleRnn { bidirectional: true, .. }) => &["forward_h", "backward_h"],
             LayerKind::Gru(_) | LayerKind::SimpleRnn(_) => &["h"],
+            LayerKind::TopK(_) | LayerKind::Sort(_) => &["indices"],
             _ => &[],
         }
     }
@@ -490,6 +517,7 @@ impl Layer {
         let name = choice.take::<String>("name")?;
         let dtype = choice.take::<LayerDType>("dtype")?;
         let share = choice.take::<String>("share")?;
+        let trainable = choice.take::<bool>("trainable")?.unwrap_or(true);
         let tied_to = if canonical == "dense" { choice.take::<String>("tied_to")? } else { None };
         let is_recurrent = matches!(canonical, "lstm" | "gru" | "simple_rnn");
         let initial_state = if is_recurrent { choice.take::<Names>("initial_state")? } else { None };
@@ -527,7 +555,19 @@ impl Layer {
             }
             None => LayerKind::read(canonical, choice).map_err(explained)?,
         };
-        Ok(Layer { name, inputs, dtype, share, initial_state, tied_to, regularizers, constraints, spectral_norm, kind })
+        Ok(Layer {
+            name,
+            inputs,
+            dtype,
+            share,
+            initial_state,
+            tied_to,
+            regularizers,
+            constraints,
+            spectral_norm,
+            trainable,
+            kind,
+        })
     }
 }
 
@@ -596,6 +636,9 @@ impl Serialize for Layer {
         if let Some(iterations) = &self.spectral_norm {
             map.serialize_entry(SPECTRAL_NORM, iterations)?;
         }
+        if !self.trainable {
+            map.serialize_entry("trainable", &false)?;
+        }
         map.end()
     }
 }
@@ -613,7 +656,7 @@ fn meaning_of_unknown(choice: &Choice<'_>, kind: &str) -> Option<&'static str> {
     let keys = LayerKind::keys_of(kind);
     let is_kind = LayerKind::known(kind).is_some() || activation_named(kind).is_some();
     let (key, _) = choice.entries().find(|(key, _)| !keys.iter().any(|known| *known == &***key)).filter(|_| is_kind)?;
-    keras_options::meaning(kind, key)
+    keras_options::meaning(kind, &keys, key)
 }
 
 /// The layer to write in place of a function that a formula calls, if a layer has the name.

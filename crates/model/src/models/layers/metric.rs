@@ -4,7 +4,7 @@
 
 use super::choice::{Choice, Names};
 use super::keras_options;
-use super::objective::{Labels, NameElsewhere, default_labels, of_rows, unknown_name};
+use super::objective::{Labels, NameElsewhere, of_rows, unknown_name};
 use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
 use crate::nn::{self, Activation};
@@ -318,8 +318,9 @@ pub struct MetricOptions {
     /// The output or layer to evaluate. Default the only output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The target: a label, an input, or a constant. Default `labels`.
-    #[serde(default = "default_labels", deserialize_with = "super::constant::labels")]
+    /// The target: a label, an input, or a constant; if empty, that of the losses on the same output where they have one,
+    /// else `labels`.
+    #[serde(default, deserialize_with = "super::constant::labels")]
     pub labels: String,
     /// The name in reports. Default its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -367,7 +368,7 @@ impl Serialize for MetricWeights {
 
 impl From<MetricKind> for Metric {
     fn from(kind: MetricKind) -> Metric {
-        let (labels, example_weights) = (default_labels(), MetricWeights::AsInLoss);
+        let (labels, example_weights) = (String::new(), MetricWeights::AsInLoss);
         Metric { kind, options: MetricOptions { output: None, labels, name: None, example_weights } }
     }
 }
@@ -420,6 +421,11 @@ impl Metric {
     /// The metric to use for logits of classes, if this one cannot evaluate them.
     pub(super) fn of_classes(&self) -> Option<&'static str> {
         self.kind.form().of_classes
+    }
+
+    /// Whether it judges, of an output that `matching` trains, if an example's vector finds its own among those of the batch.
+    pub(super) fn judges_pairs(&self) -> bool {
+        matches!(self.kind, MetricKind::Accuracy | MetricKind::TopK(_) | MetricKind::Perplexity)
     }
 
     /// The report of a batch.

@@ -1,4 +1,4 @@
-//! Layers along an axis: `cumsum`, `sort`, `top_k`, `viterbi`.
+//! Layers along an axis: `cumsum`, `sort`, `top_k`, `arg_max`, `arg_min`, `viterbi`.
 
 use super::layer_options::{Arity, LayerOptions};
 use crate::document;
@@ -53,10 +53,43 @@ pub struct Sort {
     pub direction: SortDirection,
 }
 
+impl Sort {
+    /// The places of the sorted elements.
+    pub(super) fn indices(&self, x: &Tensor) -> Tensor {
+        nn::arg_sort(x, self.axis, self.direction == SortDirection::Descending)
+    }
+}
+
 impl LayerOptions for Sort {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         s.layer(name, |_| nn::sort(inputs[0], self.axis, self.direction == SortDirection::Descending))
     }
+}
+
+macro_rules! places {
+    ($($(#[$doc:meta])* $Layer:ident, |$x:ident| $ordered:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $Layer {
+            /// The axis, counting the batch. Default -1, the last.
+            #[serde(default = "last")]
+            pub axis: i64,
+        }
+
+        impl LayerOptions for $Layer {
+            fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+                s.layer(name, |_| nn::with_last("arg_max", inputs[0], self.axis, |$x| nn::arg_max(&$ordered)))
+            }
+        }
+    )*};
+}
+
+places! {
+    /// Options of `arg_max`, the place of the largest element; see [`nn::arg_max`].
+    ArgMax, |x| x.clone();
+    /// Options of `arg_min`, the place of the smallest element; see [`nn::arg_max`] of the negative.
+    ArgMin, |x| x.negate();
 }
 
 /// `viterbi` has no options: `{viterbi: [scores, transitions]}`, and whole numbers, the length of each example, as a third;

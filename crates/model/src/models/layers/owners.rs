@@ -18,7 +18,7 @@ impl Wiring {
             return Err(error.with_help(self.known(config, name)));
         };
         let owner = &config.layers[other];
-        let options = |layer: &Layer| (layer.dtype, layer.tied_to.clone(), layer.spectral_norm);
+        let options = |layer: &Layer| (layer.dtype, layer.tied_to.clone(), layer.spectral_norm, layer.trainable);
         if owner.kind != layer.kind || options(owner) != options(layer) {
             let message = format!(
                 "layer `{}` shares `{name}`, which is of another kind or has other options",

@@ -9,7 +9,7 @@ use bf16scope_hlo::ops::RuleError;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// One axis, or several.
-fn axes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
+pub(super) fn axes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
     let fits = |n: f64| n.fract() == 0.0 && n.abs() <= f64::from(u8::MAX);
     let axis = |node: &Node| document::number(node, fits, "an axis, or a list of axes").map(|n| n as i64);
     Node::read(deserializer, |node| match &node.value {

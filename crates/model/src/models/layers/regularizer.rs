@@ -108,6 +108,7 @@ impl Regularizers {
         for (key, regularizer) in &self.0 {
             let variable = KEYS.iter().find(|(other, _)| other == key).and_then(|(_, variable)| *variable);
             let last = |info: &VariableInfo| info.name.rsplit('/').next().unwrap_or_default().to_string();
+            let may_train = |info: &VariableInfo| info.trainable || info.is_frozen;
             let tensors: Vec<Tensor> = match variable {
                 None => {
                     // Keras divides the penalty of an output by the batch size.
@@ -118,6 +119,8 @@ impl Regularizers {
                 }
                 // A layer that is applied again adds its variables' penalties once.
                 Some(_) if !is_owner => continue,
+                // A frozen variable has no penalty, as in Keras 3.
+                Some(name) if variables.iter().any(|(info, _)| info.is_frozen && last(info) == name) => continue,
                 Some(name) => {
                     let trains = variables.iter().filter(|(info, _)| info.trainable && last(info) == name);
                     trains.map(|(_, tensor)| tensor.cast(DType::F32)).collect()
@@ -125,7 +128,7 @@ impl Regularizers {
             };
             if tensors.is_empty() {
                 let names: Vec<String> =
-                    variables.iter().filter(|(info, _)| info.trainable).map(|(info, _)| last(info)).collect();
+                    variables.iter().filter(|(info, _)| may_train(info)).map(|(info, _)| last(info)).collect();
                 let there = if names.is_empty() { "none".to_string() } else { names.join(", ") };
                 let message = format!("`{key}` is of a variable that the layer does not have; its variables: {there}");
                 return Err((key, message));

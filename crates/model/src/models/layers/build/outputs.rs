@@ -4,6 +4,7 @@ use super::super::constant::{constant, constant_labels};
 use super::super::loss::Reduction;
 use super::super::loss_groups::{self, Group};
 use super::super::metric::{Judged, MetricKind, TopK};
+use super::super::metric_defaults::OF_PAIRS;
 use super::super::objective::{Labels, of_rows};
 use super::super::wiring::{Source, at};
 use super::super::{Loss, LossKind, Metric};
@@ -257,22 +258,57 @@ impl Build<'_> {
 
     fn metric(&self, number: usize, metric: &Metric, tensors: &Tensors) -> Result<task::Metric, NodeError> {
         let (source, name) = (self.wiring.metrics[number], &metric.options.labels);
-        let output = tensors.in_f32(source);
-        let labels = self.target(("metrics", number, metric.kind_name()), name, &output, metric.labels())?;
+        let weight = (self.mode != Mode::Train).then(|| self.features.weight());
+        let pairs = self.pairs(metric, source, tensors, weight.as_ref());
+        let is_of_pairs = pairs.is_some();
+        let (output, labels) = match pairs {
+            Some(pairs) => pairs,
+            None => {
+                let output = tensors.in_f32(source);
+                let labels = self.target(("metrics", number, metric.kind_name()), name, &output, metric.labels())?;
+                (output, labels)
+            }
+        };
         // The class of a distribution is its largest element, as in Keras' categorical accuracy.
         let is_distribution = metric.counts_classes()
             && is_distribution(self.config, name)
             && labels.dims() == output.dims()
             && labels.dtype().is_float();
         let labels = if is_distribution { nn::arg_max(&labels) } else { labels };
-        self.judges(number, metric, source, &output)?;
-        let weight = (self.mode != Mode::Train).then(|| self.features.weight());
+        if !is_of_pairs {
+            self.judges(number, metric, source, &output)?;
+        }
         let weights = self.wiring.metric_weights[number].as_ref().map(|name| (name, self.features.get(name)));
         let example_weights = weights.map(|(name, weights)| metric_weights(metric, number, name, weights, &labels));
         let judged = Judged { output: &output, labels: &labels, weight, example_weights: example_weights.transpose()? };
         let of_batch = self.written("metrics", number, self.s, |_| metric.of_batch(&judged));
         self.fits(at("metrics", number), &format!("metric `{}`", metric.name()), source, (name, &labels))?;
         Ok(of_batch)
+    }
+
+    /// The scores of each example's vector with those of the batch, and the place of its own: what a metric judges of an
+    /// output that `matching` trains.
+    fn pairs(
+        &self,
+        metric: &Metric,
+        source: Source,
+        tensors: &Tensors,
+        weight: Option<&Tensor>,
+    ) -> Option<(Tensor, Tensor)> {
+        if !metric.judges_pairs() || metric.options.labels != OF_PAIRS {
+            return None;
+        }
+        let losses = self.config.loss.iter().zip(&self.wiring.losses).zip(&self.wiring.others);
+        let mut of_pairs = losses.filter_map(|((loss, judged), other)| match (loss.kind, other) {
+            (LossKind::Matching(matching), Some(other)) if *judged == source => Some((matching.temperature, *other)),
+            _ => None,
+        });
+        let (temperature, other) = of_pairs.next()?;
+        let [first, second] = [source, other].map(|source| tensors.in_f32(source));
+        if let Some(poison) = [&first, &second].into_iter().find(|vectors| vectors.is_poison()) {
+            return Some((poison.clone(), poison.clone()));
+        }
+        Some(nn::pair_scores(&first, &second, temperature, weight))
     }
 
     /// The feature, or the number, to compare with.

@@ -74,5 +74,5 @@ fn block<'a>(name: &'a Key, node: &'a Node) -> Result<Block<'a>, ReadError> {
 
 /// Whether a key belongs to every use of a block, beside its parameters; `index` counts repetitions from 0.
 pub(super) fn is_reserved(name: &str) -> bool {
-    matches!(name, "name" | "inputs" | "repeats" | "when" | "share" | "dtype" | "index")
+    matches!(name, "name" | "inputs" | "repeats" | "when" | "share" | "dtype" | "index" | "trainable")
 }

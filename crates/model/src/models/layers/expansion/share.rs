@@ -16,6 +16,14 @@ impl Expander<'_> {
         let Some(Node { value: Value::Text(shared), mark: at, .. }) = option(&entry.options, "share") else {
             return Err(ReadError::new("`share` is the name of a layer or a block").or_at(mark));
         };
+        if let Some((key, _)) = entry.options.iter().find(|(key, _)| &**key == "trainable") {
+            let message = format!("`trainable` of a layer that shares the variables of `{shared}`");
+            let help = format!(
+                "write it at `{shared}`, which has the variables; a loss that trains only some names them: `variables: \
+                 'NAME/*'`"
+            );
+            return Err(ReadError::new(message).or_at(key.mark).with_help(help));
+        }
         let originals = self.originals(shared);
         if originals.is_empty() {
             return Err(self.no_original(shared).or_at(*at));

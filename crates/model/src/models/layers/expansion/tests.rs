@@ -207,7 +207,7 @@ fn wrong_blocks_say_where() {
     wrong(
         &with("{part: {parameters: [units], layers: [{dense: $units}]}}", "[{part: 3, width: 4}]"),
         expect![[r#"
-        m.yaml:4:20: unknown key `width` of block `part`, expected one of units, repeats, name, inputs, when
+        m.yaml:4:20: unknown key `width` of block `part`, expected one of units, repeats, name, inputs, when, dtype, trainable
           4 | layers: [{part: 3, width: 4}]
             |                    ^^^^^"#]],
     );
