@@ -25,7 +25,7 @@ enum Bound {
 
 use Bound::{F32, Products, Roundings};
 
-const PROGRAMS: [(&str, Bound); 42] = [
+const PROGRAMS: [(&str, Bound); 43] = [
     ("average_by_halves", Products),
     ("beside_its_mean", Products),
     ("cholesky_of_a_kernel", F32),
@@ -55,6 +55,9 @@ const PROGRAMS: [(&str, Bound); 42] = [
     ("innovations_of_a_filter", Products),
     ("mmd", Products),
     ("moved_data", Products),
+    // Rounded places look up other pixels, and depth moves a place by a difference of gradients. Three roundings for each of
+    // the depth's two products, and for each of their gradients.
+    ("pixels_along_rays", Roundings(12)),
     // Rounded places look up other features. A product of features and a weight, and its gradient, as above.
     ("pixels_of_moved_points", Roundings(6)),
     ("places_of_a_kernel", Products),

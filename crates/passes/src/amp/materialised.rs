@@ -64,7 +64,9 @@ pub(super) fn materialised(
         let is_read_narrow = is_read_narrow[node as usize];
         is_of_product
             && match assignment.rule[node as usize] {
-                Rule::Loss => (is_read_narrow || feeds_layer(value)) && !is_of_function[at],
+                Rule::Loss => {
+                    (is_read_narrow || feeds_layer(value)) && !is_of_function[at] && !feeds_wide(graph, value)
+                }
                 Rule::Result if kind == RegionKind::Body => is_taken_apart(graph, value),
                 Rule::Result => is_read_narrow && !graph.is_result[at] && !is_added_up(node),
                 _ => false,
@@ -98,6 +100,30 @@ fn softly_of(graph: &Dataflow<'_>, begins: impl Fn(&Node) -> bool) -> Vec<bool> 
 /// For each value whether a product computes it, or it is computed from one by ops of class infer and clear.
 pub(super) fn of_products(graph: &Dataflow<'_>) -> Vec<bool> {
     softly_of(graph, Node::is_product)
+}
+
+/// How many times as many numbers a product gives, or reads besides, for an array that it reads to be negligible.
+const MIN_WIDENING: i64 = 16;
+
+/// Whether products read an array, moved or not, and it is negligible beside what each gives, or reads besides, as the three
+/// coordinates of a point are: rounding it would save nothing, and the loss measures places by it.
+fn feeds_wide(graph: &Dataflow<'_>, value: ValueId) -> bool {
+    let n_elements = |value: ValueId| graph.value(value).n_elements;
+    let (mut open, mut products) = (vec![value], 0);
+    while let Some(next) = open.pop() {
+        for &reader in &graph.users[next as usize] {
+            let record = graph.node(reader);
+            let n_results = n_elements(record.first_result);
+            let largest = record.operands.iter().map(|&operand| n_elements(operand)).fold(n_results, i64::max);
+            match record.is_product() {
+                true if largest < n_elements(value).saturating_mul(MIN_WIDENING) => return false,
+                true => products += 1,
+                false if record.is_clear() && n_results == n_elements(value) => open.extend(record.results()),
+                false => {}
+            }
+        }
+    }
+    products > 0
 }
 
 /// Whether a node's result is a running sum, to which each step adds little: a parameter that steps of an optimizer
@@ -229,4 +255,39 @@ fn sources(graph: &Dataflow<'_>) -> Vec<Option<ValueId>> {
         }
     }
     sources
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::amp::{self, Policy};
+    use bf16scope_hlo::{DType, text};
+
+    /// The program's loss is the size of `p`, which `n` outputs of a layer read, too.
+    #[test]
+    fn the_loss_reads_few_coordinates_unrounded() {
+        let dtype = |n: i64| {
+            let source = format!(
+                "HloModule m\n\nsum {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
+                 ROOT c = f32[] add(a, b)\n}}\n\nENTRY main {{\n  o = f32[32,3] parameter(0)\n  \
+                 x = f32[32,64] parameter(1)\n  w = f32[64,3] parameter(2)\n  v = f32[3,{n}] parameter(3)\n  \
+                 y = f32[32,3] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+                 p = f32[32,3] add(o, y)\n  \
+                 h = f32[32,{n}] dot(p, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+                 t = f32[32,{n}] tanh(h)\n  \
+                 dv = f32[3,{n}] dot(p, t), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}\n  \
+                 q = f32[32,3] multiply(p, p)\n  zero = f32[] constant(0)\n  \
+                 loss = f32[] reduce(q, zero), dimensions={{0,1}}, to_apply=sum\n  \
+                 ROOT all = (f32[], f32[32,{n}], f32[3,{n}]) tuple(loss, t, dv)\n}}\n"
+            );
+            let policy = Policy { losses: Some(vec![0]), ..Policy::default() };
+            let (lowered, _) = amp::run(&text::parse(&source, "m").unwrap(), &policy).unwrap();
+            let comp = lowered.entry();
+            let reads = comp.instructions.iter().find(|instr| instr.name == "q").map(|instr| instr.operands[0]);
+            let read = comp.instr(reads.unwrap());
+            let source = if read.name == "p" { read } else { comp.instr(read.operands[0]) };
+            source.shape.dtype()
+        };
+        assert_eq!(dtype(48), Some(DType::F32));
+        assert_eq!(dtype(32), Some(DType::BF16));
+    }
 }

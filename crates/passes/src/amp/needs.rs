@@ -16,12 +16,13 @@
 
 use super::assignment::RegionContext;
 use super::cancellation::{Cancellations, cancellations};
+use super::data_movement::moved_from;
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
 use super::decision::Need;
 use super::differences::{below_one, extents, of_moved, of_pairs};
 use super::loops::Loop;
 use super::powers::powers;
-use super::provenance::{F32Origin, Provenance, is_reduction, is_running_sum, provenance};
+use super::provenance::{F32Origin, Provenance, is_of_few_columns, is_reduction, is_running_sum, provenance};
 use super::recurrences::{recurrences, scans, solutions, solved_again, squashes, until_squashed};
 use super::terms::adds;
 use bf16scope_hlo::ops::decisions::{amplification, is_map};
@@ -68,7 +69,8 @@ pub(super) fn needs(
     let steps = scans(graph);
     let provenance = provenance(graph, loops, &around.operands, &steps);
     let needs = Needs::of_choices(graph, choices);
-    let mut finder = Finder { graph, loops, provenance, is_solution: solutions(graph), needs };
+    let (is_solution, turned) = (solutions(graph), BTreeMap::new());
+    let mut finder = Finder { graph, loops, provenance, is_solution, turned, needs };
     for (&node, its_loop) in loops {
         let operands = graph.node(node).operands.iter().copied().zip(&its_loop.is_factor);
         finder.factors(operands.filter(|(_, is_factor)| **is_factor).map(|(value, _)| value), node);
@@ -91,6 +93,7 @@ pub(super) fn needs(
     let chooses = |node: NodeId| graph.makers(node).any(|maker| choices[maker as usize] == Some(node));
     finder.search(Need::Angle, |finder, node, wanted| finder.digits(Need::Angle, turns, node, wanted));
     finder.search(Need::Choice, |finder, node, wanted| finder.digits(Need::Choice, chooses, node, wanted));
+    finder.gradients_of_coordinates();
     finder.search(Need::Decomposition, Finder::matrices);
     finder.search(Need::Exponent, Finder::exponents);
     finder.search(Need::Position, Finder::coordinates);
@@ -118,6 +121,9 @@ struct Finder<'g, 'm> {
     provenance: Vec<Provenance>,
     /// For each value whether a solve gives it ([`solutions`]).
     is_solution: Vec<bool>,
+    /// The arrays, before they were moved, that products of coordinates which the network computes read, each with a need for
+    /// digits of these products and its consumer.
+    turned: BTreeMap<ValueId, (Need, NodeId)>,
     needs: Needs,
 }
 
@@ -244,21 +250,44 @@ impl Finder<'_, '_> {
         let at = wanted_by(record, wanted);
         self.needs_sum(node, need, wanted);
         let begins = begins(node) && record.operands.iter().any(|&value| self.origin(value).is_some());
-        let (at, reads_moved) = match record.results().find_map(|value| self.origin(value)) {
+        let is_framed = record.is_product() && self.provenance[record.first_result as usize].is_in_frame;
+        let (at, reads_all) = match record.results().find_map(|value| self.origin(value)) {
             _ if begins => (node, false),
             Some(F32Origin::Computed) => (at?, false),
-            Some(F32Origin::Multiplied) => (at?, true),
+            Some(F32Origin::Multiplied) => (at?, is_framed),
+            // The matrix that moves coordinates, back to the products that the network computes it by.
+            None if record.is_product() => {
+                self.add_result(node, need, at?);
+                return None;
+            }
+            None if record.is_soft() => (at?, true),
             Some(F32Origin::Summed | F32Origin::ByLoop) | None => return None,
         };
         if begins {
             self.needs.of_node[node as usize].get_or_insert((need, at));
         }
         self.add_with_products(node, need, at);
-        let is_read = |&value: &ValueId| {
-            let provenance = self.provenance[value as usize];
-            if reads_moved { provenance.is_moved || provenance.is_in_frame } else { self.origin(value).is_some() }
+        let is_of_product = |value: ValueId| self.provenance[value as usize].is_of_product;
+        if record.is_product() && record.operands.iter().any(|&value| is_of_product(value)) {
+            let arrays = record.operands.iter().map(|&value| moved_from(self.graph, value));
+            self.turned.extend(arrays.map(|array| (array, (need, at))));
+        }
+        let is_read = |&value: &ValueId| match self.origin(value) {
+            Some(_) if record.is_product() => is_framed && is_of_product(value),
+            Some(_) => true,
+            None => reads_all && self.graph.value(value).is_f32() && is_of_product(value),
         };
         Some((at, record.operands.iter().copied().filter(is_read).collect()))
+    }
+
+    /// Products of few columns that read what a product of coordinates reads: their gradients and tangents. Depth along a
+    /// ray moves a pixel by a difference of such gradients.
+    fn gradients_of_coordinates(&mut self) {
+        for node in self.graph.node_ids().filter(|&node| is_of_few_columns(self.graph, node)) {
+            let arrays = self.graph.node(node).operands.iter().map(|&value| moved_from(self.graph, value));
+            let turned: Vec<_> = arrays.filter_map(|array| self.turned.get(&array).copied()).collect();
+            turned.into_iter().for_each(|(need, at)| self.add_with_products(node, need, at));
+        }
     }
 
     /// A step back from decompositions and products of what a solve gives, and from Fourier transforms to a product

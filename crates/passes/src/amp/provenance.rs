@@ -40,11 +40,12 @@ pub(super) struct Provenance {
     pub is_position: bool,
     /// Whether it is an array that the program was given, or computed from one (no row that is repeated, as a bias is).
     is_given: bool,
-    /// Whether it holds coordinates that the network moves: the sum of positions, or of a given array, and of an array
-    /// that comes from a product; or is computed from such a sum.
+    /// Whether it holds coordinates that the network moves: the sum or product, element by element, of positions, of a given
+    /// array or of coordinates in a frame, and of an array that comes from a product; or is computed from such.
     pub is_moved: bool,
-    /// Whether it is a product of few coordinates, none of them computed from any other product: in another frame, as that
-    /// of a camera. Or it was computed from such by moves, sums and scaling.
+    /// Whether it is a product of few coordinates: none of its operands is computed from any other product, or one holds
+    /// coordinates, and the other the frame that they are turned to, as that of a camera. Or it was computed from such by
+    /// moves, sums and scaling.
     pub is_in_frame: bool,
     /// How it was computed, if it has f32's precision.
     pub origin: Option<F32Origin>,
@@ -73,17 +74,21 @@ pub(super) fn provenance(
         let has_data = operands().any(|(value, _)| value.is_data);
         let is_of_data = operands().all(|(value, _)| value.is_data);
         let moves = matches!(op, Op::Convert | Op::Broadcast { .. } | Op::Reshape | Op::Transpose { .. });
-        let is_place = (moves || adds(op) || scales(op)) && any(|it| it.is_position) && is_of_data;
-        let is_displaced = adds(op) && is_of_product && any_f32(|it| it.is_given || it.is_position);
+        let combines = matches!(op, Op::Concatenate { .. } | Op::Dot { .. });
+        let is_place = (moves || adds(op) || scales(op) || combines) && any(|it| it.is_position) && is_of_data;
+        // A ray is scaled by a depth that the network computes, as a place is moved.
+        let is_displaced =
+            (adds(op) || scales(op)) && is_of_product && any_f32(|it| it.is_given || it.is_position || it.is_in_frame);
         let n_elements = graph.value(record.first_result).n_elements;
         let repeats = matches!(op, Op::Broadcast { .. }) && operands().all(|(value, _)| value.n_elements < n_elements);
         let is_moved = record.is_soft() && (is_displaced || any_f32(|it| it.is_moved));
         let is_exact = || operands().all(|(_, it)| !it.is_weighted);
         let is_coordinate = |it: Provenance| !it.is_of_product || it.is_moved || it.is_in_frame;
         let is_of_coordinates = operands().all(|(_, it)| is_coordinate(it));
-        let multiplies_few = n_columns(graph, node).is_some_and(|n| n <= MAX_COORDINATES);
+        let turns_coordinates = || any(|it| it.is_moved || it.is_in_frame || it.is_position);
+        let multiplies_few = is_of_few_columns(graph, node);
         let is_in_frame = match record.is_product() {
-            true => is_of_coordinates && multiplies_few,
+            true => multiplies_few && (is_of_coordinates || turns_coordinates()),
             false => is_linear(graph, node) && is_of_coordinates && any(|it| it.is_in_frame),
         };
         let turns = amplification(op) == Amplification::Angle;
@@ -139,8 +144,13 @@ fn parameters(graph: &Dataflow<'_>, taken: &[Known]) -> impl Iterator<Item = Pro
     })
 }
 
+/// Whether a product is one of coordinates by its size.
+pub(super) fn is_of_few_columns(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    graph.node(node).is_product() && n_columns(graph, node).is_some_and(|n| n <= MAX_COORDINATES)
+}
+
 /// The number of products that each element of a product's result adds up.
-fn n_columns(graph: &Dataflow<'_>, node: NodeId) -> Option<i64> {
+pub(super) fn n_columns(graph: &Dataflow<'_>, node: NodeId) -> Option<i64> {
     match graph.op(node) {
         Op::Dot { dims, .. } => {
             let sizes = graph.operand_dims(node, 0);

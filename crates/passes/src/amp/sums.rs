@@ -18,6 +18,7 @@ use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::discrete_choices;
 use super::loss::{losses, of_parameters};
 use super::policy::{Because, Classes};
+use super::provenance::n_columns;
 use super::terms::adds;
 use crate::evaluate::{Numbers, evaluate};
 use bf16scope_hlo::ops::decisions::{device_sum, is_placement, movement};
@@ -61,9 +62,23 @@ pub(super) fn keeps_sum(
         let is_narrow = |&value: &ValueId| graph.value(value).dtype == Some(graph.low);
         // The results of other ops that a policy allows have the dtype of their operands.
         let may_be_wider = record.is_product() && device_sum(graph.module, op) == DeviceSum::Own;
-        keeps[node as usize] = may_be_wider && (all_end || record.operands.iter().all(is_narrow));
+        let is_wide = all_end || is_thin(graph, node) || record.operands.iter().all(is_narrow);
+        keeps[node as usize] = may_be_wider && is_wide;
     }
     keeps
+}
+
+/// The fewest numbers that each element of a thin product adds up: in f32 it takes a sixteenth of its operand at most.
+const MIN_TERMS: i64 = 32;
+
+/// Whether a product multiplies a matrix by one column, so that its result is negligible beside the matrix: a gate, an
+/// energy, the value of a state.
+fn is_thin(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    let Some(n_terms) = n_columns(graph, node).filter(|&n| n >= MIN_TERMS) else { return false };
+    let record = graph.node(node);
+    let n_elements = |value: ValueId| graph.value(value).n_elements;
+    let is_matrix = |&value: &ValueId| n_elements(value) == n_elements(record.first_result).saturating_mul(n_terms);
+    record.operands.iter().any(is_matrix)
 }
 
 /// The adds of a loop's body by which the loop sums an f32 array of its state over its steps, as gradients of weights.
@@ -217,4 +232,28 @@ fn averages(numbers: &Numbers, low: DType) -> bool {
     let elements: Vec<f32> = numbers.all.iter().map(|&x| x as f32).collect();
     let literal = Literal::from_elements(numbers.shape.dims.clone(), &elements);
     numbers.shape.dtype == DType::F32 && is_average && literal.is_exact_in(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::amp::{self, Policy};
+    use bf16scope_hlo::{DType, text};
+
+    #[test]
+    fn a_product_of_one_column_gives_its_f32_sum() {
+        let dtype = |n_terms: i64, n_columns: i64| {
+            let source = format!(
+                "HloModule m\n\nENTRY main {{\n  x = f32[64,{n_terms}] parameter(0)\n  \
+                 w = f32[{n_terms},{n_columns}] parameter(1)\n  v = f32[{n_columns},64] parameter(2)\n  \
+                 y = f32[64,{n_columns}] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+                 gate = f32[64,{n_columns}] tanh(y)\n  \
+                 ROOT z = f32[64,64] dot(gate, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n}}\n"
+            );
+            let (lowered, _) = amp::run(&text::parse(&source, "m").unwrap(), &Policy::default()).unwrap();
+            lowered.entry().instructions.iter().find(|instr| instr.name == "y").and_then(|instr| instr.shape.dtype())
+        };
+        assert_eq!(dtype(32, 1), Some(DType::F32));
+        assert_eq!(dtype(32, 2), Some(DType::BF16));
+        assert_eq!(dtype(16, 1), Some(DType::BF16));
+    }
 }

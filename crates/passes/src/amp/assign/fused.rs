@@ -150,7 +150,8 @@ impl Finder<'_> {
         let graph = self.graph;
         let is_sum = |node: NodeId| {
             let reads_moved = || graph.makers(node).any(|maker| self.assigner.is_moved(maker));
-            self.is_open(node) && adds(graph.op(node)) && !reads_moved()
+            let is_free = || self.is_shift(node) && self.in_exponents(node).is_some();
+            self.is_open(node) && adds(graph.op(node)) && !reads_moved() && !is_free()
         };
         let reader = |node: NodeId| graph.only_reader(node).filter(|&reader| is_sum(node) && is_sum(reader));
         let links: Vec<(NodeId, NodeId)> = graph.node_ids().filter_map(|node| Some((node, reader(node)?))).collect();
@@ -178,7 +179,7 @@ impl Finder<'_> {
         }
         let reader = self.graph.only_reader(node).and_then(|reader| self.past_moves(reader));
         let reader = reader.filter(|&reader| self.computes_wide(reader));
-        self.from[node as usize] = reader.or_else(|| self.exponential(node).filter(|_| !reads_stored));
+        self.from[node as usize] = reader.or_else(|| self.in_exponents(node).filter(|_| !reads_stored));
         self.reads_stored[node as usize] = reads_stored && self.from[node as usize].is_some();
     }
 
@@ -217,12 +218,20 @@ impl Finder<'_> {
         }
     }
 
-    /// Rule 4: an exponential that is computed from the node's result, if all its consumers compute in f32.
-    fn exponential(&self, node: NodeId) -> Option<NodeId> {
-        let record = self.graph.node(node);
-        if !is_linear(&self.graph.instr(record).op) {
+    /// Whether a node adds one constant number to all that it reads.
+    fn is_shift(&self, node: NodeId) -> bool {
+        let adds_number =
+            |&value: &ValueId| self.graph.constant(value).is_some_and(|number| number.shape().dims().is_empty());
+        adds(self.graph.op(node)) && self.graph.node(node).operands.iter().any(adds_number)
+    }
+
+    /// Rule 4: an exponential that is computed from the node's result, or any consumer if the node adds a number, if all
+    /// its consumers compute in f32.
+    fn in_exponents(&self, node: NodeId) -> Option<NodeId> {
+        if !is_linear(self.graph.op(node)) {
             return None;
         }
+        let is_shift = self.is_shift(node);
         let (mut exponential, mut open) = (None, vec![node]);
         while let Some(next) = open.pop() {
             // A comparison is fused, too, and gives truth values.
@@ -233,7 +242,8 @@ impl Finder<'_> {
                 } else if !self.computes_wide(reader) {
                     return None;
                 } else {
-                    exponential = exponential.or_else(|| self.exponential_behind(reader));
+                    let behind = || Some(reader).filter(|_| is_shift).or_else(|| self.exponential_behind(reader));
+                    exponential = exponential.or_else(behind);
                 }
             }
         }
@@ -304,4 +314,36 @@ impl Finder<'_> {
 /// Whether an op scales or adds.
 fn is_linear(op: &Op) -> bool {
     scales(op) || adds(op)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::amp::{self, Policy};
+    use bf16scope_hlo::{DType, text};
+
+    #[test]
+    fn a_number_is_added_where_statistics_read_the_sum() {
+        let dtype = |number: &str| {
+            let source = format!(
+                "HloModule m\n\nsum {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  \
+                 ROOT c = f32[] add(a, b)\n}}\n\nENTRY main {{\n  x = f32[32,64] parameter(0)\n  \
+                 w = f32[64,16] parameter(1)\n  b = f32[16] parameter(2)\n  v = f32[16,8] parameter(3)\n  \
+                 y = f32[32,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n  \
+                 bs = f32[32,16] broadcast(b), dimensions={{1}}\n  h = f32[32,16] add(y, bs)\n{number}  \
+                 s = f32[32,16] add(h, ns)\n  zero = f32[] constant(0)\n  \
+                 total = f32[16] reduce(s, zero), dimensions={{0}}, to_apply=sum\n  \
+                 n = f32[] constant(0.03125)\n  nb = f32[16] broadcast(n), dimensions={{}}\n  \
+                 mean = f32[16] multiply(total, nb)\n  means = f32[32,16] broadcast(mean), dimensions={{1}}\n  \
+                 d = f32[32,16] subtract(s, means)\n  \
+                 ROOT z = f32[32,8] dot(d, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n}}\n"
+            );
+            let (lowered, _) = amp::run(&text::parse(&source, "m").unwrap(), &Policy::default()).unwrap();
+            let named = |name: &str| lowered.entry().instructions.iter().find(|instr| instr.name == name);
+            ["h", "s.bf16", "s"].map(|name| named(name).and_then(|instr| instr.shape.dtype()))
+        };
+        let ten = "  ten = f32[] constant(10)\n  ns = f32[32,16] broadcast(ten), dimensions={}\n";
+        assert_eq!(dtype(ten), [Some(DType::F32), None, Some(DType::F32)]);
+        let of_columns = "  more = f32[16] parameter(4)\n  ns = f32[32,16] broadcast(more), dimensions={1}\n";
+        assert_eq!(dtype(of_columns), [Some(DType::F32), Some(DType::BF16), Some(DType::F32)]);
+    }
 }
