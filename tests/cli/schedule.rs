@@ -175,7 +175,7 @@ fn errors_that_are_found_late_show_the_line() {
         &train,
         &format!("{DATA}train: {{optimizer: {{kind: adam, weight_decay: 0.1}}}}\n"),
         expect![[r#"
-            bf16scope: e.yaml:3:33: unknown key `weight_decay`, expected one of beta1, beta2, epsilon, epsilon_hat, momentum_dtype
+            bf16scope: e.yaml:3:33: unknown key `weight_decay`, expected one of beta1, beta2, epsilon, epsilon_hat, amsgrad, momentum_dtype
               3 | train: {optimizer: {kind: adam, weight_decay: 0.1}}
                 |                                 ^^^^^^^^^^^^
               help: write `weight_decay` under `train`, beside `optimizer`

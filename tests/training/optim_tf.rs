@@ -26,8 +26,11 @@ const RATE: f64 = 0.0625;
 const VARIABLES: [(&str, &[i64]); 2] = [("kernel", &[4, 3]), ("bias", &[3])];
 
 fn recorded(name: &str) -> Vec<f32> {
-    let file =
-        if ["lion/", "nadam/", "adamax/"].iter().any(|case| name.starts_with(case)) { "more" } else { "optimizers" };
+    let file = if ["lion/", "nadam/", "adamax/", "amsgrad/"].iter().any(|case| name.starts_with(case)) {
+        "more"
+    } else {
+        "optimizers"
+    };
     let path = format!("{}/tests/data/optim_tf/{file}.npz", env!("CARGO_MANIFEST_DIR"));
     let array: ArrayD<f32> = NpzReader::new(File::open(path).unwrap()).unwrap().by_name(name).unwrap();
     array.iter().copied().collect()

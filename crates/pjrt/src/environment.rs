@@ -70,7 +70,7 @@ pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtErr
 /// compiler later.
 pub(super) fn prepare_others(spec: &PluginSpec) -> Result<(), PjrtError> {
     let is_absent = |other: &&PluginSpec| {
-        other.name != spec.name && other.hardware.as_ref().is_some_and(|hardware| !hardware.is_listed())
+        other.name != spec.name && other.hardware.as_ref().is_some_and(|hardware| !hardware.is_here())
     };
     match n_threads() {
         Some(1) => {
@@ -78,11 +78,6 @@ pub(super) fn prepare_others(spec: &PluginSpec) -> Result<(), PjrtError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Whether this process set the variable to compile for devices that are not here.
-pub(super) fn is_set_to_compile(variable: &str) -> bool {
-    SET_TO_COMPILE.lock().unwrap_or_else(PoisonError::into_inner).contains(variable)
 }
 
 /// The error for a required variable that cannot be set while other threads may read the environment.

@@ -11,7 +11,6 @@ use std::sync::{Mutex, PoisonError};
 
 use super::live::{HandleKind, Live};
 use super::locate::locate;
-use super::spec::Hardware;
 use super::{
     Code, PjrtError, PjrtErrorKind, PjrtPlace, PluginSpec, Purpose, Setup, Value, elf, environment, ffi, value,
 };
@@ -64,12 +63,8 @@ unsafe impl Sync for Plugin {}
 impl PluginSpec {
     /// Ok, or an error if programs cannot run here on this plugin.
     pub(super) fn check_hardware(&self, purpose: Purpose) -> Result<(), PjrtError> {
-        // A variable that this process set to compile vouches for nothing.
-        let is_vouched =
-            |hardware: &Hardware| hardware.is_vouched_for() && !environment::is_set_to_compile(hardware.variable);
-        let is_here = |hardware: &Hardware| is_vouched(hardware) || hardware.is_listed();
         match &self.hardware {
-            Some(hardware) if purpose == Purpose::Run && !is_here(hardware) => {
+            Some(hardware) if purpose == Purpose::Run && !hardware.is_here() => {
                 let text = format!("this machine has no {}: none of its PCI devices is one", hardware.name);
                 let error = PjrtError::new(PjrtErrorKind::Device, PjrtPlace::Device(self.name.to_string()), text);
                 let help =
@@ -126,12 +121,12 @@ impl Plugin {
         })?;
         // The lock is held while loading: two threads must not run a plugin's one-time setup twice.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        spec.check_hardware(purpose)?;
         environment::check(spec, purpose)?;
         if let Some(plugin) = loaded.get(&canonical) {
             return Ok(plugin);
         }
         elf::check(&canonical).map_err(|why| PjrtError::not_a_library(&canonical, &why))?;
+        spec.check_hardware(purpose)?;
         environment::check_grids(spec)?;
         environment::prepare(spec, purpose)?;
         environment::prepare_others(spec)?;

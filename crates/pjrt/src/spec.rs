@@ -264,17 +264,16 @@ pub(super) const PLUGIN: &str = "plugin:";
 const PCI: &str = "/sys/bus/pci/devices";
 
 impl Hardware {
-    /// Whether the user vouches for it.
-    pub(super) fn is_vouched_for(&self) -> bool {
-        std::env::var_os(self.variable).is_some()
-    }
-
-    /// Whether it is among this machine's PCI devices.
-    pub(super) fn is_listed(&self) -> bool {
+    /// Whether this machine has it, or it is vouched for.
+    pub(super) fn is_here(&self) -> bool {
         self.is_among(Path::new(PCI))
     }
 
+    /// Whether it is among the listed devices, or vouched for.
     fn is_among(&self, devices: &Path) -> bool {
+        if std::env::var_os(self.variable).is_some() {
+            return true;
+        }
         let number = |path: PathBuf| {
             let text = std::fs::read_to_string(path).ok()?;
             u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
@@ -335,7 +334,6 @@ mod tests {
         add("0000:00:05.0", "0x1ae0\n", "0x0027\n");
         assert!(hardware.is_among(folder.path()));
         // PATH is always set.
-        assert!(Hardware { variable: "PATH", ..hardware }.is_vouched_for());
-        assert!(!hardware.is_vouched_for());
+        assert!(Hardware { pci: &[], variable: "PATH", ..hardware }.is_among(folder.path()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::loss_rows::{self, Row};
+use super::loss_rows::{self, RowValue};
 use super::loss_search::{self, Recognised};
 use super::symbols::{Symbols, constant, is_variable, shortest, yaml_number};
 use super::{cores, region, updates};
@@ -205,7 +205,7 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         heads.push(head(one));
     }
     for head in &mut heads {
-        if let Some((node, options)) = loss_search::focal_of(&symbols, &before, loss, head) {
+        if let Some((node, options)) = loss_search::focal_of(&symbols, &before, loss, (head.node, head.loss)) {
             let is_sparse = head.loss.starts_with("sparse");
             head.loss = if is_sparse { "sparse_softmax_focal_cross_entropy" } else { "sigmoid_focal_cross_entropy" };
             (head.node, head.options, head.weight) = (node, options, weigh(node));
@@ -427,7 +427,7 @@ fn smoothed_one_hot(symbols: &Symbols<'_>, node: &Node) -> Option<(f64, Option<(
 /// The name of the labels: that of the placeholder they are computed from; the number, of labels that are all the same.
 pub(super) fn labels_name(graph: &Graph, labels: Option<Edge>) -> String {
     let number = |labels| loss_rows::value(&Symbols::new(graph), labels, None, &mut loss_rows::Known::new(), 0);
-    if let Some(Row::Number(number)) = labels.and_then(number) {
+    if let Some(RowValue::Number(number)) = labels.and_then(number) {
         return number.to_string();
     }
     let near = labels.map(|labels| region::ancestors(graph, [labels.node])).unwrap_or_default();

@@ -8,7 +8,7 @@ use crate::node::{Edge, Node};
 
 /// A tensor of one example.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Row {
+pub(super) enum RowValue {
     /// A number without axes, or one of many that are alike.
     Number(f64),
     /// A number of the example: `[batch]`.
@@ -19,17 +19,17 @@ pub(super) enum Row {
     All(Vec<f64>),
 }
 
-impl Row {
+impl RowValue {
     fn at(&self, number: usize) -> Option<f64> {
         match self {
-            Row::Number(value) | Row::Each(value) | Row::Kept(value) => Some(*value),
-            Row::All(values) => values.get(number).copied(),
+            RowValue::Number(value) | RowValue::Each(value) | RowValue::Kept(value) => Some(*value),
+            RowValue::All(values) => values.get(number).copied(),
         }
     }
 }
 
 /// The values of edges as they are computed; `None` of those that have none.
-pub(super) type Known = HashMap<Edge, Option<Row>>;
+pub(super) type Known = HashMap<Edge, Option<RowValue>>;
 
 /// So many nodes lie between a value and what it is computed of.
 const MAX_DEPTH: usize = 64;
@@ -51,7 +51,7 @@ pub(super) fn value(
     rank: Option<usize>,
     known: &mut Known,
     depth: usize,
-) -> Option<Row> {
+) -> Option<RowValue> {
     if let Some(row) = known.get(&edge) {
         return row.clone();
     }
@@ -60,7 +60,7 @@ pub(super) fn value(
         _ if depth >= MAX_DEPTH => None,
         Some((_, values)) => {
             let first = values.first().copied().filter(|first| values.iter().all(|x| x == first));
-            first.map(Row::Number)
+            first.map(RowValue::Number)
         }
         None if node.op == "Fill" => {
             let filled = node.inputs.get(1);
@@ -74,24 +74,24 @@ pub(super) fn value(
 }
 
 /// The result of an op of numbers, one after the other.
-fn each(symbols: &Symbols<'_>, edge: Edge, rank: Option<usize>, known: &mut Known, depth: usize) -> Option<Row> {
+fn each(symbols: &Symbols<'_>, edge: Edge, rank: Option<usize>, known: &mut Known, depth: usize) -> Option<RowValue> {
     let node = symbols.node(edge.node);
     let (mut n, mut has_each, mut has_kept) = (None, false, false);
     for input in &node.inputs {
         match value(symbols, *input, rank, known, depth + 1) {
-            Some(Row::All(values)) if n.is_none_or(|n| n == values.len()) => n = Some(values.len()),
-            Some(Row::All(_)) => return None,
-            Some(Row::Each(_)) => has_each = true,
-            Some(Row::Kept(_)) => has_kept = true,
-            Some(Row::Number(_)) | None => {}
+            Some(RowValue::All(values)) if n.is_none_or(|n| n == values.len()) => n = Some(values.len()),
+            Some(RowValue::All(_)) => return None,
+            Some(RowValue::Each(_)) => has_each = true,
+            Some(RowValue::Kept(_)) => has_kept = true,
+            Some(RowValue::Number(_)) | None => {}
         }
     }
     // `[batch]` beside `[batch, n]` is another broadcast, and a new shape of a row is not followed.
     let is_reshaped = matches!(node.op.as_str(), "Reshape" | "Squeeze" | "ExpandDims");
     if has_each && (has_kept || n.is_some()) || is_reshaped && (n.is_some() || has_each || has_kept) {
         return match (node.op.as_str(), value(symbols, *node.inputs.first()?, rank, known, depth + 1)?) {
-            ("Squeeze", Row::Each(x) | Row::Kept(x)) => Some(Row::Each(x)),
-            ("ExpandDims", Row::Each(x)) => Some(Row::Kept(x)),
+            ("Squeeze", RowValue::Each(x) | RowValue::Kept(x)) => Some(RowValue::Each(x)),
+            ("ExpandDims", RowValue::Each(x)) => Some(RowValue::Kept(x)),
             _ => None,
         };
     }
@@ -100,24 +100,26 @@ fn each(symbols: &Symbols<'_>, edge: Edge, rank: Option<usize>, known: &mut Know
         numbers::result(node, edge.output, |x| x, &mut read)
     };
     match n {
-        Some(n) => (0..n).map(result).collect::<Option<Vec<f64>>>().map(Row::All),
-        None if has_each => result(0).map(Row::Each),
-        None if has_kept => result(0).map(Row::Kept),
-        None => result(0).map(Row::Number),
+        Some(n) => (0..n).map(result).collect::<Option<Vec<f64>>>().map(RowValue::All),
+        None if has_each => result(0).map(RowValue::Each),
+        None if has_kept => result(0).map(RowValue::Kept),
+        None => result(0).map(RowValue::Number),
     }
 }
 
 /// The result of an op along rows.
-fn along(symbols: &Symbols<'_>, node: &Node, rank: Option<usize>, known: &mut Known, depth: usize) -> Option<Row> {
-    let Row::All(row) = value(symbols, *node.inputs.first()?, rank, known, depth + 1)? else { return None };
+fn along(symbols: &Symbols<'_>, node: &Node, rank: Option<usize>, known: &mut Known, depth: usize) -> Option<RowValue> {
+    let RowValue::All(row) = value(symbols, *node.inputs.first()?, rank, known, depth + 1)? else { return None };
     let highest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let norm = highest + row.iter().map(|x| (x - highest).exp()).sum::<f64>().ln();
     match node.op.as_str() {
-        "Softmax" => return Some(Row::All(row.iter().map(|x| (x - norm).exp()).collect())),
-        "LogSoftmax" => return Some(Row::All(row.iter().map(|x| x - norm).collect())),
+        "Softmax" => return Some(RowValue::All(row.iter().map(|x| (x - norm).exp()).collect())),
+        "LogSoftmax" => return Some(RowValue::All(row.iter().map(|x| x - norm).collect())),
         "SoftmaxCrossEntropyWithLogits" => {
-            let Row::All(labels) = value(symbols, *node.inputs.get(1)?, rank, known, depth + 1)? else { return None };
-            return Some(Row::Each(row.iter().zip(&labels).map(|(x, y)| y * (norm - x)).sum()));
+            let RowValue::All(labels) = value(symbols, *node.inputs.get(1)?, rank, known, depth + 1)? else {
+                return None;
+            };
+            return Some(RowValue::Each(row.iter().zip(&labels).map(|(x, y)| y * (norm - x)).sum()));
         }
         _ => {}
     }
@@ -133,5 +135,5 @@ fn along(symbols: &Symbols<'_>, node: &Node, rank: Option<usize>, known: &mut Kn
         "Max" => highest,
         _ => row.iter().copied().fold(f64::INFINITY, f64::min),
     };
-    Some(if node.flag("keep_dims") { Row::Kept(value) } else { Row::Each(value) })
+    Some(if node.flag("keep_dims") { RowValue::Kept(value) } else { RowValue::Each(value) })
 }

@@ -7,8 +7,7 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::distances::{Distance, Labels, focal_options};
-use super::heads::Head;
-use super::loss_rows::{self, Row};
+use super::loss_rows::{self, RowValue};
 use super::region;
 use super::symbols::{Symbols, constant, is_variable};
 use crate::host::is_input;
@@ -88,31 +87,32 @@ fn summed(symbols: &Symbols<'_>, before: &[usize], behind: &HashSet<usize>) -> V
     before.iter().filter(is_sum).filter_map(|at| symbols.node(*at).inputs.first().copied()).collect()
 }
 
-/// The focal loss that is computed of a cross-entropy's own losses: `(1 - exp(-e))^γ · e`, times a number or not. Its node, and its options.
+/// The focal loss that is computed from the losses of a cross-entropy, given by its node and name: `(1 - exp(-e))^γ · e`, times a
+/// number or not. Its node, and its options.
 pub(super) fn focal_of(
     symbols: &Symbols<'_>,
     before: &[usize],
     loss: usize,
-    head: &Head,
+    (node, name): (usize, &str),
 ) -> Option<(usize, Vec<(&'static str, String)>)> {
     const ENTROPIES: [f64; 4] = [0.05, 0.3, 1.0, 2.5];
-    let is_known = matches!(head.loss, "sparse_softmax_cross_entropy" | "sigmoid_cross_entropy");
-    let entropy = Edge { node: head.node, output: 0 };
+    let is_known = matches!(name, "sparse_softmax_cross_entropy" | "sigmoid_cross_entropy");
+    let entropy = Edge { node, output: 0 };
     let behind = region::behind_layers(symbols.graph, loss);
-    let roots = summed(symbols, before, &behind).into_iter().filter(|edge| is_known && edge.node != head.node);
+    let roots = summed(symbols, before, &behind).into_iter().filter(|edge| is_known && edge.node != node);
     roots.into_iter().find_map(|root| {
         let mut pending = VecDeque::from([root]);
         for _ in 0..MAX_NODES {
             let edge = pending.pop_front().filter(|edge| *edge != entropy)?;
             let curve = ENTROPIES.map(|x| {
-                let mut known = HashMap::from([(entropy, Some(Row::Number(x)))]);
+                let mut known = HashMap::from([(entropy, Some(RowValue::Number(x)))]);
                 match loss_rows::value(symbols, edge, None, &mut known, 0) {
-                    Some(Row::Number(value)) => value,
+                    Some(RowValue::Number(value)) => value,
                     _ => f64::NAN,
                 }
             });
             let mut constants = BTreeSet::new();
-            let (mut seen, mut inside) = (HashSet::from([head.node]), vec![edge.node]);
+            let (mut seen, mut inside) = (HashSet::from([node]), vec![edge.node]);
             while let Some(at) = inside.pop().filter(|_| seen.len() < MAX_NODES) {
                 if seen.insert(at) {
                     constants
@@ -123,7 +123,7 @@ pub(super) fn focal_of(
             let is_like = |form: &Distance| match *form {
                 // Its alpha of two classes depends on the label.
                 Distance::SoftmaxFocal { gamma, alpha } => ENTROPIES.iter().zip(curve).all(|(x, value)| {
-                    let is_whole = alpha.is_none() || head.loss.starts_with("sparse");
+                    let is_whole = alpha.is_none() || name.starts_with("sparse");
                     let expected = alpha.unwrap_or(1.0) * (1.0 - (-x).exp()).powf(gamma) * x;
                     is_whole && (value - expected).abs() <= ROUNDINGS * expected
                 }),
@@ -357,15 +357,15 @@ impl<'s, 'g> Search<'s, 'g> {
     /// The value of a node for one example, if it is one number for it.
     fn single(&self, at: usize, tensors: [(Edge, &Vec<f64>); 2], is_row: bool, rank: Option<usize>) -> Option<f64> {
         let row = |values: &Vec<f64>| match is_row {
-            true => Some(Row::All(values.clone())),
-            false => values.first().copied().map(Row::Number),
+            true => Some(RowValue::All(values.clone())),
+            false => values.first().copied().map(RowValue::Number),
         };
         let mut known = loss_rows::Known::new();
         for (edge, values) in tensors {
             known.insert(edge, Some(row(values)?));
         }
         match (is_row, loss_rows::value(self.symbols, Edge { node: at, output: 0 }, rank, &mut known, 0)?) {
-            (false, Row::Number(value)) | (true, Row::Each(value) | Row::Kept(value)) => Some(value),
+            (false, RowValue::Number(value)) | (true, RowValue::Each(value) | RowValue::Kept(value)) => Some(value),
             _ => None,
         }
     }
