@@ -121,7 +121,7 @@ fn updates_by_hand_that_are_not_known_are_said() {
     assert!(texts(&ported.missing).contains(&text), "{:?}", ported.missing);
 }
 
-/// A rate of the step's number that stands inside of the update, once for each variable; a factor that is no rate is none.
+/// A learning rate that each update computes from the step's number is a schedule; another factor of the gradient is not.
 #[test]
 fn a_rate_inside_of_an_update_is_read() {
     let gradient = "gradient_tape/MatMul_grad";

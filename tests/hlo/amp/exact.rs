@@ -151,6 +151,6 @@ fn integers_past_256_are_exact_in_a_product_behind_ops_that_keep_them() {
         assert!(rule(512, op).starts_with("it multiplies positions, counts"), "{op}: {}", rule(512, op));
         assert_eq!(rule(200, op), "its op is always lowered", "{op}");
     }
-    // A square root of integers is none.
+    // A square root of an integer is not an integer.
     assert_eq!(rule(512, "sqrt(places)"), "its op is always lowered");
 }

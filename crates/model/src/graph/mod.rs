@@ -384,7 +384,7 @@ impl Graph {
         let (gathered, widened) = (self.inner.gathered.borrow(), self.inner.widened.borrow());
         let variables = self.inner.variables.borrow();
         let stored = |number: &usize| gathered.get(number).copied().unwrap_or(variables[*number].instr);
-        // What is stored, with the f32 value that all its readers share, as far as they do.
+        // Each stored value whose readers share an f32 copy of it, with that copy.
         let wide = numbers.iter().filter_map(|number| Some((stored(number), *widened.get(number)?)));
         let mut shared: HashMap<InstrId, InstrId> = wide.collect();
         if !shared.is_empty() {

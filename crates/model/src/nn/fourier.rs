@@ -42,7 +42,7 @@ pub enum Transform {
 /// absolute values.
 ///
 /// # Gradient
-/// That of the products. TensorFlow's gradients of `fft`, `rfft` and their inverses are the same sums.
+/// The gradient of the products. TensorFlow's gradients of `fft`, `rfft` and their inverses are the same sums.
 ///
 /// # Errors
 /// x not floating, or parts of different shapes; axes that x does not have, the batch's, one of them twice, or longer

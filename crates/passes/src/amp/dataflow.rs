@@ -608,7 +608,7 @@ impl<'m> Dataflow<'m> {
                 literal.elements::<i32>().map(|elements| elements.iter().any(|x| x.unsigned_abs() > past))
             }
             Op::Iota { dimension } => Some(instr.shape.dims()[*dimension as usize] > i64::from(past) + 1),
-            // Of two operands at most, six ops are few paths.
+            // With at most two operands each, six ops have few paths.
             op if is_exact_on_integers(op) && matches!(record.operands.len(), 1 | 2) => {
                 let all: Vec<bool> = record.operands.iter().map(rounds).collect::<Option<_>>()?;
                 Some(all.contains(&true))

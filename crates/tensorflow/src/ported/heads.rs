@@ -123,6 +123,9 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
     let mut heads: Vec<Head> = Vec::new();
     for idx in before.iter().copied().filter(|idx| !region::is_backward(&nodes[*idx].name)) {
         let node = &nodes[idx];
+        let head_of = |logits: Edge, labels: Option<Edge>, loss: &'static str, options: Vec<(&'static str, String)>| {
+            Head { node: idx, logits, labels, loss, options, weight: weigh(idx), unit: 1.0, offset: 0.0 }
+        };
         let head = match node.op.as_str() {
             "SparseSoftmaxCrossEntropyWithLogits" => Some((node.inputs.first(), "sparse_softmax_cross_entropy")),
             // One-hot labels are class indices in the sparse loss.
@@ -138,61 +141,25 @@ fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
         };
         if let Some((Some(logits), loss)) = head {
             let (logits, labels) = (symbols.behind(*logits), node.inputs.get(1).copied());
-            heads.push(Head {
-                node: idx,
-                logits,
-                labels,
-                loss,
-                options: Vec::new(),
-                weight: weigh(idx),
-                unit: 1.0,
-                offset: 0.0,
-            });
+            heads.push(head_of(logits, labels, loss, Vec::new()));
         }
         if let Some((logits, labels, loss)) = plain_distance(&symbols, &readers, idx) {
             let (labels, options) = (Some(labels), Vec::new());
-            heads.push(Head { node: idx, logits, labels, loss, options, weight: weigh(idx), unit: 1.0, offset: 0.0 });
+            heads.push(head_of(logits, labels, loss, options));
         }
         if let Some((logits, labels)) = sigmoid_cross_entropy(&symbols, node) {
             let (labels, loss) = (Some(labels), "sigmoid_cross_entropy");
-            heads.push(Head {
-                node: idx,
-                logits,
-                labels,
-                loss,
-                options: Vec::new(),
-                weight: weigh(idx),
-                unit: 1.0,
-                offset: 0.0,
-            });
+            heads.push(head_of(logits, labels, loss, Vec::new()));
         }
         if let Some((logits, labels)) = plain_cross_entropy(&symbols, node) {
             let is_sparse = labels_of_classes(graph, Some(labels));
             let loss = if is_sparse { "sparse_softmax_cross_entropy" } else { "softmax_cross_entropy" };
             let labels = Some(labels);
-            heads.push(Head {
-                node: idx,
-                logits,
-                labels,
-                loss,
-                options: Vec::new(),
-                weight: weigh(idx),
-                unit: 1.0,
-                offset: 0.0,
-            });
+            heads.push(head_of(logits, labels, loss, Vec::new()));
         }
         if let Some((logits, labels, delta)) = huber(&symbols, node) {
             let options = vec![("delta", yaml_number(delta))];
-            heads.push(Head {
-                node: idx,
-                logits,
-                labels: Some(labels),
-                loss: "huber",
-                options,
-                weight: weigh(idx),
-                unit: 1.0,
-                offset: 0.0,
-            });
+            heads.push(head_of(logits, Some(labels), "huber", options));
         }
     }
     let Some(loss) = loss else { return heads };

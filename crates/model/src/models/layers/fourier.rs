@@ -25,7 +25,7 @@ pub enum ComplexPart {
 
 impl ComplexPart {
     #[track_caller]
-    fn of(self, x: &Complex) -> Tensor {
+    fn taken_from(self, x: &Complex) -> Tensor {
         let power = || x.imaginary.iter().fold(&x.real * &x.real, |sum, part| sum + part * part);
         match (self, &x.imaginary) {
             (ComplexPart::Real, _) => x.real.clone(),
@@ -47,7 +47,7 @@ macro_rules! transforms {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $Layer {
-            /// What of each complex number is the result. Default `real`.
+            /// The part of each complex number that is the result. Default `real`.
             #[serde(default)]
             pub part: ComplexPart,
             /// The axes, counting the batch. Default -1, the last.
@@ -60,7 +60,7 @@ macro_rules! transforms {
 
             fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
                 let ($options, $x) = (self, complex(inputs));
-                s.layer(name, |_| self.part.of(&$of).cast(inputs[0].dtype()))
+                s.layer(name, |_| self.part.taken_from(&$of).cast(inputs[0].dtype()))
             }
         }
     )*};

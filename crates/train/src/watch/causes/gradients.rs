@@ -98,11 +98,11 @@ pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
     let was_zero = |scope: &str| before.as_ref().is_some_and(|before| before.is_zero_kernel(scope));
     let layer = look.layers().find(|(_, row)| look.is_zero_kernel(&row.layer) && was_zero(&row.layer));
     let what = "all that this layer multiplies by is 0, as at the look before".to_string();
-    let found = layer.map(|(number, row)| match look.is_norm(&row.layer) {
+    let finding = layer.map(|(number, row)| match look.is_norm(&row.layer) {
         true => Found::new(number, what).with_remedy(GAMMA),
         false => Found::new(number, what),
     });
-    found.into_iter().collect()
+    finding.into_iter().collect()
 }
 
 /// Whether a layer before this one gives only zeros, or multiplies by them: what is made of that is the same for all

@@ -31,7 +31,7 @@ pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
         let what = || format!("gradients of {:.1e} at most move it by {:.3e}", gradient.max, row.rms);
         (is_noise && row.rms >= rate / 4.0).then(|| Found::new(number, what()))
     };
-    // What a projection moves is no step of the optimizer's.
+    // The projection onto a constraint is not a step of the optimizer.
     look.rows(Quantity::Update).filter(|(_, row)| !row.is_constrained).filter_map(judge).collect()
 }
 
@@ -343,7 +343,7 @@ pub(in crate::watch) fn small_clip(look: &Look<'_>) -> Vec<Found> {
     small.into_iter().collect()
 }
 
-/// What a constraint leaves of a variable, of what it was at the first look.
+/// A constraint is tight if it leaves this part of a variable, beside the first look.
 const HELD: f32 = 1.0 / 32.0;
 
 pub(in crate::watch) fn tight_constraint(look: &Look<'_>) -> Vec<Found> {

@@ -342,16 +342,16 @@ fn of_result(step: u64, function: Function, labels: (f32, f32)) -> WatchRecord {
 
 #[test]
 fn a_result_whose_function_cannot_reach_the_labels_is_told_to_leave_it_out() {
-    let told = |rule: &str, function: Function, labels: (f32, f32)| {
+    let remedy_for = |rule: &str, function: Function, labels: (f32, f32)| {
         remedy(rule, &[1, 9].map(|step| of_result(step, function, labels)))
     };
     let beyond = "leave the function of this layer out: the loss compares it with labels, and some are beyond 1, where it \
                   ends; or scale the labels";
-    assert_eq!(told("saturated_activation", Function::Sigmoid, (6.0, 6.0)), beyond);
-    assert!(!told("saturated_activation", Function::Sigmoid, (1.0, 0.5)).starts_with("leave"));
+    assert_eq!(remedy_for("saturated_activation", Function::Sigmoid, (6.0, 6.0)), beyond);
+    assert!(!remedy_for("saturated_activation", Function::Sigmoid, (1.0, 0.5)).starts_with("leave"));
     let below = "leave the ReLU of this layer out: the loss compares it with labels, whose mean is below 0";
-    assert_eq!(told("dead", Function::Relu, (2.0, -1.5)), below);
-    assert!(!told("dead", Function::Relu, (2.0, 1.5)).starts_with("leave"));
+    assert_eq!(remedy_for("dead", Function::Relu, (2.0, -1.5)), below);
+    assert!(!remedy_for("dead", Function::Relu, (2.0, 1.5)).starts_with("leave"));
 }
 
 #[test]
