@@ -5,8 +5,8 @@
 //! materialise, and in which layout. A question is about a *region*: all instructions with one opcode and shape that
 //! one rule decided, such as those in the layers of a network, and one other form for all of them ([`StoredAs`]).
 //! Regions that only move data come first, because compilers materialise or copy moved values, while computed values
-//! are mostly fused; within both groups, first those alive at the peak of memory, then in descending order of bytes. If
-//! one figure falls and the other rises, the region's halves are tried, and so on down to single instructions.
+//! are mostly fused; within both groups, first those of scopes with a step that takes many of the cycles, then those
+//! alive at the peak of memory, then in descending order of bytes. If one figure falls and the other rises, the region's halves are tried, and so on down to single instructions.
 //!
 //! The result is, of all compiled programs that are worse in neither memory nor cycles than the policy alone by more
 //! than a thousandth, the one with the smallest product of both; each accepted step reduces the product by more than a
@@ -16,6 +16,7 @@
 //! The decisions become part of the policy, which then gives the same module without a compiler.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::iter::repeat;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -25,11 +26,11 @@ use super::ask::{Asking, Compiling, Event, ask};
 use super::compare::read_back;
 use super::module_file::check_uncompiled;
 use super::subject::{lowered, placement};
-use bf16scope_hlo::Module;
+use bf16scope_hlo::{Module, Op};
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::proto::encode;
 use bf16scope_passes::amp::{Decided, Decision, LoweringReport, Policy, StoredAs};
-use bf16scope_tpu::explain::largest_live_buffers;
+use bf16scope_tpu::explain::{explain, largest_live_buffers};
 use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target};
 
 /// Values smaller than this fraction of the largest one are not tried.
@@ -40,6 +41,9 @@ const SLACK: u64 = 1000;
 
 /// The number of largest values to consider among those alive at the peak.
 const N_ALIVE: usize = 64;
+
+/// A step is costly that takes this fraction of all cycles.
+const COSTLY: u64 = 20;
 
 /// The label of the first compile.
 const AS_LOWERED: &str = "as the policy lowers it";
@@ -200,8 +204,8 @@ pub fn lower_for(
         limit: None,
         trials: Vec::new(),
     };
-    let alive = search.first(on)?;
-    let open = regions(&question.module, &search.best.report, &alive);
+    let focus = search.first(on)?;
+    let open = regions(&question.module, &search.best.report, &focus);
     let n_left = search.go_through(open.into(), &compiler.libtpu()?, on)?;
     let Search { best, limit, trials, .. } = search;
     Ok(LowerAnswer {
@@ -244,37 +248,91 @@ impl Region {
 
 /// The number of regions in a module that could have another form, to be decided by compiling.
 pub fn n_in_doubt(module: &Module, report: &LoweringReport) -> usize {
-    regions(module, report, &BTreeSet::new()).len()
+    regions(module, report, &Focus::default()).len()
 }
 
-/// The key of a region: whether it is computed (not moved), and whether it is not alive at the peak; its opcode and
-/// shape; the rule that decided; its other form.
-type Asked<'r> = (bool, bool, String, &'r str, StoredAs);
+/// The places of a compiled program that are asked about first.
+#[derive(Debug, Default)]
+struct Focus {
+    /// The scopes of steps that are costly.
+    costly: BTreeSet<String>,
+    /// The scoped names of the values alive at the peak of memory.
+    alive: BTreeSet<String>,
+}
 
-/// All regions of a module in the order in which they are tried; `alive` are the scoped names of the values alive at
-/// the peak of memory.
-fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -> Vec<Region> {
-    let largest = report.decisions.iter().map(|decision| decision.n_bytes_before).max().unwrap_or(0);
-    let has_another =
-        |decision: &&Decision| !decision.alternatives.is_empty() && decision.n_bytes_before >= largest / SMALL;
-    let decisions: Vec<&Decision> = report.decisions.iter().filter(has_another).collect();
+/// The scope of a scoped name.
+fn scope(op_name: &str) -> &str {
+    op_name.rsplit_once('/').map_or("", |(scope, _)| scope)
+}
+
+impl Focus {
+    /// Reads a compiled module.
+    fn of_compiled(module: &Module) -> Result<Focus, StudyError> {
+        let explanation = explain(module, None)?;
+        let is_costly = |cycles: u64| cycles >= (explanation.total.cycles / COSTLY).max(1);
+        let costly = explanation.steps.iter().filter(|step| is_costly(step.cost.cycles));
+        let costly = costly.map(|step| scope(&step.origin.op_name).to_string()).filter(|scope| !scope.is_empty());
+        let alive = largest_live_buffers(module, N_ALIVE)?.into_iter().map(|buffer| buffer.origin.op_name);
+        Ok(Focus { costly: costly.collect(), alive: alive.filter(|name| !name.is_empty()).collect() })
+    }
+}
+
+/// The key of a region: whether it is computed (not moved), whether no step of its scope is costly, and whether it is
+/// not alive at the peak; its opcode and shape; the rule that decided; its other form.
+type Asked<'r> = (bool, bool, bool, String, &'r str, StoredAs);
+
+/// The most callers whose scopes a computation has.
+const MAX_CALLERS: usize = 8;
+
+/// The scopes of the calls of each computation, as JAX names an instruction of a callee by its place in it.
+fn scopes_of_calls(module: &Module) -> Vec<BTreeSet<String>> {
+    let mut scopes = vec![BTreeSet::from([String::new()]); module.computations.len()];
+    // Callees come first.
+    for caller in (0..module.computations.len()).rev() {
+        for instr in &module.computations[caller].instructions {
+            let Op::Call { to_apply } = instr.op else { continue };
+            let within = |scope: &String| within(scope, &instr.metadata.op_name);
+            let of_call: Vec<String> = scopes[caller].iter().map(within).collect();
+            let n_free = MAX_CALLERS.saturating_sub(scopes[to_apply.idx()].len());
+            scopes[to_apply.idx()].extend(of_call.into_iter().take(n_free));
+        }
+    }
+    scopes
+}
+
+/// A scoped name within a scope.
+fn within(scope: &str, op_name: &str) -> String {
+    if scope.is_empty() { op_name.to_string() } else { format!("{scope}/{op_name}") }
+}
+
+/// All regions of a module in the order in which they are tried.
+fn regions(module: &Module, report: &LoweringReport, focus: &Focus) -> Vec<Region> {
+    let has_another = report.decisions.iter().filter(|decision| !decision.alternatives.is_empty());
+    // The tuple of a loop's state has none.
+    let largest = has_another.clone().map(|decision| decision.n_bytes_before).max().unwrap_or(0);
+    let decisions: Vec<&Decision> = has_another.filter(|decision| decision.n_bytes_before >= largest / SMALL).collect();
     if decisions.is_empty() {
         return Vec::new();
     }
-    let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
-    let by_name: HashMap<&str, _> = instructions.map(|instr| (&instr.name[..], instr)).collect();
+    let scopes = scopes_of_calls(module);
+    let placed = module.computations.iter().zip(&scopes);
+    let instructions = placed.flat_map(|(computation, scopes)| computation.instructions.iter().zip(repeat(scopes)));
+    let by_name: HashMap<&str, _> = instructions.map(|it| (&it.0.name[..], it)).collect();
     let mut by_key: BTreeMap<Asked<'_>, (i64, Region)> = BTreeMap::new();
     let mut seen: HashSet<&str> = HashSet::with_capacity(decisions.len());
     for decision in decisions {
         // A decision on a computation that was copied applies to all copies.
-        let Some(&instr) = by_name.get(&decision.instruction[..]) else { continue };
+        let Some(&(instr, scopes)) = by_name.get(&decision.instruction[..]) else { continue };
         if !seen.insert(&decision.instruction) {
             continue;
         }
+        let names: Vec<String> = scopes.iter().map(|scope| within(scope, &decision.op_name)).collect();
+        let is_computed = decision.class != Class::Clear.name();
+        let is_cheap = !names.iter().any(|name| focus.costly.contains(scope(name)));
+        let is_dead = !names.iter().any(|name| focus.alive.contains(name));
         for &form in &decision.alternatives {
             let decided = Decided::new(instr, form, "");
-            let (is_computed, is_dead) = (decision.class != Class::Clear.name(), !alive.contains(&decision.op_name));
-            let key = (is_computed, is_dead, decided.of.clone(), &decision.rule[..], form);
+            let key = (is_computed, is_cheap, is_dead, decided.of.clone(), &decision.rule[..], form);
             let region = Region { what: decided.of.clone(), form, members: Vec::new() };
             let (n_bytes, region) = by_key.entry(key).or_insert((0, region));
             *n_bytes += decision.n_bytes_before;
@@ -282,7 +340,9 @@ fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -
         }
     }
     let mut all: Vec<_> = by_key.into_iter().collect();
-    all.sort_by_key(|((is_computed, is_dead, ..), (n_bytes, _))| (*is_computed, *is_dead, -n_bytes));
+    all.sort_by_key(|((is_computed, is_cheap, is_dead, ..), (n_bytes, _))| {
+        (*is_computed, *is_cheap, *is_dead, -n_bytes)
+    });
     all.into_iter().map(|(_, (_, region))| region).collect()
 }
 
@@ -319,8 +379,8 @@ struct Search<'q> {
 }
 
 impl Search<'_> {
-    /// Compiles the policy's own form; returns the scoped names of the values alive at its peak of memory.
-    fn first(&mut self, on: &mut dyn FnMut(&Event<'_>)) -> Result<BTreeSet<String>, StudyError> {
+    /// Compiles the policy's own form; returns what is asked about first.
+    fn first(&mut self, on: &mut dyn FnMut(&Event<'_>)) -> Result<Focus, StudyError> {
         let target = &self.question.target;
         let program = encode::to_bytes(&self.best.module).map_err(StudyError::encode)?;
         let is_cached = !self.is_fresh && self.compiler.remembers(target, &program)?;
@@ -328,18 +388,14 @@ impl Search<'_> {
         let compiling =
             Compiling { target: target.clone(), what: AS_LOWERED.to_string(), batch: None, n_more: self.n_left };
         on(&Event::Begins(&compiling));
-        let (outcome, alive) = match self.compiler.compile_and_read(target, &program, 1) {
-            Ok((compiled, optimized)) => {
-                let alive = largest_live_buffers(&read_back(&optimized)?, N_ALIVE)?;
-                let names = alive.into_iter().map(|buffer| buffer.origin.op_name).filter(|name| !name.is_empty());
-                (compiled.outcome, names.collect())
-            }
-            Err(error) => (CompileOutcome::of_error(error)?, BTreeSet::new()),
+        let (outcome, focus) = match self.compiler.compile_and_read(target, &program, 1) {
+            Ok((compiled, optimized)) => (compiled.outcome, Focus::of_compiled(&read_back(&optimized)?)?),
+            Err(error) => (CompileOutcome::of_error(error)?, Focus::default()),
         };
         on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
         self.best.cost = cost(&outcome);
         self.limit = self.best.cost;
-        Ok(alive)
+        Ok(focus)
     }
 
     /// Tries regions while compiles are left; returns the number of regions left over.
@@ -451,10 +507,10 @@ mod tests {
     use bf16scope_hlo::text;
     use bf16scope_passes::amp;
 
-    /// The sum has more bytes than the transpose, and is tried after it, unless only the sum is alive at the peak: then
-    /// it is the first of the computed ones.
+    /// The sum has more bytes than the transpose, and is tried after it; of what is computed, that of a costly scope comes
+    /// first, and then what is alive at the peak.
     #[test]
-    fn what_is_moved_is_asked_about_first_and_then_what_is_alive() {
+    fn what_is_moved_is_asked_about_first_and_then_what_is_costly_or_alive() {
         let source = "HloModule order
 ENTRY main {
   x = f32[8,8] parameter(0)
@@ -462,17 +518,18 @@ ENTRY main {
   v = f32[32,8] parameter(2)
   small = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"small\"}
   turned = f32[8,8] transpose(small), dimensions={1,0}, metadata={op_name=\"turned\"}
-  wide = f32[8,32] dot(turned, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"wide\"}
+  wide = f32[8,32] dot(turned, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"layer/wide\"}
   sum = f32[8,32] add(wide, wide), metadata={op_name=\"sum\"}
   ROOT out = f32[8,8] dot(sum, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"out\"}
 }
 ";
         let module = text::parse(source, "order.hlo").unwrap();
         let (_, report) = amp::run(&module, &Policy::default()).unwrap();
-        let asked = |alive: &[&str]| {
-            let alive = alive.iter().map(ToString::to_string).collect();
+        let asked = |costly: &[&str], alive: &[&str]| {
+            let set = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+            let focus = Focus { costly: set(costly), alive: set(alive) };
             let mut names: Vec<String> = Vec::new();
-            for region in regions(&module, &report, &alive) {
+            for region in regions(&module, &report, &focus) {
                 let name = &region.members[0].instruction;
                 if names.last() != Some(name) {
                     names.push(name.clone());
@@ -480,8 +537,33 @@ ENTRY main {
             }
             names
         };
-        assert_eq!(asked(&[]), ["turned", "sum", "wide", "small"]);
-        assert_eq!(asked(&["small"]), ["turned", "small", "sum", "wide"]);
+        assert_eq!(asked(&[], &[]), ["turned", "sum", "wide", "small"]);
+        assert_eq!(asked(&[], &["small"]), ["turned", "small", "sum", "wide"]);
+        assert_eq!(asked(&["layer"], &["small"]), ["turned", "wide", "small", "sum"]);
+    }
+
+    /// JAX names an instruction of a callee by its place there, and a compiled program by the whole way.
+    #[test]
+    fn an_instruction_of_a_callee_is_within_the_scope_of_its_call() {
+        let source = "HloModule calls
+read {
+  x = f32[8] parameter(0)
+  ROOT y = f32[8] tanh(x), metadata={op_name=\"tanh\"}
+}
+layer {
+  x.1 = f32[8] parameter(0)
+  ROOT z = f32[8] call(x.1), to_apply=read, metadata={op_name=\"read\"}
+}
+ENTRY main {
+  x.2 = f32[8] parameter(0)
+  a = f32[8] call(x.2), to_apply=layer, metadata={op_name=\"step/a\"}
+  ROOT b = f32[8] call(a), to_apply=layer, metadata={op_name=\"step/b\"}
+}
+";
+        let scopes = scopes_of_calls(&text::parse(source, "calls.hlo").unwrap());
+        let of_read: Vec<&str> = scopes[0].iter().map(String::as_str).collect();
+        assert_eq!(of_read, ["", "read", "step/a/read", "step/b/read"]);
+        assert_eq!(scope(&within("step/a/read", "tanh")), "step/a/read");
     }
 
     /// Gains of a ten-thousandth used to be kept, although no table shows them.

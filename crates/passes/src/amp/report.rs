@@ -397,11 +397,17 @@ pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: 
         && !readers.is_empty()
         && record.decided.is_none()
         && record.because == Because::Op
-        && !matches!(graph.op(node), Op::Broadcast { .. } | Op::Reshape);
+        && !matches!(graph.op(node), Op::Broadcast { .. });
     if !is_open {
         return Vec::new();
     }
     let is_rounded = |&operand: &ValueId| assignment.value_low[operand as usize];
+    if *graph.op(node) == Op::Reshape {
+        // The slice that a step of a loop reads: a compiler lays it out as the step's own ops want it, with the dimension
+        // of size 1 along the lanes, unless a barrier is behind the reshape.
+        let is_slice = graph.makers(node).all(|maker| matches!(graph.op(maker), Op::DynamicSlice { .. }));
+        return if is_slice && is_rounded(&value) { vec![StoredAs::Barrier] } else { Vec::new() };
+    }
     if is_rounded(&value) {
         let wide = Some(StoredAs::F32).filter(|_| !record.is_product());
         return wide.into_iter().chain([StoredAs::Barrier]).collect();
