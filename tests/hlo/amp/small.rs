@@ -481,6 +481,23 @@ fn masks_stay_finite() {
     }
 }
 
+/// A loss is scaled by 65,536, which f16 has as infinity, and its mean divides that before any product is reached. Rounding one
+/// number saves no memory, so none is rounded that is computed of no product, though the policy reaches everything.
+#[test]
+fn a_scale_of_a_loss_is_divided_in_f32() {
+    let module = build(|e| {
+        let (x, w, scale) = (parameter(e, 0, &[4, 4]), parameter(e, 1, &[4, 4]), parameter(e, 2, &[]));
+        let share = e.binary(BinaryOp::Divide, scale, e.scalar(DType::F32, 4.0));
+        dot(e, dot(e, x, w), e.broadcast(share, &[], &[4, 4]));
+    });
+    for preset in ["mixed_float16", "mixed_bfloat16", "O2"] {
+        let (lowered, report) = amp::run(&module, &Policy::preset(preset).unwrap()).unwrap();
+        verify(&lowered).unwrap();
+        assert_eq!((report.totals["dot"].lowered, report.totals["divide"].kept), (2, 1), "{preset}");
+        assert!(show(&lowered).contains("= f32[] divide("), "{preset}: {}", show(&lowered));
+    }
+}
+
 /// A large constant that only narrow ops read is stored narrow; one that is also read in f32 is stored once, and cast.
 #[test]
 fn large_constants_are_stored_in_the_cheaper_dtype() {

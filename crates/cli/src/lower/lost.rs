@@ -134,7 +134,9 @@ ENTRY main {
   left = f32[] subtract(one, power)
   wide = f32[64]{0} broadcast(left), dimensions={}
   small = f32[64]{0} broadcast(epsilon), dimensions={}
-  mean = f32[64]{0} divide(m, wide)
+  decays = f32[64]{0} broadcast(beta), dimensions={}
+  kept = f32[64]{0} multiply(m, decays)
+  mean = f32[64]{0} divide(kept, wide)
   ROOT update = f32[64]{0} add(mean, small)
 }
 ";
@@ -159,7 +161,9 @@ ENTRY main {
   power = f32[] power(beta, t)
   left = f32[] subtract(one, power)
   wide = f32[64]{0} broadcast(left), dimensions={}
-  variance = f32[64]{0} divide(v, wide)
+  decays = f32[64]{0} broadcast(beta), dimensions={}
+  kept = f32[64]{0} multiply(v, decays)
+  variance = f32[64]{0} divide(kept, wide)
   root = f32[64]{0} sqrt(variance)
   small = f32[64]{0} broadcast(epsilon), dimensions={}
   damped = f32[64]{0} add(root, small)
@@ -204,7 +208,7 @@ ENTRY main {
             let warning = warning_of(text, &all).unwrap();
             assert!(
                 warning
-                    .starts_with("constants become other numbers: 0.999 is 1 in bf16 (main/%beta, read by %power): "),
+                    .starts_with("constants become other numbers: 0.999 is 1 in bf16 (main/%beta, read by %decays): "),
                 "{warning}"
             );
             // 1e-8 is representable in bf16 and not in f16.
@@ -213,6 +217,10 @@ ENTRY main {
             assert!(f16.contains("0.00000001 is 0 in f16 (main/%epsilon, read by %"), "{f16}");
             assert!(!f16.contains("%beta") && f16.contains("--keep"), "{f16}");
             assert_eq!(warning_of(text, &Policy::default()), None);
+            // The correction of the bias is a single number, which stays f32.
+            let moment = if text == ADAM { "multiply(m, decays)" } else { "multiply(v, decays)" };
+            let corrected = text.replace(moment, "add(wide, small)");
+            assert_eq!(warning_of(&corrected, &all), None);
         }
         assert!(is_lost(0.999, 1.0) && is_lost(1e-8, 0.0) && is_lost(1e5, f32::INFINITY) && is_lost(-0.9999, -1.0));
         assert!(!is_lost(1.0, 1.0) && !is_lost(0.1, 0.100_097_656) && !is_lost(0.0, 0.0));

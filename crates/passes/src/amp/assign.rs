@@ -168,6 +168,7 @@ impl Assigner<'_> {
                 above: above[idx],
                 stored: self.stored(node, above[idx], is_of_products[record.first_result as usize]),
                 keeps_sum: self.policy.accumulate == Accumulate::F32 || !rounds || self.keeps_sum[idx],
+                is_number: graph.value(record.first_result).n_elements == 1,
             };
             self.assign(node, decide(&facts));
         }

@@ -68,6 +68,9 @@ pub(super) struct Facts {
     pub stored: Option<Decision>,
     /// Whether the f32 sum of a product is kept.
     pub keeps_sum: bool,
+    /// Whether its result is one number: rounding it saves no memory, and in f16 it may be infinite, as the scale of a loss
+    /// of 65,536 is.
+    pub is_number: bool,
 }
 
 /// The decision for a node.
@@ -111,7 +114,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         (Allow | Infer | Clear, _) if facts.reach == Reach::None => Decision::f32(Rule::Off, None),
         (Allow | Infer, Some((rule, from))) => Decision::f32(rule, Some(from)),
         (Allow, _) => Decision { is_narrow: !facts.keeps_sum, ..Decision::narrow(Rule::Allowed, None) },
-        (Infer, _) if is_open => Decision::narrow(Rule::Reach, None),
+        (Infer, _) if is_open && !(facts.is_number && facts.below.is_none()) => Decision::narrow(Rule::Reach, None),
         (Infer, _) if is_between && facts.reach == Reach::Between => Decision::narrow(Rule::Between, facts.below),
         (Infer, _) => Decision::f32(Rule::OutOfReach, None),
         (Deny { .. }, _) => stored.unwrap_or(Decision::f32(Rule::Denied, None)),

@@ -10,7 +10,7 @@
 //! | `bf16_scope` | `tf.tpu.bfloat16_scope` | f32 variables read as bf16, everything between bf16; exponentials, logarithms and statistics are computed in f32 and rounded back; logits, loss and update f32. The scope ends where the loss begins, which is found by structure |
 //! | `O0` | Apex | nothing is lowered |
 //! | `O1` | Apex: patched functions | as `default`: weights f32, dots in low precision, the deny list f32 |
-//! | `O2` | Apex: model cast, batch norm f32, f32 master weights | as `bf16_scope`, and beyond the dots too |
+//! | `O2` | Apex: model cast, batch norm f32, f32 master weights | as `bf16_scope`, and beyond the dots too; single numbers that no dot computes stay f32 |
 //! | `O3` | Apex: everything low | parameters, results, sums, batch norm, loss and update too |
 //! | `mixed_bfloat16` | Keras policy (compute bf16, variable f32) | as `O2`; results stay f32, as Keras asks users to make their last layer |
 //! | `mixed_float16` | Keras policy | the same in f16, without its loss scaling |
