@@ -46,7 +46,7 @@ const OTHERS: &[(&[&str], &[&str])] = &[
     ),
     (&["attention_wider", "attention_windows_masked"], &["result", "gradient"]),
     // TensorFlow multiplies r³ by half the sum, and another product by 2; ours goes back through each operation.
-    (&["cosine", "unit_norm", "unit_norm_axis"], &["gradient_x", "gradient_y"]),
+    (&["cosine", "unit_norm", "unit_norm_axis", "rms_norm"], &["gradient_x", "gradient_y"]),
     // Keras computes x·r - mean·r for what is not an image, and ours (x - mean)·r, as both do for images (`batch_norm`).
     (&["batch_norm_plain"], &["result", "gradient_x"]),
     // Keras' are batch norms of rows, (x - mean)·r, which it multiplies by gamma; ours is x·(r·gamma) + (beta - mean·r·gamma).

@@ -305,6 +305,30 @@ class T5Attention(L.Layer):
         return tf.einsum("bhps,hsf->bpf", tf.einsum("bhpo,bhos->bhps", tf.nn.softmax(scores), v), self.out)
 
 
+class RmsNorm(L.Layer):
+    """T5's norm, as Keras 3's `RMSNormalization`."""
+
+    def build(self, dims):
+        self.scale = self.add_weight("scale", (dims[-1],))
+
+    def call(self, x):
+        return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + 1e-6) * self.scale
+
+
+class PositionEmbedding(L.Layer):
+    """A learned vector for each position, added, as BERT's."""
+
+    def __init__(self, positions):
+        super().__init__()
+        self.positions = positions
+
+    def build(self, dims):
+        self.table = self.add_weight("embeddings", (self.positions, dims[-1]))
+
+    def call(self, x):
+        return x + self.table[: x.shape[1]]
+
+
 A = tf.keras.activations
 activations = {
     "relu": A.relu, "relu6": tf.nn.relu6, "leaky_relu": tf.nn.leaky_relu, "elu": A.elu, "selu": A.selu, "gelu": A.gelu,
@@ -359,6 +383,9 @@ case("sort_indices", lambda x: tf.cast(tf.argsort(x, 1, stable=True), tf.float32
 case("arg_max", lambda x: x * tf.one_hot(tf.argmax(x, 1), 5, axis=1), (3, 5, 2))
 case("arg_min", lambda x: x * tf.one_hot(tf.argmin(x, -1), 4), (3, 5, 4))
 case("constant", lambda x: x * tf.constant([[1, 2.5, -3], [0, 1, 4]]), (4, 2, 3))
+case("rescaling", L.Rescaling(0.25, -1.5), (4, 3, 5))
+case("rms_norm", RmsNorm(), (3, 4, 7))
+case("position_embedding", PositionEmbedding(6), (3, 4, 5))
 
 # The share of Keras' noise below -2, -1, 0, 1 and 2 standard deviations, of 65,536 numbers.
 tf.random.set_seed(5)
