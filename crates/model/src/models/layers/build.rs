@@ -9,7 +9,7 @@ use super::constraint::Iterations;
 use super::kinds::{LayerDType, LayerKind};
 use super::objective::{Labels, label_of};
 use super::wiring::{Source, Wiring, at};
-use super::{Config, Input, Layer, Layers, Loss, Network};
+use super::{Config, Input, Layer, Layers, Network};
 use crate::document::{NodeError, Origin, Value};
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::task::{Feature, FeatureDType, Features, Mode, Outputs};
@@ -126,10 +126,9 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     features
 }
 
-/// Whether the label is a distribution over classes, for a loss with logits.
+/// Whether the label is a distribution over classes, for a loss with logits or with scores of classes.
 fn is_distribution(config: &Config, labels: &str) -> bool {
-    let of_classes = |loss: &Loss| loss.is_of_classes() && loss.labels() == Labels::Probabilities;
-    config.loss.iter().any(|loss| loss.options.labels == *labels && of_classes(loss))
+    config.loss.iter().any(|loss| loss.options.labels == *labels && loss.is_of_distributions())
 }
 
 /// A described label, completed by the losses and metrics that read it.

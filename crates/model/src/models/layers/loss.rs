@@ -527,6 +527,12 @@ impl Loss {
         self.takes() == Some(Activation::Softmax)
     }
 
+    /// Whether its labels are a number from 0 to 1 for each of several exclusive classes.
+    pub(super) fn is_of_distributions(&self) -> bool {
+        let is_of_classes = self.is_of_classes() || matches!(self.kind, LossKind::CategoricalHinge);
+        is_of_classes && self.labels() == Labels::Probabilities
+    }
+
     /// Whether each of its rows has one class, which may have a weight.
     pub(super) fn weighs_classes(&self) -> bool {
         self.is_of_classes() && self.kind.form().is_cross_entropy
