@@ -422,7 +422,8 @@ fn one_hot_labels_of_a_hinge_have_an_accuracy() {
     let rest = "layers: [{dense: 3}]\nloss: categorical_hinge\nmetrics: [accuracy, {top_k: 2}]\n";
     read(&format!("inputs: {{x: [4]}}\nlabels: {{labels: [3]}}\n{rest}")).unwrap_or_else(|error| panic!("{error}"));
     // Independent answers have no class.
-    let error = read(&format!("inputs: {{x: [4]}}\nlabels: {{labels: [3]}}\n{}", rest.replace("categorical", "squared")));
+    let error =
+        read(&format!("inputs: {{x: [4]}}\nlabels: {{labels: [3]}}\n{}", rest.replace("categorical", "squared")));
     let error = error.unwrap_err();
     assert!(error.contains("metric `accuracy` judges `dense` by `labels`"), "{error}");
 }

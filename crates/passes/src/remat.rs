@@ -2,10 +2,12 @@
 //!
 //! [`remat`] runs after [`gradients`](super::grad::gradients), on the same computation. Instructions before a given
 //! position are the forward pass, those after it the backward pass. Where the backward pass uses a rematerialised
-//! value, it then uses a copy, computed from *residuals*: values that are kept. A residual first goes through an
-//! `opt-barrier`, because a compiler merges equal computations otherwise. If computing the copy costs more than
-//! reading it, the barrier also takes the latest sum or product of the backward pass, so that the copy is not computed
-//! before it is needed (as in JAX's `checkpoint`).
+//! value, it then uses a copy, computed from *residuals*: values that are kept. Something goes through an `opt-barrier`
+//! first, because a compiler merges equal computations otherwise: the mean of a rematerialised normalisation,
+//! else the residual. A barrier of a large array fixes its layout, and convolutions of other layouts then copy it
+//! (`benches/keras/compiled.md` has figures). If computing the copy costs more than reading it, the residual's barrier
+//! also takes the latest sum or product of the backward pass, so that the copy is not computed before it is needed (as
+//! in JAX's `checkpoint`).
 //!
 //! These values are rematerialised:
 //! - elementwise functions of one or two residuals, including batch normalisation with known statistics. Reading the
@@ -150,6 +152,20 @@ struct RematPlan {
     scopes: Vec<Option<String>>,
     /// For each value whether rematerialising it costs more than elementwise functions.
     costs: Vec<bool>,
+    /// For each value how copies of it are told apart from it.
+    marks: Vec<Mark>,
+}
+
+/// What makes a copy of a value another value for the compiler, so that the two are not merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// The residuals that it is computed from go through barriers.
+    Residuals,
+    /// It is a kept residual, such as a convolution, or its conversion: it can be read as it is where something else
+    /// marks what reads it.
+    Plain,
+    /// It has an operand that is marked, or a mean that goes through a barrier.
+    Marked,
 }
 
 impl RematPlan {
@@ -158,7 +174,9 @@ impl RematPlan {
         let forward = &instructions[..n_forward];
         let scopes = matched_scopes(instructions, n_forward, config)?;
         let casts = large_casts(forward);
-        let mut plan = RematPlan { fates: Vec::new(), scopes, costs: Vec::new() };
+        let mut plan = RematPlan { fates: Vec::new(), scopes, costs: Vec::new(), marks: Vec::new() };
+        // Residuals that must have a barrier: variables of large kernels.
+        let variables: BTreeSet<InstrId> = casts.iter().map(|id| forward[id.idx()].operands[0]).collect();
         // For each value the kept arrays, other than small ones, that its copy would be computed from.
         let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
         for (idx, instr) in forward.iter().enumerate() {
@@ -192,6 +210,17 @@ impl RematPlan {
             };
             let is_copied = fate == Fate::Rematerialised;
             plan.costs.push(is_copied && (!is_map || operands.iter().any(|operand| plan.costs[operand.idx()])));
+            let has = |mark: Mark| operands.iter().any(|operand| plan.marks[operand.idx()] == mark);
+            plan.marks.push(match fate {
+                _ if variables.contains(&InstrId(idx as u32)) || casts.contains(&InstrId(idx as u32)) || in_scope => {
+                    Mark::Residuals
+                }
+                // A kept map has a barrier, or the compiler would recompute that from more than was kept.
+                Fate::Residual if !is_map => Mark::Plain,
+                Fate::Rematerialised if has(Mark::Marked) || normalisation(forward, instr).is_some() => Mark::Marked,
+                Fate::Rematerialised if matches!(instr.op, Op::Convert) && has(Mark::Plain) => Mark::Plain,
+                Fate::Used | Fate::Residual | Fate::Rematerialised => Mark::Residuals,
+            });
             sources.push(match fate {
                 Fate::Used => BTreeSet::new(),
                 Fate::Residual => BTreeSet::from([InstrId(idx as u32)]),
@@ -367,7 +396,15 @@ impl Writer<'_> {
         if id.idx() >= self.n_forward {
             return self.renamed[id.idx() - self.n_forward];
         }
+        if self.plan.marks[id.idx()] == Mark::Plain && scope.is_none() {
+            return id;
+        }
         self.value(id, scope, self.plan.costs[id.idx()])
+    }
+
+    /// Whether a copy reads plain operands as they are.
+    fn reads_plain(&self, id: InstrId, scope: &Option<String>, late: bool) -> bool {
+        self.plan.marks[id.idx()] == Mark::Marked && scope.is_none() && !late
     }
 
     /// The value that the backward pass uses in place of `id`, within a scope; `late` if its user is expensive.
@@ -387,7 +424,9 @@ impl Writer<'_> {
                     self.report.rematerialised.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
                 }
                 let operands = self.remat_operands(&instr);
-                let missing = |&&operand: &&InstrId| self.known(operand, &inner).is_none();
+                let reads_plain = self.reads_plain(id, &inner, late);
+                let is_plain = |operand: InstrId| reads_plain && self.plan.marks[operand.idx()] == Mark::Plain;
+                let missing = |&&operand: &&InstrId| !is_plain(operand) && self.known(operand, &inner).is_none();
                 let missing = operands.iter().rev().filter(missing).map(|&id| (id, inner.clone(), false));
                 let missing: Vec<_> = missing.collect();
                 if !missing.is_empty() {
@@ -395,9 +434,12 @@ impl Writer<'_> {
                     pending.extend(missing);
                     continue;
                 }
-                let copied = |&operand: &InstrId| self.known(operand, &inner).expect("what was missing has been made");
+                let copied = |&operand: &InstrId| match is_plain(operand) {
+                    true => operand,
+                    false => self.known(operand, &inner).expect("what was missing has been made"),
+                };
                 let operands = operands.iter().map(copied).collect();
-                self.copy_of(&instr, operands)
+                self.copy_of(&instr, operands, reads_plain)
             };
             self.copies.insert((id, inner), copy);
         }
@@ -453,8 +495,8 @@ impl Writer<'_> {
         self.e.with_module(|module| remat_operands(&module.comp(self.e.comp()).instructions[..self.n_forward], instr))
     }
 
-    /// A copy of an instruction.
-    fn copy_of(&self, instr: &Instruction, operands: Vec<InstrId>) -> InstrId {
+    /// A copy of an instruction, and a barrier of a normalisation's mean if that marks the copy.
+    fn copy_of(&self, instr: &Instruction, operands: Vec<InstrId>, is_marked: bool) -> InstrId {
         let attributes = self.e.with_module(|module| {
             let forward = &module.comp(self.e.comp()).instructions[..self.n_forward];
             normalisation(forward, instr).map(|(_, attributes)| attributes)
@@ -465,7 +507,10 @@ impl Writer<'_> {
             return self.append(Instruction { operands, metadata, ..instr.clone() });
         };
         self.e.set_metadata(metadata);
-        let [mean, variance] = [1, 2].map(|index| self.e.get_tuple_element(instr.operands[0], index));
+        let [mut mean, variance] = [1, 2].map(|index| self.e.get_tuple_element(instr.operands[0], index));
+        if is_marked {
+            mean = self.e.emit(Op::OptimizationBarrier, &[mean], None);
+        }
         let n_before = self.e.n_instructions();
         let norm = Normalisation { scale: operands[1], mean, variance, attributes };
         let result = norm.apply(&self.e, operands[0], operands[2]);
@@ -529,5 +574,30 @@ mod tests {
         let error = run(&module, &config(Remat::Scopes(vec!["nett".to_string()]))).unwrap_err();
         assert_eq!(error.kind(), &PassErrorKind::NoMatch("nett".to_string()));
         assert_eq!(error.to_string(), "remat: no scope of the network matches `nett`\nhelp: did you mean `net`?");
+    }
+
+    /// A barrier of an image would fix its layout.
+    #[test]
+    fn a_copy_of_a_norm_is_told_apart_by_its_mean() {
+        let forward = text::parse(
+            "HloModule m\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n\n\
+             ENTRY m {\n  x = f32[2,8,8,3] parameter(0)\n  w = f32[3,3,3,4] parameter(1)\n  \
+             c = f32[2,8,8,4] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f\n  \
+             scale = f32[4] parameter(2)\n  offset = f32[4] parameter(3)\n  \
+             norm = (f32[2,8,8,4], f32[4], f32[4]) batch-norm-training(c, scale, offset), epsilon=0.001, feature_index=3\n  \
+             n = f32[2,8,8,4] get-tuple-element(norm), index=0\n  t = f32[2,8,8,4] tanh(n)\n  \
+             zero = f32[] constant(0)\n  ROOT loss = f32[] reduce(t, zero), dimensions={0,1,2,3}, to_apply=sum\n}\n",
+            "m.txt",
+        )
+        .unwrap();
+        let n_forward = forward.entry().instructions.len();
+        let (module, _) = grad::run(&forward, &grad::Config { loss: 0, wrt: vec![1, 2, 3] }).unwrap();
+        let (rewritten, report) = run(&module, &Config { n_forward, remat: Remat::Convolutional }).unwrap();
+        verify(&rewritten).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(report.rematerialised.len(), 2, "{report:?}");
+        assert_eq!(report.residuals, []);
+        let entry = rewritten.entry();
+        let behind = entry.instructions.iter().filter(|instr| instr.op == Op::OptimizationBarrier);
+        assert_eq!(behind.map(|instr| instr.shape.to_string()).collect::<Vec<_>>(), ["f32[4]"]);
     }
 }
