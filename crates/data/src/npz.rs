@@ -19,6 +19,7 @@ pub use header::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use self::until_full::UntilFull;
@@ -51,13 +52,17 @@ pub struct Entry<'a> {
     file: ZipFile<'a, BufReader<File>>,
 }
 
-/// Checks an archive whose directory begins at `start`: a member that occurs twice (readers see only the last),
-/// or members that share bytes (each would be unpacked separately). Returns the fault and the expectation.
+/// Checks an archive whose directory begins at `start`: a member that occurs twice (readers see only the last), members
+/// that share bytes (each would be unpacked separately), or one whose bytes belong to another name. Returns the fault and
+/// the expectation.
 pub(crate) fn flaw(file: File, start: u64) -> io::Result<Option<String>> {
     let mut seen = BTreeSet::new();
     let directory = directory(file, start)?;
     if directory.has_shared_bytes() {
         return Ok(Some(format!("{SHARED}; expected each to have its own")));
+    }
+    if let Some(sentence) = directory.misnamed {
+        return Ok(Some(sentence));
     }
     let repeated = directory.names.into_iter().find(|name| !seen.insert(name.clone()));
     let sentence = |name: Vec<u8>| {
@@ -88,6 +93,8 @@ struct Directory {
     /// Where members begin, and their packed sizes in bytes. Members beyond 4 GiB have these elsewhere, and are left
     /// out.
     places: Vec<(u32, u32)>,
+    /// A sentence about the first member that the directory calls by another name than the member's own header.
+    misnamed: Option<String>,
 }
 
 impl Directory {
@@ -105,6 +112,19 @@ impl Directory {
 /// Bytes before a member's data: its local header without a name. (APPNOTE.TXT of PKWARE, 4.3.7.)
 const LEAST_MEMBER: u64 = 30;
 
+/// A sentence about the member at `place`, if its own header has another name than the directory, as Python's `zipfile`
+/// refuses it: the entries of two members may be exchanged. (APPNOTE.TXT of PKWARE, 4.3.7: the length of the name is at
+/// byte 26, the name from byte 30.) Where no header begins, nothing is said: reading the member fails.
+fn misnamed(file: &File, name: &[u8], place: u32) -> Option<String> {
+    let mut head = [0; LEAST_MEMBER as usize];
+    file.read_exact_at(&mut head, place.into()).ok()?;
+    let mut own = vec![0; u16::from_le_bytes([head[26], head[27]]).into()];
+    file.read_exact_at(&mut own, u64::from(place) + LEAST_MEMBER).ok()?;
+    let [called, own_name] = [name, &own].map(|name| String::from_utf8_lossy(name).escape_debug().to_string());
+    let message = format!("its directory calls a member `{called}` that calls itself `{own_name}`; expected one name");
+    (head.starts_with(b"PK\x03\x04") && own != name).then_some(message)
+}
+
 /// Reads the central directory that begins at `start`. (APPNOTE.TXT of PKWARE, 4.3.12: a signature, the lengths of
 /// name, extra field and comment from byte 24, the name from byte 46. Then, 4.3.14 to 4.3.16: the zip64 end record,
 /// whose length is at byte 4, and its locator of 20 bytes, if present; then the end record, of 22 bytes and a comment.)
@@ -120,10 +140,13 @@ fn directory(file: File, start: u64) -> io::Result<Directory> {
             (b"PK\x01\x02", 46) => {
                 let mut name = vec![0; length(28) as usize];
                 file.read_exact(&mut name)?;
-                directory.names.push(name);
                 let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
                 let place = (word(42), word(20));
-                directory.places.extend((place.0 != u32::MAX && place.1 != u32::MAX).then_some(place));
+                if place.0 != u32::MAX && place.1 != u32::MAX {
+                    directory.places.push(place);
+                    directory.misnamed = directory.misnamed.or_else(|| misnamed(file.get_ref(), &name, place.0));
+                }
+                directory.names.push(name);
                 46 + length(28) + length(30) + length(32)
             }
             (b"PK\x06\x06", 46) => {
@@ -179,7 +202,11 @@ impl NpzReader {
             let error = DataError::new(DataErrorKind::Damaged, path, SHARED);
             return Err(error.help("save the arrays again with numpy.savez"));
         }
-        let Directory { names, end, .. } = directory;
+        let Directory { names, end, misnamed, .. } = directory;
+        if let Some(message) = misnamed {
+            let error = DataError::new(DataErrorKind::Damaged, path, message);
+            return Err(error.help("the file is damaged, copy it again"));
+        }
         if let Some(name) = twice(names) {
             let message = format!("array `{name}` is there twice; expected once");
             return Err(DataError::new(DataErrorKind::Damaged, path, message).help("leave one out"));

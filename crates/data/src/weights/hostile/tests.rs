@@ -184,6 +184,31 @@ fn a_member_of_an_archive_that_comes_twice_is_refused() {
     assert!(refused(folder.path(), "a.npz").contains("`a.npy` is there twice"));
 }
 
+/// Python's `zipfile` refuses an archive whose directory and members disagree about names: two arrays were read as one
+/// another, of `.npz`, `.pt` and `.keras` alike.
+#[test]
+fn members_that_the_directory_calls_by_each_others_names_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let exchanged = |name: &str, [first, second]: [&str; 2]| {
+        let path = folder.path().join(name);
+        archive(&path, &[(first, b"one"), (second, b"two")]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let directory = bytes.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
+        let place =
+            |name: &str| directory + bytes[directory..].windows(name.len()).position(|w| w == name.as_bytes()).unwrap();
+        let places = [place(first), place(second)];
+        for (at, name) in places.into_iter().zip([second, first]) {
+            bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
+        }
+        std::fs::write(&path, bytes).unwrap();
+        refused(folder.path(), name)
+    };
+    let said = "its directory calls a member `b.npy` that calls itself `a.npy`; expected one name";
+    assert_eq!(exchanged("x.npz", ["a.npy", "b.npy"]), format!("x.npz: {said}\nhelp: save it again: one is another's"));
+    let said = "its directory calls a member `s/data/1` that calls itself `s/data/0`; expected one name";
+    assert!(exchanged("x.pt", ["s/data/0", "s/data/1"]).contains(said));
+}
+
 /// `-x` and a conjugate are stored as `x` with a flag, which used to be dropped.
 #[test]
 fn a_tensor_that_is_still_to_be_negated_or_conjugated_is_refused() {
