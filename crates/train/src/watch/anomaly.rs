@@ -128,7 +128,8 @@ pub const RULES: [Rule; 30] = [
     Rule {
         name: "zero_input",
         why: "all of a feature is 0 at this look, the one before and the first, 2^14 numbers of it have gone by since, and a kernel \
-              that multiplies it does not move, though a momentum of 0.9 or more goes on for a hundred steps",
+              that multiplies it does not move, though a momentum of 0.9 or more goes on for a hundred steps, or at none of the looks, \
+              and its largest number is to the bit what it was at the first",
         remedy: "look at where this feature comes from: a key or a column that is not there, or a default in its place; or leave \
                  it out",
         explains: &["dead"],

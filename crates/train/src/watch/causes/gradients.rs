@@ -162,18 +162,21 @@ fn labels_of<'l>(look: &'l Look<'_>, number: usize) -> Option<&'l WatchRow> {
 /// So many numbers of a feature, seen or between the looks, are more than those of a flag that is rarely set.
 const N_ZEROS: u64 = 1 << 14;
 
-/// Features that are 0 at each look, under a kernel that a momentum would still move had it had a gradient lately.
+/// Features that are 0 at each look, under a kernel that a momentum would still move had it had a gradient lately, or
+/// whose largest number has the bits that it had at the first look: an update of a kernel under a feature moves it.
 pub(in crate::watch) fn zero_input(look: &Look<'_>) -> Vec<Found> {
-    let Some(first) = look.first.filter(|_| look.has_moved() && look.now.momentum.is_some_and(|of| of >= 0.9)) else {
-        return Vec::new();
-    };
+    let Some(first) = look.first.filter(|_| look.has_moved()) else { return Vec::new() };
+    let has_momentum = look.now.momentum.is_some_and(|of| of >= 0.9);
     let was_zero =
         |row: &WatchRow| [look.before(row), look.at_first(row)].iter().all(|row| row.is_some_and(WatchRow::is_zero));
     let stays = |reader: &WatchRow| {
         let kernel = format!("{}/kernel", reader.layer);
         let update = look.rows(Quantity::Update).find(|(_, update)| update.layer == kernel);
         update.is_some_and(|(_, row)| {
-            row.dtype == "f32" && row.is_zero() && look.before(row).is_some_and(WatchRow::is_zero)
+            let is_as_at_first =
+                row.stored.is_some() && look.at_first(row).is_some_and(|then| then.stored == row.stored);
+            let is_kept = has_momentum || (is_as_at_first && look.at_first(row).is_some_and(WatchRow::is_zero));
+            row.dtype == "f32" && is_kept && row.is_zero() && look.before(row).is_some_and(WatchRow::is_zero)
         })
     };
     let judge = |(number, row): (usize, &WatchRow)| {
@@ -207,7 +210,8 @@ pub(in crate::watch) fn saturated_gates(look: &Look<'_>) -> Vec<Found> {
         let taken = look.taken(number, row).iter().map(|(_, taken)| taken.rms).fold(0.0, f32::max);
         let kernels = [("recurrent_kernel", recurrent, row.rms), ("kernel", stored("kernel").unwrap_or(0.0), taken)];
         let (name, largest, of) = kernels.into_iter().find(|(_, largest, of)| largest * of >= SHUT_GATE)?;
-        let remedy = if name == "kernel" { KERNEL } else { RECURRENT };
+        let of_values = || if name == "kernel" { KERNEL } else { RECURRENT }.to_string();
+        let remedy = lower_rate(look, &row.layer, (name, largest)).unwrap_or_else(of_values);
         let what = format!(
             "the largest number of its {name} is {largest:.3e}, and an rms of {of:.3e} times that moves gates by {:.0}, where \
              their slope is 0",
@@ -242,6 +246,19 @@ const BIASES: &str = "give its biases smaller initial values (`bias_initializer:
 const KERNEL: &str = "give its kernel smaller initial values (`kernel_initializer: glorot_uniform`), or, if it was small at first, \
                       lower the learning rate; or normalise what the function takes (`batch_norm`)";
 
+/// The remedy for a variable that updates made large: at the first look its largest number was an eighth of this, or less.
+fn lower_rate(look: &Look<'_>, scope: &str, (name, largest): (&str, f32)) -> Option<String> {
+    let first = Look::alone(look.first?);
+    let then = first.variables(scope).into_iter().find(|(other, _)| *other == name)?.1?;
+    let rate = look.now.learning_rate;
+    (then <= largest / 8.0).then(|| {
+        format!(
+            "lower the learning rate from {rate:.1e}, or clip gradients (`clip: {{kind: global_norm, value: 1}}`): at the first \
+             look the largest number of its {name} was {then:.3e}"
+        )
+    })
+}
+
 /// The remedy for a sigmoid or a tanh, by the variable that makes large the numbers that it takes, if one does.
 fn smaller(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<String> {
     /// A kernel of usual initial values gives an rms of less than this many times that of what it multiplies.
@@ -251,9 +268,13 @@ fn smaller(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<String> {
     let bias = biases.filter_map(|(_, stored)| stored).fold(0.0, f32::max);
     let multiplied = look.taken(layer, of_layer).iter().map(|(_, row)| row.rms).fold(0.0, f32::max);
     if bias >= 0.5 * of_layer.rms {
-        return Some(BIASES.to_string());
+        return lower_rate(look, &of_layer.layer, ("bias", bias)).or_else(|| Some(BIASES.to_string()));
     }
-    (look.has_kernel(&of_layer.layer) && of_layer.rms >= USUAL * multiplied).then(|| KERNEL.to_string())
+    let variables = look.variables(&of_layer.layer);
+    let kernel = variables.iter().find_map(|(name, stored)| stored.filter(|_| *name == "kernel"));
+    let by_rate = || lower_rate(look, &of_layer.layer, ("kernel", kernel?));
+    (look.has_kernel(&of_layer.layer) && of_layer.rms >= USUAL * multiplied)
+        .then(|| by_rate().unwrap_or_else(|| KERNEL.to_string()))
 }
 
 /// Numbers of this rms are nearly all where a sigmoid or a tanh is flat: of a normal distribution, 6 % are between -5
