@@ -38,7 +38,7 @@ const VALUES: [&str; 24] = [
 ];
 
 /// A small experiment of every kind, with every key.
-const EXPERIMENTS: [&str; 4] = [
+const EXPERIMENTS: [&str; 5] = [
     "model:
   kind: mlp
   input: [4]
@@ -149,6 +149,77 @@ train:
     kind: inverse_sqrt
     value: 0.1
     constant_until: 3
+",
+    "model:
+  kind: layers
+  inputs:
+    x: [2, 4, 8]
+    steps: [5, 3]
+  outputs:
+    logits: head
+    scores: score
+    left: first
+    right: second
+  layers:
+    - attention: 2
+      attention_axes: 2
+      window: 2
+      inputs: x
+      name: windows
+    - rfft: power
+      axis: -1
+      inputs: windows
+      name: bins
+    - irfft: 8
+      axis: 3
+      inputs: [bins, bins]
+      name: back
+    - fft: abs
+      axis: [2, 3]
+      inputs: back
+    - reshape: [-1]
+      name: flat
+    - constant: [0.5, -2, 1]
+      name: offsets
+    - dense: 3
+      inputs: flat
+      name: plain
+    - add: [plain, offsets]
+      name: head
+    - dense: 4
+      inputs: flat
+      name: first
+    - dense: 4
+      inputs: flat
+      name: second
+    - variable: [3, 3]
+      name: transitions
+    - viterbi: [steps, transitions]
+      name: score
+  loss:
+    - sparse_softmax_focal_cross_entropy:
+      output: logits
+      gamma: 2
+      alpha: 0.25
+    - sigmoid_focal_cross_entropy:
+      output: logits
+      labels: answers
+      gamma: 0.5
+      alpha: 0.75
+    - softmax_focal_cross_entropy:
+      output: logits
+      labels: shares
+      weight: 0.5
+    - crf:
+      output: steps
+      transitions: transitions
+      labels: tags
+    - matching:
+      output: left
+      with: right
+      temperature: 0.07
+train:
+  batch: 4
 ",
 ];
 
@@ -344,11 +415,23 @@ fn more_layers_than_are_built_are_refused_at_once() {
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
 
+/// `matching` has no labels: its error named a label `0` of the first tower's dims.
+#[test]
+fn towers_of_other_dims_are_named() {
+    let text = "model:\n  kind: layers\n  inputs: {x: [4]}\n  layers:\n    - {dense: 5, name: items, inputs: x}\n    - {dense: 3, name: users, inputs: \
+                x}\n  loss: {matching: , with: items}\n";
+    let error = document::from_str::<Experiment>("e.yaml", text).map(|_| ()).map_err(|error| error.to_string());
+    let error = error.expect_err("3 are not 5");
+    let expected = "e.yaml:7:9: loss `matching` judges `users` by `items` f32[batch, 5]: second f32[32,5] differ from first f32[32,3], \
+                    expected one shape";
+    assert_eq!(error.lines().next(), Some(expected));
+}
+
 /// Sizes near the end of the range of whole numbers, of every layer that has one: an LSTM of 2^62 units and a separable
 /// convolution whose multiplier was as large overflowed.
 #[test]
 fn sizes_of_layers_that_overflow_are_refused() {
-    const LAYERS: [(&str, &str); 34] = [
+    const LAYERS: [(&str, &str); 44] = [
         ("{dense: N}", "[8]"),
         ("{lstm: N}", "[3, 4]"),
         ("{lstm: N, bidirectional: true}", "[3, 4]"),
@@ -383,6 +466,16 @@ fn sizes_of_layers_that_overflow_are_refused() {
         ("{reshape: [N, 2]}", "[8]"),
         ("{permute: [N]}", "[8]"),
         ("flatten", "[N, N]"),
+        ("{attention: 2, attention_axes: N}", "[2, 4, 8]"),
+        ("{attention: 2, attention_axes: 2}", "[N, 4, 8]"),
+        ("{attention: 2, window: N}", "[4, 8]"),
+        ("{fft: real, axis: N}", "[4, 8]"),
+        ("{fft: real, axis: [1, N]}", "[4, 8]"),
+        ("{fft: abs}", "[N]"),
+        ("{rfft: power}", "[4, N]"),
+        ("{irfft: N, inputs: [x, x]}", "[4, 8]"),
+        ("{constant: [N, 1], to: int32}", "[2]"),
+        ("{variable: [N, N]}", "[2]"),
     ];
     let mut n_refused = 0;
     for (layer, dims) in LAYERS {

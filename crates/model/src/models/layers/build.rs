@@ -261,7 +261,7 @@ impl Build<'_> {
             None => build(s),
         };
         let (output, mut last) = if layer.trainable { build(s) } else { s.frozen(build) };
-        if self.reads_state(number)
+        if self.wiring.gives_state[number]
             && let Some(x) = inputs.first()
         {
             last.extend(layer.kind.indices(s, name, x));
@@ -276,14 +276,6 @@ impl Build<'_> {
         let (reads, kind) = (reads.collect::<Vec<String>>().join(" and "), layer.kind.name());
         let message = format!("layer `{name}` ({kind}) reads {reads}: {}", error.error.message);
         Err(NodeError { help: error.error.help, ..NodeError::new(at("layers", number), message) })
-    }
-
-    /// Whether a layer, a loss, a metric or an output reads a state of layer `number`.
-    fn reads_state(&self, number: usize) -> bool {
-        let Wiring { reads, losses, others, metrics, outputs, .. } = self.wiring;
-        let read = reads.iter().flatten().chain(losses).chain(others.iter().flatten()).chain(metrics);
-        let mut read = read.chain(outputs.iter().map(|(_, source)| source));
-        read.any(|source| matches!(source, Source::State(other, _) if *other == number))
     }
 
     /// A float as a layer reads it: f32 for a layer that computes in f32, or cast to the compute dtype for another

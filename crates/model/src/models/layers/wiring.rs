@@ -6,10 +6,10 @@ use super::{Arity, Config, Input, InputDType, Layer, LayerKind, Loss, Metric, Me
 use crate::document::{NodeError, Step, nearest};
 use crate::task::Feature;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The source of a tensor: what a layer reads, or an output is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Source {
     /// An input, by index.
     Input(usize),
@@ -34,6 +34,11 @@ impl Source {
 pub(super) struct Wiring {
     /// The layers' names.
     pub names: Vec<String>,
+    /// The inputs and layers by name: a file may name each of thousands.
+    by_name: BTreeMap<String, Source>,
+    /// The outputs by name, and the first output of each source.
+    output_at: BTreeMap<String, usize>,
+    first_output: BTreeMap<Source, usize>,
     /// The sources that each layer reads.
     pub reads: Vec<Vec<Source>>,
     /// For each layer that shares variables, the layer that owns them.
@@ -42,6 +47,8 @@ pub(super) struct Wiring {
     pub tied: Vec<Option<usize>>,
     /// Whether other layers use a layer's variables.
     pub is_shared: Vec<bool>,
+    /// Whether a layer, a loss, a metric or an output reads a state of each layer.
+    pub gives_state: Vec<bool>,
     /// The predictions.
     pub outputs: Vec<(String, Source)>,
     /// The source that each loss reads.
@@ -110,7 +117,11 @@ impl Wiring {
             return Err(NodeError::new(vec![key("loss")], "there are no losses, expected at least one"));
         }
         let names = names(config)?;
-        let mut wiring = Wiring { names, ..Wiring::default() };
+        let layers = names.iter().enumerate().map(|(number, name)| (name.clone(), Source::Layer(number)));
+        let inputs = config.inputs.iter().enumerate().rev();
+        let inputs = inputs.map(|(number, input)| (input.name.clone(), Source::Input(number)));
+        let by_name = layers.chain(inputs).collect();
+        let mut wiring = Wiring { names, by_name, ..Wiring::default() };
         for (number, layer) in config.layers.iter().enumerate() {
             let mut reads = wiring.reads_of(config, number, layer)?;
             wiring.names_its_mask(config, number, &reads)?;
@@ -132,6 +143,10 @@ impl Wiring {
             wiring.is_shared[number] = true;
         }
         wiring.outputs = wiring.outputs_of(config)?;
+        for (at, (name, source)) in wiring.outputs.iter().enumerate() {
+            wiring.output_at.insert(name.clone(), at);
+            wiring.first_output.entry(*source).or_insert(at);
+        }
         for (number, loss) in config.loss.iter().enumerate() {
             let path = [at("loss", number), vec![key(loss.name()), key("output")]].concat();
             let source =
@@ -140,28 +155,36 @@ impl Wiring {
             let other = wiring.other_of(config, number, loss)?;
             wiring.others.push(other);
         }
+        let (weights, mut taken) = (wiring.weights_of_losses(config), HashSet::from(["loss".to_string()]));
         for (number, metric) in config.metrics.iter().enumerate() {
             let name = metric.name();
-            if name == "loss" || config.metrics[..number].iter().any(|other| other.name() == name) {
+            if !taken.insert(name.to_string()) {
                 let error = NodeError::new(at("metrics", number), format!("two things are reported as `{name}`"));
                 return Err(error.with_help("give one of them another name: `name: …`"));
             }
             let path = [at("metrics", number), vec![key(metric.kind_name()), key("output")]].concat();
             let source = wiring.judged(config, &format!("metric `{name}`"), metric.options.output.as_deref(), path)?;
             wiring.metrics.push(source);
-            let weights = wiring.weights_of(config, number, metric, source)?;
-            wiring.metric_weights.push(weights);
+            let in_losses = weights.get(&source).map_or(&[][..], Vec::as_slice);
+            wiring.metric_weights.push(weights_of(number, metric, in_losses)?);
         }
+        let Wiring { reads, losses, others, metrics, outputs, .. } = &wiring;
+        let read = reads.iter().flatten().chain(losses).chain(others.iter().flatten()).chain(metrics);
+        let mut gives_state = vec![false; config.layers.len()];
+        for source in read.chain(outputs.iter().map(|(_, source)| source)) {
+            if let Source::State(number, _) = *source {
+                gives_state[number] = true;
+            }
+        }
+        wiring.gives_state = gives_state;
         Ok(wiring)
     }
 
     /// The source of this name.
     fn find(&self, config: &Config, name: &str) -> Option<Source> {
-        let input = config.inputs.iter().position(|input| input.name == name).map(Source::Input);
-        let layer = |name: &str| self.names.iter().position(|other| other == name);
-        input.or_else(|| layer(name).map(Source::Layer)).or_else(|| {
+        self.by_name.get(name).copied().or_else(|| {
             let (name, state) = name.rsplit_once('.')?;
-            let number = layer(name)?;
+            let Source::Layer(number) = *self.by_name.get(name)? else { return None };
             let states = config.layers[number].kind.state_names();
             Some(Source::State(number, states.iter().position(|other| *other == state)?))
         })
@@ -181,12 +204,11 @@ impl Wiring {
     /// The name of what a loss judges: that of an output of the file, or else of its source.
     pub fn judged_name<'a>(&'a self, config: &'a Config, loss: usize) -> Cow<'a, str> {
         let (source, written) = (self.losses[loss], config.loss[loss].options.output.as_deref());
-        // Without `outputs` there is one, and its name is no choice of the file's.
-        let outputs = if config.outputs.is_empty() { &[][..] } else { &self.outputs[..] };
-        let named = outputs.iter().find(|(name, _)| written == Some(name.as_str()));
-        match named.or_else(|| outputs.iter().find(|(_, other)| *other == source)) {
-            Some((name, _)) => name.as_str().into(),
-            None => self.name_of(config, source),
+        let named = written.and_then(|name| self.output_at.get(name)).or_else(|| self.first_output.get(&source));
+        match named {
+            // Without `outputs` there is one, and its name is no choice of the file's.
+            Some(&at) if !config.outputs.is_empty() => self.outputs[at].0.as_str().into(),
+            _ => self.name_of(config, source),
         }
     }
 
@@ -393,9 +415,10 @@ impl Wiring {
             return Ok(vec![(only.to_string(), Source::Layer(config.layers.len() - 1))]);
         }
         let mut outputs: Vec<(String, Source)> = Vec::new();
+        let mut taken = HashSet::new();
         for output in &config.outputs {
             let path = vec![key("outputs"), key(&output.name)];
-            if outputs.iter().any(|(name, _)| *name == output.name) {
+            if !taken.insert(&output.name) {
                 return Err(NodeError::new(path, format!("there are two outputs `{}`", output.name)));
             }
             let Some(source) = self.find(config, &output.layer) else {
@@ -407,6 +430,11 @@ impl Wiring {
             outputs.push((if is_only { only.to_string() } else { output.name.clone() }, source));
         }
         Ok(outputs)
+    }
+
+    /// The source of the output of this name.
+    fn output(&self, name: &str) -> Option<Source> {
+        Some(self.outputs[*self.output_at.get(name)?].1)
     }
 
     /// The output that a loss or metric reads: the only one, or the one of this name.
@@ -421,8 +449,7 @@ impl Wiring {
                 }
             };
         };
-        let output = self.outputs.iter().find(|(other, _)| other == name).map(|(_, source)| *source);
-        output.or_else(|| self.find(config, name)).ok_or_else(|| {
+        self.output(name).or_else(|| self.find(config, name)).ok_or_else(|| {
             let message = format!("{what} judges `{name}`, which is neither an output nor a layer");
             let is_label = config.labels.iter().any(|label| label.name == name);
             let outputs: Vec<String> = self.outputs.iter().map(|(name, _)| name.clone()).collect();
@@ -459,8 +486,7 @@ impl Wiring {
                     return Err(error.with_help(format!("leave `{option}` out: it is for `{reader}`")));
                 }
                 Some(name) => {
-                    let output = self.outputs.iter().find(|(output, _)| output == name).map(|(_, source)| *source);
-                    let Some(source) = output.or_else(|| self.find(config, name)) else {
+                    let Some(source) = self.output(name).or_else(|| self.find(config, name)) else {
                         let message = format!("`{option}` of {} is `{name}`, which is no layer", loss.name());
                         return Err(NodeError::new(path(key(option)), message).with_help(self.known(config, name)));
                     };
@@ -471,33 +497,15 @@ impl Wiring {
         Ok(other)
     }
 
-    /// The feature with the weights of examples in a metric: its own, or that of the losses on the same output.
-    fn weights_of(
-        &self,
-        config: &Config,
-        number: usize,
-        metric: &Metric,
-        source: Source,
-    ) -> Result<Option<String>, NodeError> {
-        match &metric.options.example_weights {
-            MetricWeights::Feature(name) => return Ok(Some(name.clone())),
-            MetricWeights::Alike => return Ok(None),
-            MetricWeights::AsInLoss => {}
+    /// The features with the weights of examples in the losses that judge each source, those that differ from the one
+    /// before.
+    fn weights_of_losses<'a>(&self, config: &'a Config) -> HashMap<Source, Vec<Option<&'a String>>> {
+        let mut weights: HashMap<Source, Vec<Option<&String>>> = HashMap::new();
+        for (loss, source) in config.loss.iter().zip(&self.losses) {
+            weights.entry(*source).or_default().push(loss.options.example_weights.as_ref());
         }
-        let losses = config.loss.iter().zip(&self.losses).filter(|(_, judged)| **judged == source);
-        let mut weights: Vec<Option<&String>> = losses.map(|(loss, _)| loss.options.example_weights.as_ref()).collect();
-        weights.dedup();
-        match weights[..] {
-            [] => Ok(None),
-            [only] => Ok(only.cloned()),
-            [..] => {
-                let name = metric.name();
-                let message = format!("metric `{name}` does not say what examples weigh: losses of its output differ");
-                let known = weights.into_iter().flatten().map(|name| format!("`example_weights: {name}`"));
-                let known: Vec<String> = known.chain(["`example_weights: null` (all alike)".to_string()]).collect();
-                Err(NodeError::new(at("metrics", number), message).with_help(format!("add {}", known.join(" or "))))
-            }
-        }
+        weights.values_mut().for_each(Vec::dedup);
+        weights
     }
 
     /// The layer that computes the classes of a label: in what a loss or metric compares with the label, the last layer
@@ -552,9 +560,9 @@ impl Wiring {
     /// Refuses a label that is not described and has the name of another layer than the one that the loss judges.
     fn labels_are_no_layer(&self, config: &Config, number: usize, loss: &Loss) -> Result<(), NodeError> {
         let name = &loss.options.labels;
-        let is_described = config.inputs.iter().chain(&config.labels).any(|feature| feature.name == *name);
-        let layer = self.names.iter().position(|other| other == name).map(Source::Layer);
-        if layer.is_none() || is_described || layer == Some(self.losses[number]) || name == "labels" {
+        let layer = self.by_name.get(name).filter(|source| source.layer().is_some());
+        let is_described = || config.labels.iter().any(|feature| feature.name == *name);
+        if layer.is_none() || layer == Some(&self.losses[number]) || name == "labels" || is_described() {
             return Ok(());
         }
         let path = [at("loss", number), vec![key(loss.name()), key("labels")]].concat();
@@ -602,6 +610,7 @@ impl Wiring {
         let targets = targets.chain(config.loss.iter().flat_map(Loss::lengths).filter_map(|(_, name)| name));
         let targets = targets.chain(config.metrics.iter().map(|m| &m.options.labels));
         let targets: Vec<&String> = targets.filter(|name| constant(config, name).is_none()).collect();
+        let is_target: HashSet<&String> = targets.iter().copied().collect();
         if let Some(error) = config.inputs.iter().find_map(of_other_numbers) {
             return Err(error);
         }
@@ -613,7 +622,7 @@ impl Wiring {
             }
         }
         for (number, input) in config.inputs.iter().enumerate() {
-            if !is_read[0][number] && !targets.contains(&&input.name) {
+            if !is_read[0][number] && !is_target.contains(&input.name) {
                 let path = vec![key("inputs"), Step::KeyItself(input.name.clone())];
                 let message = format!("no layer reads input `{}`", input.name);
                 let help = format!("name it in a layer's `inputs: {}`, or leave it out", input.name);
@@ -621,7 +630,7 @@ impl Wiring {
             }
         }
         for label in &config.labels {
-            if !targets.contains(&&label.name) {
+            if !is_target.contains(&label.name) {
                 let path = vec![key("labels"), Step::KeyItself(label.name.clone())];
                 let message = format!("no loss and no metric reads label `{}`", label.name);
                 // If labels are described, a label that is read but not described may be a misspelt one.
@@ -637,6 +646,26 @@ impl Wiring {
             }
         }
         Ok(())
+    }
+}
+
+/// The feature with the weights of examples in a metric: its own, or that of the losses on the same output.
+fn weights_of(number: usize, metric: &Metric, in_losses: &[Option<&String>]) -> Result<Option<String>, NodeError> {
+    match &metric.options.example_weights {
+        MetricWeights::Feature(name) => return Ok(Some(name.clone())),
+        MetricWeights::Alike => return Ok(None),
+        MetricWeights::AsInLoss => {}
+    }
+    match in_losses {
+        [] => Ok(None),
+        [only] => Ok(only.cloned()),
+        [..] => {
+            let name = metric.name();
+            let message = format!("metric `{name}` does not say what examples weigh: losses of its output differ");
+            let known = in_losses.iter().flatten().map(|name| format!("`example_weights: {name}`"));
+            let known: Vec<String> = known.chain(["`example_weights: null` (all alike)".to_string()]).collect();
+            Err(NodeError::new(at("metrics", number), message).with_help(format!("add {}", known.join(" or "))))
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::graph::Tensor;
 use crate::nn::{self, Activation};
 use crate::task::{self, LossGroup, Mode, Outputs};
 use bf16scope_hlo::DType;
+use std::collections::{HashMap, HashSet};
 
 /// The value of one loss.
 #[derive(Clone)]
@@ -22,6 +23,27 @@ enum Term {
     Mean(Tensor),
     /// The sum of weighted losses, and the sum of weights.
     Ratio { sum: Tensor, weight: Tensor },
+}
+
+/// Names that are taken, and the number that each got last.
+#[derive(Default)]
+struct Names {
+    taken: HashSet<String>,
+    n_of: HashMap<String, usize>,
+}
+
+impl Names {
+    /// A name, or with the first number from 2 on that makes it another.
+    fn take(&mut self, name: &str) -> String {
+        let n = self.n_of.entry(name.to_string()).or_default();
+        loop {
+            *n += 1;
+            let numbered = if *n == 1 { name.to_string() } else { format!("{name}_{n}") };
+            if self.taken.insert(numbered.clone()) {
+                return numbered;
+            }
+        }
+    }
 }
 
 impl Build<'_> {
@@ -37,7 +59,7 @@ impl Build<'_> {
             terms.push(self.loss(number, loss, tensors, label_smoothing)?);
         }
         let mut outputs = self.groups(&terms, tensors)?.into_iter().fold(Outputs::new(), Outputs::group);
-        let sums = self.sums(&terms, |_| true);
+        let sums = self.sums(&terms, 0..terms.len());
         let penalties: Vec<Tensor> = tensors.terms.iter().map(|(_, term)| term.clone()).collect();
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);
@@ -65,7 +87,7 @@ impl Build<'_> {
         let group = |group: Group| {
             let penalties = tensors.terms.iter().filter(|(layer, _)| is_of(&group, *layer));
             let penalties: Vec<Tensor> = penalties.map(|(_, term)| term.clone()).collect();
-            let sums = self.sums(terms, |number| group.losses.contains(&number));
+            let sums = self.sums(terms, group.losses.iter().copied());
             let names: Vec<&str> =
                 group.losses.iter().map(|&number| loss_groups::called(self.config, number)).collect();
             let task::Loss::Mean(loss) = self.total(terms, sums, &penalties)? else { return None };
@@ -75,10 +97,10 @@ impl Build<'_> {
     }
 
     /// The weighted sums of the selected losses: of those that are means, and of those that are ratios.
-    fn sums(&self, terms: &[Term], is_asked: impl Fn(usize) -> bool) -> [Option<Tensor>; 2] {
+    fn sums(&self, terms: &[Term], numbers: impl Iterator<Item = usize>) -> [Option<Tensor>; 2] {
         let mut sums = [None, None];
-        for (_, (term, loss)) in terms.iter().zip(&self.config.loss).enumerate().filter(|(number, _)| is_asked(*number))
-        {
+        for number in numbers {
+            let (term, loss) = (&terms[number], &self.config.loss[number]);
             let (at, value) = match term {
                 Term::Mean(each) => (0, each.clone()),
                 // Its sum and its weights are accumulated over batches separately.
@@ -116,56 +138,52 @@ impl Build<'_> {
         })
     }
 
-    /// The value of each of several losses, before it is multiplied by its weight.
+    /// The value of each of several losses, before it is multiplied by its weight; of means that share a name, their sum.
     fn reported(&self, terms: &[Term]) -> Vec<(String, task::Metric)> {
-        let judged = |number: usize| self.wiring.judged_name(self.config, number);
+        let judged: Vec<_> = (0..terms.len()).map(|number| self.wiring.judged_name(self.config, number)).collect();
+        let mut n_that_judge: HashMap<&str, usize> = HashMap::new();
+        let mut of_name: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (number, loss) in self.config.loss.iter().enumerate() {
+            *n_that_judge.entry(&judged[number]).or_default() += 1;
+            if let Some(name) = &loss.options.name {
+                of_name.entry(name).or_default().push(number);
+            }
+        }
+        of_name.retain(|_, same| same.len() > 1 && same.iter().all(|&at| matches!(terms[at], Term::Mean(_))));
+        let metrics: HashSet<String> = self.config.metrics.iter().map(Metric::name).collect();
         let mut values: Vec<(String, task::Metric)> = Vec::new();
+        let mut names = Names::default();
         for (number, (term, loss)) in terms.iter().zip(&self.config.loss).enumerate() {
-            if let Some(together) = self.reported_together(number, terms) {
-                values.extend(together);
+            if let Some((name, same)) = loss.options.name.as_ref().and_then(|name| of_name.get_key_value(name.as_str()))
+            {
+                let [sum, _] = self.sums(terms, same.iter().copied().filter(|_| same[0] == number));
+                values.extend(sum.map(|sum| (names.take(name), self.mean_of(&sum))));
                 continue;
             }
-            let is_alone = (0..terms.len()).filter(|&other| judged(other) == judged(number)).count() == 1;
-            let name = match (&loss.options.name, is_alone) {
+            let name = match (&loss.options.name, n_that_judge[judged[number].as_ref()]) {
                 (Some(name), _) => name.clone(),
-                (None, true) => format!("{}_loss", judged(number)),
-                (None, false) => format!("{}_{}", judged(number), loss.name()),
+                (None, 1) => format!("{}_loss", judged[number]),
+                (None, _) => format!("{}_{}", judged[number], loss.name()),
             };
-            if self.config.metrics.iter().any(|metric| metric.name() == name) {
+            if metrics.contains(&name) {
                 continue;
             }
-            // The second of a kind on the same output gets a number.
-            let is_free = |name: &String| values.iter().all(|(other, _)| other != name);
-            let mut names = std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}_{n}")));
-            let Some(name) = names.find(is_free) else { continue };
-            let value = match (term, self.mode) {
-                (Term::Ratio { sum, weight }, _) => task::Metric::ratio(sum, weight),
-                (Term::Mean(mean), Mode::Train) => task::Metric::mean(mean),
-                (Term::Mean(each), _) => task::Metric::weighted(each, &self.features.weight()),
+            let value = match term {
+                Term::Ratio { sum, weight } => task::Metric::ratio(sum, weight),
+                Term::Mean(mean) => self.mean_of(mean),
             };
-            values.push((name, value));
+            // The second of a kind on the same output gets a number.
+            values.push((names.take(&name), value));
         }
         values
     }
 
-    /// The sum of the losses that share a name, with the first of them; `None` with the others.
-    fn reported_together(&self, number: usize, terms: &[Term]) -> Option<Option<(String, task::Metric)>> {
-        let name = self.config.loss[number].options.name.as_ref()?;
-        let is_same = |other: &usize| self.config.loss[*other].options.name.as_ref() == Some(name);
-        let same: Vec<usize> = (0..terms.len()).filter(is_same).collect();
-        let is_mean = |other: &usize| matches!(terms[*other], Term::Mean(_));
-        if same.len() == 1 || !same.iter().all(is_mean) {
-            return None;
+    /// The mean of a loss: in training it is one already, otherwise each example's.
+    fn mean_of(&self, loss: &Tensor) -> task::Metric {
+        match self.mode {
+            Mode::Train => task::Metric::mean(loss),
+            Mode::Evaluate | Mode::Predict => task::Metric::weighted(loss, &self.features.weight()),
         }
-        if same[0] != number {
-            return Some(None);
-        }
-        let [sum, _] = self.sums(terms, |other| same.contains(&other));
-        let metric = |sum: Tensor| match self.mode {
-            Mode::Train => task::Metric::mean(&sum),
-            Mode::Evaluate | Mode::Predict => task::Metric::weighted(&sum, &self.features.weight()),
-        };
-        Some(sum.map(|sum| (name.clone(), metric(sum))))
     }
 
     /// One loss: its mean over the batch in training, otherwise each example's; or its sum and its divisor.
@@ -229,7 +247,12 @@ impl Build<'_> {
                 None => loss.per_example(&output, &labels, smoothing),
             },
         });
-        self.fits(path, &what, source, (name, &labels))?;
+        let beside = match (loss.kind, &loss.options.with, &other) {
+            // It has no labels.
+            (LossKind::Matching(_), Some(with), Some(other)) => (with.as_str(), other),
+            _ => (name.as_str(), &labels),
+        };
+        self.fits(path, &what, source, beside)?;
         let (each, weights) = self.weighed(loss, number, each, (&output, &labels))?;
         if loss.options.reduction == Reduction::WeightedMean {
             let Some(weights) = weights else {
