@@ -160,7 +160,9 @@ fn is_plain_convert(instr: &Instruction) -> bool {
 /// Merges each instruction with the first that has the same op, operands and shape.
 fn merge_common(computation: &mut Computation, has_effects: &[bool], report: &mut TidyReport) {
     let mut replacement: Vec<InstrId> = computation.ids().collect();
-    let mut seen: HashMap<u64, Vec<InstrId>> = HashMap::with_capacity(replacement.len());
+    // The last of each fingerprint, and for each instruction the one before it of the same: no list for each of thousands.
+    let mut last: HashMap<u64, InstrId> = HashMap::with_capacity(replacement.len());
+    let mut before: Vec<Option<InstrId>> = vec![None; replacement.len()];
     for id in computation.ids() {
         let instr = &mut computation.instructions[id.idx()];
         instr.operands.iter_mut().for_each(|operand| *operand = replacement[operand.idx()]);
@@ -168,14 +170,15 @@ fn merge_common(computation: &mut Computation, has_effects: &[bool], report: &mu
         if !is_mergeable(instr) || is_effective(instr, has_effects) {
             continue;
         }
-        let alike = seen.entry(fingerprint(instr)).or_default();
-        match alike.iter().find(|&&earlier| computes_the_same(computation.instr(earlier), instr)) {
-            Some(&earlier) => {
+        let fingerprint = fingerprint(instr);
+        let mut alike = std::iter::successors(last.get(&fingerprint).copied(), |id| before[id.idx()]);
+        match alike.find(|&earlier| computes_the_same(computation.instr(earlier), instr)) {
+            Some(earlier) => {
                 replacement[id.idx()] = earlier;
                 let at = (computation.name.clone(), instr.name.clone());
                 report.changes.push(Change::Merged { at, into: computation.instr(earlier).name.clone() });
             }
-            None => alike.push(id),
+            None => before[id.idx()] = last.insert(fingerprint, id),
         }
     }
     replace_uses(computation, &replacement);
