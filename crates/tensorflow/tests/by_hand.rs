@@ -2,7 +2,7 @@
 
 mod graphs;
 
-use graphs::{classes, gradients, ints, node, number, plain, read};
+use graphs::{classes, dense, gradients, ints, node, number, plain, read, with};
 
 /// Dropout masks over elements, channels or examples have a layer; a mask over positions has no layer.
 #[test]
@@ -107,4 +107,79 @@ fn weights_that_are_chosen_are_no_weight() {
     let experiment = ported.experiment.unwrap();
     assert!(!experiment.contains("weight"), "{experiment}");
     assert!(ported.missing.iter().any(|note| note.text.contains("weighs losses")), "{:?}", ported.missing);
+}
+
+/// TensorFlow deals positions out to further images, convolves neighbours and joins the images: a dilated convolution.
+#[test]
+fn a_convolution_between_space_and_batch_is_dilated() {
+    let matrix = |name: &str, values: &[i64]| {
+        let rows = format!("dim {{ size: {} }} dim {{ size: 2 }}", values.len() / 2);
+        ints(name, values).replacen(&format!("dim {{ size: {} }}", values.len()), &rows, 1)
+    };
+    let float = [("dtype", "DT_FLOAT")];
+    let image = |rates: &[i64], pads: &[i64], crops: &[i64], padding: &str, is_read_again: bool| {
+        let convolution = plain("conv", "Conv2D", &["spread", "conv/read"]);
+        let convolution = with(&convolution, "padding", &format!("s: {padding:?}"));
+        let convolution = with(&convolution, "strides", "list { i: 1 i: 1 i: 1 i: 1 }");
+        let joined = ["joined", if is_read_again { "conv" } else { "joined" }];
+        let text = node("features", "Placeholder", &[], &float, Some(&[8, 9, 12, 2]))
+            + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+            + &node("conv/kernel", "VarHandleOp", &[], &float, Some(&[3, 3, 2, 4]))
+            + &node("conv/read", "ReadVariableOp", &["conv/kernel"], &float, None)
+            + &[ints("rates", rates), matrix("pads", pads), matrix("crops", crops), ints("places", &[1, 2])].concat()
+            + &plain("spread", "SpaceToBatchND", &["features", "rates", "pads"])
+            + &convolution
+            + &plain("joined", "BatchToSpaceND", &["conv", "rates", "crops"])
+            + &plain("sum", "AddV2", &joined)
+            + &plain("pool", "Mean", &["sum", "places"])
+            + &dense("classes", 3).replace("\"features\"", "\"pool\"")
+            + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+            + &plain("mean", "Mean", &["entropy"]);
+        read(&(text + &gradients("mean")))
+    };
+    let same: [i64; 4] = [2, 3, 3, 3];
+    for (rates, pads, crops, options) in [
+        (vec![2, 3], same.to_vec(), vec![0, 1, 0, 0], "padding: same, dilation_rate: [2, 3], "),
+        (vec![2, 2], vec![0, 1, 0, 0], vec![0, 1, 0, 0], "dilation_rate: 2, "),
+        (vec![3], vec![0, 0], vec![0, 0], "dilation_rate: [3, 1], "),
+    ] {
+        let ported = image(&rates, &pads, &crops, "VALID", false);
+        assert_eq!(ported.missing, [], "{rates:?}");
+        let experiment = ported.experiment.unwrap();
+        let line = format!("{{conv: 4, kernel_size: 3, {options}use_bias: false");
+        assert!(experiment.contains(&line), "{rates:?}: {experiment}");
+    }
+    // A padding with no word, rows that are padded and columns that are not, positions that are cut off in front, a
+    // convolution that pads by itself, and a result that is read before it is joined.
+    for (pads, crops, padding, is_read_again) in [
+        ([4, 1, 4, 0], [0, 1, 0, 0], "VALID", false),
+        ([2, 3, 0, 0], [0, 1, 0, 0], "VALID", false),
+        ([2, 3, 2, 2], [1, 0, 0, 0], "VALID", false),
+        ([2, 3, 2, 2], [0, 1, 0, 0], "SAME", false),
+        ([2, 3, 2, 2], [0, 1, 0, 0], "VALID", true),
+    ] {
+        let ported = image(&[2, 2], &pads, &crops, padding, is_read_again);
+        assert!(ported.experiment.is_none() && !ported.missing.is_empty(), "{pads:?} {crops:?} {padding}");
+    }
+    // A sequence is an image of one row between the same two ops.
+    let text = node("features", "Placeholder", &[], &float, Some(&[8, 20, 2]))
+        + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+        + &node("conv/kernel", "VarHandleOp", &[], &float, Some(&[3, 2, 4]))
+        + &node("conv/read", "ReadVariableOp", &["conv/kernel"], &float, None)
+        + &[ints("rates", &[4]), matrix("pads", &[4, 4]), matrix("crops", &[0, 0]), ints("places", &[1])].concat()
+        + &[ints("row", &[-3]), ints("of_kernel", &[0])].concat()
+        + &plain("spread", "SpaceToBatchND", &["features", "rates", "pads"])
+        + &plain("image", "ExpandDims", &["spread", "row"])
+        + &plain("kernel", "ExpandDims", &["conv/read", "of_kernel"])
+        + &with(&plain("conv", "Conv2D", &["image", "kernel"]), "padding", "s: \"VALID\"")
+        + &with(&plain("squeezed", "Squeeze", &["conv"]), "squeeze_dims", "list { i: -3 }")
+        + &plain("joined", "BatchToSpaceND", &["squeezed", "rates", "crops"])
+        + &plain("pool", "Mean", &["joined", "places"])
+        + &dense("classes", 3).replace("\"features\"", "\"pool\"")
+        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["classes/MatMul", "class"])
+        + &plain("mean", "Mean", &["entropy"]);
+    let ported = read(&(text + &gradients("mean")));
+    assert_eq!(ported.missing, []);
+    let line = "{conv1d: 4, kernel_size: 3, padding: same, dilation_rate: 4, use_bias: false";
+    assert!(ported.experiment.as_deref().unwrap_or_default().contains(line), "{:?}", ported.experiment);
 }

@@ -280,6 +280,29 @@ fn a_network_without_words_is_told_where_there_are_some() {
     }
 }
 
+/// Variables in parts and a CTC loss are told by what they are.
+#[test]
+fn variables_in_parts_and_a_ctc_loss_are_told_what_to_write() {
+    let nodes = node("features", "Placeholder", &[], &[("dtype", "DT_FLOAT")], Some(&[8, 4]))
+        + &node("class", "Placeholder", &[], &[("dtype", "DT_INT32")], Some(&[8]))
+        + &dense("table/part_1", 3).replace("table/part_1/kernel", "table/part_1")
+        + &plain("odd", "Transpose", &["table/part_1/MatMul"])
+        + &plain("entropy", "SparseSoftmaxCrossEntropyWithLogits", &["odd", "class"])
+        + &plain("loss", "Mean", &["entropy"]);
+    let ported = read(&(nodes + &gradients("loss")));
+    let help = &noted(&ported.missing, "the loss at `odd` is not of layers alone").help;
+    assert!(
+        help.starts_with("its variables are parts of larger ones (`part_0`), by a `partitioner`: leave that"),
+        "{help}"
+    );
+    for (name, op) in [("loss_of_words", "CTCLossV2"), ("ctc_loss_dense/mul", "Mul")] {
+        let text = classes() + &plain(name, op, &["classes/MatMul"]) + &plain("loss", "Mean", &[name]);
+        let ported = read(&(text + &gradients("loss")));
+        let note = noted(&ported.missing, "the graph's loss is TensorFlow's CTC loss, whose ops are not read");
+        assert_eq!(note.help, "write the layers, and `loss: ctc` (docs/EXPERIMENTS.md)");
+    }
+}
+
 /// Updates by Ftrl and Adamax have words, and another one is told the nearest.
 #[test]
 fn optimizers_have_words_or_the_nearest_one() {

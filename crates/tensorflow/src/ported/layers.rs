@@ -10,6 +10,7 @@ mod slices;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::attentions::{self, Attention};
+use super::dilated::{self, Dilated};
 use super::gelus::{self, Gelu};
 use super::heads;
 use super::initial::{initial, preferred};
@@ -37,6 +38,9 @@ struct Porting<'g, 'n> {
     gelus: HashMap<usize, Gelu>,
     attentions: HashMap<usize, Attention>,
     inside: HashSet<usize>,
+    /// Dilated convolutions, by the names of their nodes; and the nodes before and after them that pass their operand on.
+    dilated: HashMap<String, Dilated>,
+    around_dilated: HashSet<usize>,
     /// Nodes of layers whose batch is joined with further axes: `[batch · positions, features]`.
     rows: HashSet<usize>,
     /// Known output dims of layers, without the batch.
@@ -91,6 +95,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     inside.extend(inside_gelus);
     let (attentions, inside_attentions) = attentions::attentions(&symbols, &order);
     inside.extend(inside_attentions);
+    let (dilated, around_dilated) = dilated::dilated(&symbols, &order);
     let mut porting = Porting {
         symbols,
         port: NetworkPort {
@@ -106,6 +111,8 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         gelus,
         attentions,
         inside,
+        dilated,
+        around_dilated,
         rows: HashSet::new(),
         dims: HashMap::new(),
         momenta: network::momenta(graph),
@@ -200,6 +207,7 @@ impl Porting<'_, '_> {
             ("Conv2DBackpropInput", ..) => self.transposed_convolution(node),
             ("ResizeBilinear" | "ResizeNearestNeighbor", Some(x), _) => self.resized(node, x),
             ("Squeeze", Some(x), _) if self.kind_of(&x) == Some("conv1d") => Symbol::Layer(x),
+            ("SpaceToBatchND" | "BatchToSpaceND", Some(x), _) if self.around_dilated.contains(&idx) => Symbol::Layer(x),
             ("Max", Some(x), _) => self.maximum(node, x),
             ("MatMul", Some(x), _) => self.dense(node, x),
             ("Add" | "AddV2", ..) if self.position_table(node).is_some() => self.positions(node),

@@ -9,6 +9,7 @@ mod attentions;
 mod blocks;
 mod candidates;
 mod cores;
+mod dilated;
 mod distances;
 mod gelus;
 mod heads;

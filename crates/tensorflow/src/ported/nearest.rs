@@ -96,19 +96,22 @@ pub(super) fn optimizer(op: &str) -> String {
     }
 }
 
-/// Help for a network whose parts have no words, and which is written as a whole: BERT, or cells in a loop, by the names of
-/// their variables. Empty for any other.
+/// Help for a network whose parts have no words, by the names of its variables: BERT, cells in a loop, and variables in parts.
+/// Empty for any other.
 pub(super) fn network(graph: &Graph) -> &'static str {
     const BERT: &str = "BERT in words is examples/models/bert_pretraining.yaml, which takes this graph's checkpoints by the family \
                         `bert_tensorflow` (`weights --rules bert_tensorflow`)";
     const CELLS: &str = "cells of `tf.nn.dynamic_rnn` or `static_rnn` in words are `{lstm: UNITS, return_sequences: true}` and \
                          `gru`; their kernels have other parts and another order of gates, so checkpoints do not fit";
+    const PARTS: &str = "its variables are parts of larger ones (`part_0`), by a `partitioner`: leave that out, so that each is one \
+                         variable; TensorFlow's checkpoints hold it whole either way";
     let variables = graph.body.nodes.iter().filter(|node| is_variable(&node.op));
     let names: Vec<String> = variables.map(Node::variable_name).collect();
     let has = |part: &str| names.iter().any(|name| name.contains(part));
     match (has("attention/self/query"), has("lstm_cell/kernel") || has("gru_cell/gates/kernel")) {
         (true, _) => BERT,
         (false, true) => CELLS,
+        (false, false) if names.iter().any(|name| name.ends_with("/part_1")) => PARTS,
         (false, false) => "",
     }
 }

@@ -21,7 +21,13 @@ pub(super) fn note_no_end(graph: &Graph, loss: Option<usize>, notes: &mut Notes)
     let nodes = &graph.body.nodes;
     let is_trained = loss.is_some() || nodes.iter().any(updates::is_gradient);
     if is_trained {
+        // Both of TensorFlow's: an op of its kernels, or dense arrays in a scope of that name.
+        let is_ctc = |node: &Node| node.op.starts_with("CTCLoss") || node.name.starts_with("ctc_loss");
         let (text, help) = match loss {
+            Some(_) if nodes.iter().any(is_ctc) => (
+                "the graph's loss is TensorFlow's CTC loss, whose ops are not read, so it is not known where its network ends",
+                "write the layers, and `loss: ctc` (docs/EXPERIMENTS.md)",
+            ),
             Some(_) => (
                 "no loss of logits is in the graph's loss, so it is not known where its network ends",
                 "docs/EXPERIMENTS.md has the losses; a layer `expression` and the loss `value` take any other",

@@ -24,7 +24,8 @@ impl Porting<'_, '_> {
         if strides != [1, 1] {
             options.push(("strides", one_or_two(strides)));
         }
-        match node.text("padding") {
+        let dilated = self.dilated.get(&node.name);
+        match dilated.map_or(node.text("padding"), |dilated| dilated.padding()) {
             "SAME" => options.push(("padding", "same".to_string())),
             "VALID" => {}
             other => {
@@ -41,7 +42,7 @@ impl Porting<'_, '_> {
                 ));
             }
         }
-        let dilations = pair(node.ints("dilations"), 1);
+        let dilations = dilated.map_or(pair(node.ints("dilations"), 1), |dilated| dilated.rates);
         if dilations != [1, 1] {
             options.push(("dilation_rate", one_or_two(dilations)));
         }
@@ -147,11 +148,13 @@ impl Porting<'_, '_> {
         let [length, _, filters] = dims[..] else { return self.unclaimed(node) };
         let along = |values: &[i64]| values.get(2).copied().unwrap_or(1);
         let mut options = vec![("kernel_size", length.to_string())];
-        let (strides, dilation) = (along(node.ints("strides")), along(node.ints("dilations")));
+        let dilated = self.dilated.get(&node.name);
+        let strides = along(node.ints("strides"));
+        let dilation = dilated.map_or(along(node.ints("dilations")), |dilated| dilated.rates[1]);
         if strides != 1 {
             options.push(("strides", strides.to_string()));
         }
-        match node.text("padding") {
+        match dilated.map_or(node.text("padding"), |dilated| dilated.padding()) {
             "SAME" => options.push(("padding", "same".to_string())),
             "VALID" => {}
             _ => return self.unclaimed(node),
