@@ -591,6 +591,10 @@ def rest():
         raw.PlaceholderWithDefault(input=x, shape=[2, 3]),
     ], x, i32(2))
     called(x)
+    for op in ["InplaceAdd", "InplaceSub", "InplaceUpdate"]:
+        apply = getattr(raw, op)
+        case(op, lambda x, v, apply=apply: apply(x=x + x, i=[3, 0], v=v), f32(4, 2, 3), f32(2, 2, 3))
+    case("InplaceAdd_twice", lambda x, v: raw.InplaceAdd(x=x + x, i=[1, 1, 2], v=v), f32(3, 2), f32(3, 2), terms=4)
 
 
 def called(x):

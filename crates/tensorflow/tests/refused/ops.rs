@@ -294,6 +294,12 @@ pub const OPS: &[Refused] = &[
         "its window is [1, 0, 2, 1] in steps of [1, 2, 2, 1], expected 1 to 2147483648",
         "",
     ),
+    (
+        "x: FLOAT[4,2]; i = INT32[2] 0 1; v: FLOAT[2,3]; y InplaceAdd x i v",
+        "its values have dims [2, 3], expected [2, 2], a row for each index",
+        "",
+    ),
+    ("x: FLOAT[]; i = INT32[] 0; v: FLOAT[]; y InplaceUpdate x i v", "its array is a scalar, expected rows", ""),
     ("x: FLOAT[4]; n = INT32[] 3; y Multinomial x n", "its logits have dims [4], expected 2", ""),
     (
         "x: FLOAT[1,4,4,2]; b = INT32[2] 2 3; p = INT32[2,2] 0 0 0 0; y SpaceToBatchND x b p",

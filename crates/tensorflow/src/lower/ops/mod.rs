@@ -15,6 +15,7 @@ mod elementwise;
 mod factors;
 mod gradients;
 mod image;
+mod in_place;
 mod index;
 mod linear;
 mod list;
@@ -42,7 +43,7 @@ pub(crate) type Rule = for<'a, 'b, 'g> fn(&'a mut Call<'b, 'g>) -> Outputs;
 /// Rules by op.
 pub(crate) type Table = &'static [(&'static str, Rule)];
 
-const TABLES: [Table; 25] = [
+const TABLES: [Table; 26] = [
     array::TABLE,
     boxes::TABLE,
     candidates::TABLE,
@@ -54,6 +55,7 @@ const TABLES: [Table; 25] = [
     factors::TABLE,
     gradients::TABLE,
     image::TABLE,
+    in_place::TABLE,
     index::TABLE,
     linear::TABLE,
     list::TABLE,
