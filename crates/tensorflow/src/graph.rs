@@ -199,11 +199,16 @@ impl Graph {
             let message = "its graph has no nodes".to_string();
             return Err(GraphError::Damaged { file: file.to_string(), message });
         }
-        let body = wired(node, &[], file)?.0;
+        let library = library.unwrap_or_default().function;
+        let output_names = library.iter().filter_map(|function| function.signature.as_ref()).map(|signature| {
+            (signature.name.clone(), signature.output_arg.iter().map(|output| output.name.clone()).collect())
+        });
+        let output_names: OutputNames = output_names.collect();
+        let body = wired(node, &[], &output_names, file)?.0;
         let mut functions = BTreeMap::new();
-        for function in library.unwrap_or_default().function {
+        for function in library {
             let name = function.signature.as_ref().map(|signature| signature.name.clone()).unwrap_or_default();
-            functions.insert(name, function_of(function, file)?);
+            functions.insert(name, function_of(function, &output_names, file)?);
         }
         let signatures = meta.signature_def.into_iter().map(|(name, signature)| (name, signature_of(signature)));
         let variables = variables_of(&meta.collection_def);
@@ -301,8 +306,16 @@ fn variables_of(collections: &BTreeMap<String, CollectionDef>) -> Vec<VariableIn
     all
 }
 
+/// The names of functions' outputs, by function: a node whose op is a function has these.
+type OutputNames = HashMap<String, Vec<String>>;
+
 /// Nodes with resolved inputs, and the number of arguments. A function's `arguments` become the first nodes.
-fn wired(defs: Vec<NodeDef>, arguments: &[String], file: &str) -> Result<(Body, usize), GraphError> {
+fn wired(
+    defs: Vec<NodeDef>,
+    arguments: &[String],
+    output_names: &OutputNames,
+    file: &str,
+) -> Result<(Body, usize), GraphError> {
     let argument = |name: &String| NodeDef { name: name.clone(), op: "_Arg".to_string(), ..NodeDef::default() };
     let mut nodes: Vec<Node> = arguments.iter().map(argument).map(Node::from_def).collect();
     let mut inputs: Vec<Vec<String>> = vec![Vec::new(); nodes.len()];
@@ -321,7 +334,7 @@ fn wired(defs: Vec<NodeDef>, arguments: &[String], file: &str) -> Result<(Body, 
     for (idx, names) in inputs.into_iter().enumerate() {
         for name in names {
             let is_control = name.starts_with('^');
-            let Some(edge) = body.resolve(&name) else {
+            let Some(edge) = body.resolve(&name, output_names) else {
                 let message = format!("node `{}` reads `{name}`, and there is no such node", body.nodes[idx].name);
                 return Err(GraphError::Damaged { file: file.to_string(), message });
             };
@@ -336,7 +349,7 @@ fn wired(defs: Vec<NodeDef>, arguments: &[String], file: &str) -> Result<(Body, 
 
 impl Body {
     /// The output that an input names: `node:1` in a graph, `node:output:1` in a function.
-    fn resolve(&self, text: &str) -> Option<Edge> {
+    fn resolve(&self, text: &str, output_names: &OutputNames) -> Option<Edge> {
         let text = text.trim_start_matches('^');
         if let Some(node) = self.find(text) {
             return Some(Edge { node, output: 0 });
@@ -348,23 +361,28 @@ impl Body {
             None => Some(Edge { node: self.find(middle)?, output: number }),
             Some(name) => {
                 let node = self.find(name)?;
-                Some(Edge { node, output: index_of_output(&self.nodes[node].op, middle)? + number })
+                let op = self.nodes[node].op.as_str();
+                let first = match output_names.get(op) {
+                    Some(names) => names.iter().position(|name| name == middle)?,
+                    None => index_of_output(op, middle)?,
+                };
+                Some(Edge { node, output: first.checked_add(number)? })
             }
         }
     }
 }
 
-fn function_of(def: FunctionDef, file: &str) -> Result<Function, GraphError> {
+fn function_of(def: FunctionDef, output_names: &OutputNames, file: &str) -> Result<Function, GraphError> {
     let signature = def.signature.unwrap_or_default();
     let arguments: Vec<String> = signature.input_arg.iter().map(|arg| arg.name.clone()).collect();
-    let (body, n_arguments) = wired(def.node_def, &arguments, file)?;
+    let (body, n_arguments) = wired(def.node_def, &arguments, output_names, file)?;
     let missing = |what: &str| GraphError::Damaged {
         file: file.to_string(),
         message: format!("function `{}` returns `{what}`, which none of its nodes gives", signature.name),
     };
     let returned = |output: &super::messages::ArgDef| {
         let tensor = def.ret.get(&output.name).ok_or_else(|| missing(&output.name))?;
-        body.resolve(tensor).ok_or_else(|| missing(tensor))
+        body.resolve(tensor, output_names).ok_or_else(|| missing(tensor))
     };
     let returns = signature.output_arg.iter().map(returned).collect::<Result<_, _>>()?;
     let effects = def.control_ret.values().filter_map(|name| body.find(name)).collect();
