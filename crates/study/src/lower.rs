@@ -6,7 +6,8 @@
 //! one rule decided, such as those in the layers of a network, and one other form for all of them ([`StoredAs`]).
 //! Regions that only move data come first, because compilers materialise or copy moved values, while computed values
 //! are mostly fused; within both groups, first those of scopes with a step that takes many of the cycles, then those
-//! alive at the peak of memory, then in descending order of bytes. If one figure falls and the other rises, the region's halves are tried, and so on down to single instructions.
+//! alive at the peak of memory, then in descending order of bytes. If one figure falls and the other rises, the region's
+//! halves are tried, and so on down to single instructions.
 //!
 //! The result is, of all compiled programs that are worse in neither memory nor cycles than the policy alone by more
 //! than a thousandth, the one with the smallest product of both; each accepted step reduces the product by more than a
@@ -26,9 +27,9 @@ use super::ask::{Asking, Compiling, Event, ask};
 use super::compare::read_back;
 use super::module_file::check_uncompiled;
 use super::subject::{lowered, placement};
-use bf16scope_hlo::{Module, Op};
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::proto::encode;
+use bf16scope_hlo::{Module, Op};
 use bf16scope_passes::amp::{Decided, Decision, LoweringReport, Policy, StoredAs};
 use bf16scope_tpu::explain::{explain, largest_live_buffers};
 use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target};

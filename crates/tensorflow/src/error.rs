@@ -118,5 +118,10 @@ impl Problem {
     }
 }
 
+/// `1 input`, `2 inputs`.
+pub(crate) fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests;

@@ -175,7 +175,7 @@ fn a_graph_that_only_predicts_says_so() {
     let text = node("x", "Placeholder", &[], &float, Some(&[8, 4])) + &plain("y", "Sin", &["x"]);
     let ported = read(&text);
     let note = noted(&ported.missing, "the graph has no loss and no gradients");
-    assert!(note.text.ends_with("it has 1 inputs, 0 variables and 0 functions") && note.is_in_step, "{}", note.text);
+    assert!(note.text.ends_with("it has 1 input, 0 variables and 0 functions") && note.is_in_step, "{}", note.text);
 }
 
 /// TensorFlow 2.15.1's own XLA gives these in f16 and bf16, on both sides of the bound from which softplus(x) is x. Its kernel of

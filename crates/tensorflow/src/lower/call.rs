@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::constant::{Known, Number};
 use super::{Gates, Lowering, Value};
-use crate::error::Problem;
+use crate::error::{Problem, counted};
 use crate::node::Node;
 use bf16scope_hlo::ops::SliceDim;
 use bf16scope_hlo::{DType, Emitter, InstrId, POISON};
@@ -30,7 +30,7 @@ impl<'g> Call<'_, 'g> {
         let n = self.inputs.len();
         self.inputs
             .get(number)
-            .ok_or_else(|| Problem::new(format!("it has {n} inputs, expected at least {}", number + 1)))
+            .ok_or_else(|| Problem::new(format!("it has {}, expected at least {}", counted(n, "input"), number + 1)))
     }
 
     /// An input as an array; for a variable its value.

@@ -9,7 +9,7 @@ use super::carried::{Carried, Form, flat, promoted};
 use super::frames::Frames;
 use super::list::Join;
 use super::{Call, Gates, Lowering, MAX_CALLS, Scope, Value};
-use crate::error::{GraphError, Problem};
+use crate::error::{GraphError, Problem, counted};
 use crate::graph::{Body, Function, Graph};
 use crate::host::takes_batch;
 use crate::messages::AttrKind;
@@ -167,7 +167,8 @@ impl<'g> Lowering<'g> {
         gates: &Gates,
     ) -> Result<Vec<Value>, GraphError> {
         if inputs.len() != function.n_arguments {
-            let problem = Problem::new(format!("it has {} inputs, expected {}", inputs.len(), function.n_arguments));
+            let problem =
+                Problem::new(format!("it has {}, expected {}", counted(inputs.len(), "input"), function.n_arguments));
             return Err(self.error(node, problem));
         }
         self.n_calls += 1;

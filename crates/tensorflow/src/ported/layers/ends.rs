@@ -10,6 +10,7 @@ use super::super::symbols::{Symbol, shortest, yaml_number};
 use super::super::terms::{self, Weights};
 use super::super::updates;
 use super::{Edge, Node, Note, Notes, Porting};
+use crate::error::counted;
 use crate::graph::Graph;
 use crate::host::is_input;
 
@@ -42,10 +43,11 @@ pub(super) fn note_no_end(graph: &Graph, loss: Option<usize>, notes: &mut Notes)
     }
     let n_inputs = nodes.iter().filter(|node| is_input(&node.op)).count();
     let text = format!(
-        "the graph has no loss and no gradients, and no layer with variables tells where a network ends: it has {n_inputs} \
-         inputs, {} variables and {} functions",
-        graph.variable_dims().len(),
-        graph.functions.len()
+        "the graph has no loss and no gradients, and no layer with variables tells where a network ends: it has {}, {} \
+         and {}",
+        counted(n_inputs, "input"),
+        counted(graph.variable_dims().len(), "variable"),
+        counted(graph.functions.len(), "function")
     );
     notes.missing.push(Note::new(graph, None, text, "").in_step());
 }
