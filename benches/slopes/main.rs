@@ -3,6 +3,7 @@
 //! quadratic; above [`MAX_SLOPE`] it fails. [slopes.md](../slopes.md) has a recorded table.
 //!
 //! `cargo bench --no-default-features --bench slopes`, or with `-- PART` for kinds whose name has that part.
+//! `BF16SCOPE_SLOPES=16000x3` takes the three sizes from 16,000 on.
 
 mod texts;
 
@@ -19,9 +20,9 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use texts::{DOCUMENTS, MODULES, NETWORKS};
 
-/// The smallest size, unless `BF16SCOPE_SLOPES` says another; the largest is sixteen times as much.
+/// The smallest size, unless `BF16SCOPE_SLOPES` says another.
 const SMALLEST: usize = 4_000;
-/// Sizes, each twice the one before it.
+/// Sizes, each twice the one before it, unless `BF16SCOPE_SLOPES` says how many.
 const N_SIZES: usize = 5;
 /// The slope is fitted to the largest sizes: at small ones constant costs dominate.
 const N_JUDGED: usize = 3;
@@ -136,10 +137,13 @@ fn main() -> ExitCode {
     let part = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let folder = tempfile::tempdir().expect("a folder for experiments can be made");
     let path = folder.path().join("e.yaml");
-    let smallest = std::env::var("BF16SCOPE_SLOPES").ok().and_then(|n| n.parse().ok()).unwrap_or(SMALLEST);
-    let sizes: [usize; N_SIZES] = std::array::from_fn(|at| smallest << at);
+    let asked = std::env::var("BF16SCOPE_SLOPES").unwrap_or_default();
+    let (smallest, n_sizes) = asked.split_once('x').unwrap_or((&asked, ""));
+    let n_sizes = n_sizes.parse().unwrap_or(N_SIZES).max(N_JUDGED);
+    let smallest = smallest.parse().unwrap_or(SMALLEST);
+    let sizes: Vec<usize> = (0..n_sizes).map(|at| smallest << at).collect();
     let columns: String = sizes.iter().map(|n| format!(" {n:>8} |")).collect();
-    println!("| {:<18} | {:<12} |{columns} slope |\n|{}", "kind", "work", " --- |".repeat(N_SIZES + 3));
+    println!("| {:<18} | {:<12} |{columns} slope |\n|{}", "kind", "work", " --- |".repeat(n_sizes + 3));
     let mut steep = Vec::new();
     let mut judge = |kind: &str, work: &str, seconds: &[f64]| {
         if is_steep(kind, work, &sizes, seconds) {
@@ -147,7 +151,7 @@ fn main() -> ExitCode {
         }
     };
     for (kind, make) in MODULES.into_iter().filter(|(kind, _)| kind.contains(&part)) {
-        let subjects = sizes.map(|n| Subject::new(kind, make(n)));
+        let subjects: Vec<Subject> = sizes.iter().map(|&n| Subject::new(kind, make(n))).collect();
         for (work, does) in WORK {
             let is_timed = |subject: &&Subject| !work.ends_with("proto") || !subject.proto.is_empty();
             let timed = subjects.iter().take_while(is_timed).map(|subject| seconds(|| does(subject)));
@@ -160,7 +164,7 @@ fn main() -> ExitCode {
             write(make, n);
             seconds(|| Experiment::read(&path).map(drop).map_err(drop))
         };
-        judge(kind, "read YAML", &sizes.map(read));
+        judge(kind, "read YAML", &sizes.iter().copied().map(read).collect::<Vec<f64>>());
     }
     for (kind, make) in NETWORKS.into_iter().filter(|(kind, _)| kind.contains(&part)) {
         let emit = |n: usize| {
@@ -173,7 +177,7 @@ fn main() -> ExitCode {
                 print(&module, &PrintOptions::default())
             })
         };
-        judge(kind, "emit", &sizes.map(emit));
+        judge(kind, "emit", &sizes.iter().copied().map(emit).collect::<Vec<f64>>());
     }
     if steep.is_empty() {
         return ExitCode::SUCCESS;

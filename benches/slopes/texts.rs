@@ -581,7 +581,7 @@ pub const DOCUMENTS: [(&str, Text); 12] = [
 ];
 
 /// Kinds of networks of about so many parts, an eighth as many layers, whose programs are made too.
-pub const NETWORKS: [(&str, Text); 2] = [
+pub const NETWORKS: [(&str, Text); 6] = [
     ("layers", |n| {
         let layers = lines(n / 8, |_| "    - {activation: relu, dense: 4}\n".to_string());
         format!(
@@ -598,4 +598,29 @@ pub const NETWORKS: [(&str, Text); 2] = [
             lines(n / 8, layer)
         )
     }),
+    ("losses", |n| judged(n / 8, |at| format!("    - {{mean_squared_error: , labels: y, output: o{at}}}\n"), "")),
+    ("losses alike", |n| judged(n / 8, |_| "    - {mean_squared_error: , labels: y, output: o0}\n".to_string(), "")),
+    ("losses of a name", |n| {
+        judged(n / 8, |at| format!("    - {{mean_squared_error: , labels: y, output: o{at}, name: all}}\n"), "")
+    }),
+    ("metrics", |n| {
+        let metric = |at: usize| format!("    - {{mean_absolute_error: , labels: y, output: o{at}, name: m{at}}}\n");
+        let metrics = lines(n / 8, metric);
+        judged(
+            n / 8,
+            |at| format!("    - {{mean_squared_error: , labels: y, output: o{at}}}\n"),
+            &format!("  metrics:\n{metrics}"),
+        )
+    }),
 ];
+
+/// A network of `n` outputs, with losses that judge them.
+fn judged(n: usize, loss: fn(usize) -> String, metrics: &str) -> String {
+    let outputs = joined(n, |at| format!("o{at}: l{at}"));
+    let layers = lines(n, |at| format!("    - {{dense: 4, name: l{at}, inputs: x}}\n"));
+    format!(
+        "model:\n  kind: layers\n  inputs: {{x: [4]}}\n  labels: {{y: [4]}}\n  outputs: {{{outputs}}}\n  layers:\n{layers}  \
+         loss:\n{}{metrics}",
+        lines(n, loss)
+    )
+}
