@@ -123,6 +123,19 @@ fn faults() -> Vec<Plan> {
             },
         ),
         fault(
+            "six transformer blocks that normalise after, without a warm-up",
+            ("vanishing", "first"),
+            Plan {
+                dims: &[8, 4],
+                layers: "{dense: 16, name: first}, {transformer_block: 2, intermediate_dim: 32, repeats: 6}, global_avg_pool, {dense: 2, name: head}",
+                train: "optimizer: adam, learning_rate: 0.02",
+                precision: Precision::F32,
+                n_epochs: 6,
+                is_short: true,
+                ..PLAN
+            },
+        ),
+        fault(
             "a hard sigmoid that is shut",
             ("saturated_activation", "mid"),
             Plan {
