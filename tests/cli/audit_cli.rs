@@ -357,6 +357,11 @@ fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() 
     let head = said.lines().find(|line| line.contains("layer")).unwrap_or_default();
     assert!(head.find("layer") < head.find("line") && head.contains("born"), "{said}");
     assert!(said.contains("adam/step") && said.contains("adam.py:9"), "{said}");
+    // On the page, too.
+    assert_eq!(audit(&["--random", "1", "--html", "page.html"]).0, Some(0));
+    let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+    let columns = ["layer", "source", "instruction"].map(|title| page.find(&format!(">{title}<")));
+    assert!(columns[0].is_some() && columns.is_sorted() && page.contains("adam.py:9"), "{columns:?}");
     // A negative second moment, from a file.
     let mut npz = bf16scope::data::npz::NpzWriter::create(folder.path().join("in.npz")).unwrap();
     let header = bf16scope::data::npz::Header::for_dtype(bf16scope::hlo::DType::F32, vec![64]);
