@@ -118,11 +118,11 @@ const LEAST_MEMBER: u64 = 30;
 fn misnamed(file: &File, name: &[u8], place: u32) -> Option<String> {
     let mut head = [0; LEAST_MEMBER as usize];
     file.read_exact_at(&mut head, place.into()).ok()?;
-    let mut own = vec![0; u16::from_le_bytes([head[26], head[27]]).into()];
-    file.read_exact_at(&mut own, u64::from(place) + LEAST_MEMBER).ok()?;
-    let [called, own_name] = [name, &own].map(|name| String::from_utf8_lossy(name).escape_debug().to_string());
-    let message = format!("its directory calls a member `{called}` that calls itself `{own_name}`; expected one name");
-    (head.starts_with(b"PK\x03\x04") && own != name).then_some(message)
+    let mut local_name = vec![0; u16::from_le_bytes([head[26], head[27]]).into()];
+    file.read_exact_at(&mut local_name, u64::from(place) + LEAST_MEMBER).ok()?;
+    let [central, local] = [name, &local_name].map(|name| String::from_utf8_lossy(name).escape_debug().to_string());
+    let message = format!("its directory calls a member `{central}` that calls itself `{local}`; expected one name");
+    (head.starts_with(b"PK\x03\x04") && local_name != name).then_some(message)
 }
 
 /// Reads the central directory that begins at `start`. (APPNOTE.TXT of PKWARE, 4.3.12: a signature, the lengths of

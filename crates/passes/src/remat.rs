@@ -152,11 +152,11 @@ struct RematPlan {
     scopes: Vec<Option<String>>,
     /// For each value whether rematerialising it costs more than elementwise functions.
     costs: Vec<bool>,
-    /// For each value how copies of it are told apart from it.
+    /// For each value how its copies are kept distinct from it.
     marks: Vec<Mark>,
 }
 
-/// What makes a copy of a value another value for the compiler, so that the two are not merged.
+/// The way in which a copy is kept distinct from the original, so that the compiler does not merge the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// The residuals that it is computed from go through barriers.

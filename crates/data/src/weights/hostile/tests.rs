@@ -203,10 +203,13 @@ fn members_that_the_directory_calls_by_each_others_names_are_refused() {
         std::fs::write(&path, bytes).unwrap();
         refused(folder.path(), name)
     };
-    let said = "its directory calls a member `b.npy` that calls itself `a.npy`; expected one name";
-    assert_eq!(exchanged("x.npz", ["a.npy", "b.npy"]), format!("x.npz: {said}\nhelp: save it again: one is another's"));
-    let said = "its directory calls a member `s/data/1` that calls itself `s/data/0`; expected one name";
-    assert!(exchanged("x.pt", ["s/data/0", "s/data/1"]).contains(said));
+    let error = "its directory calls a member `b.npy` that calls itself `a.npy`; expected one name";
+    assert_eq!(
+        exchanged("x.npz", ["a.npy", "b.npy"]),
+        format!("x.npz: {error}\nhelp: save it again: one is another's")
+    );
+    let error = "its directory calls a member `s/data/1` that calls itself `s/data/0`; expected one name";
+    assert!(exchanged("x.pt", ["s/data/0", "s/data/1"]).contains(error));
 }
 
 /// `-x` and a conjugate are stored as `x` with a flag, which used to be dropped.
